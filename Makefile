@@ -1,0 +1,45 @@
+# One door: `make demo` to see it work, `make test` to know that it does. `make help` lists the rest.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q pyproject.toml
+
+.PHONY: help demo up test lint types suite lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+$(STAMP): deploy/requirements-dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("credhook needs Python 3.11 or newer, this is %s: run make PYTHON=python3.11" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "installing into .venv (once; about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## run every part on this machine, one event of each type, and show what became of it
+	@$(BIN)/credhook demo
+
+up: $(STAMP) ## the same parts through the Procfile, until Ctrl-C
+	@$(BIN)/credhook demo --stay
+
+test: lint types suite ## all that must hold before a change lands
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+suite: $(STAMP)
+	@$(BIN)/pytest --numprocesses 4 --dist worksteal -m "not soak"
+
+lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv
+	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
+	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
+
+clean: ## remove what make has made
+	rm -rf .venv .credhook .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

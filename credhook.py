@@ -1,0 +1,1 @@
+"""The command line: one line per command, each module imported only when its command runs."""

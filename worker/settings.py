@@ -1,0 +1,138 @@
+"""What the worker is told by its environment, read once into a frozen object."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _http_url(value: str) -> str:
+    """Refuse what httpx could not call, and drop the trailing slash so that paths can be appended."""
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("should be an http:// or https:// URL")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError("should be a plain URL, without credentials, query or fragment")
+    return value.rstrip("/")
+
+
+def _detail_path(value: str) -> str:
+    if not value.startswith("/") or value.count("{id}") != 1:
+        raise ValueError("should be a path that begins with / and holds {id} once")
+    return value
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+DetailPath = Annotated[str, AfterValidator(_detail_path)]
+
+
+class PlatformSettings(BaseSettings):
+    """Where the platform's API is, and who we are to it. All that `credhook endpoints` and `credhook api` need."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+
+    api_url: HttpUrl = Field(
+        validation_alias="CREDHOOK_API_URL",
+        description="Root of the platform's API, `{base_url}` in its specification.",
+    )
+    token_url: HttpUrl = Field(
+        validation_alias="CREDHOOK_TOKEN_URL",
+        description="The identity provider's token endpoint, whole.",
+    )
+    client_id: str = Field(validation_alias="CREDHOOK_CLIENT_ID", description="OAuth 2.0 client id.")
+    client_secret: SecretStr = Field(
+        validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret."
+    )
+    issuance_path: DetailPath = Field(
+        "/me-creds/api/credentials/{id}",
+        validation_alias="CREDHOOK_ISSUANCE_PATH",
+        description="Path of an issuance's details below the API URL.",
+    )
+    presentation_path: DetailPath = Field(
+        "/me-creds/api/presentations/{id}",
+        validation_alias="CREDHOOK_PRESENTATION_PATH",
+        description="Path of a presentation's details below the API URL.",
+    )
+    fetch_timeout: float = Field(
+        10.0,
+        gt=0,
+        validation_alias="CREDHOOK_FETCH_TIMEOUT",
+        description="Seconds that one request to the platform may take.",
+    )
+
+
+class HandlerSettings(BaseSettings):
+    """Which handlers are loaded. All that `credhook handlers` needs."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+
+    handlers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        validation_alias="CREDHOOK_HANDLERS",
+        description="`module` or `module:object`, comma-separated. "
+        "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
+    )
+
+    @field_validator("handlers", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+
+class LedgerSettings(BaseSettings):
+    """Where the events are kept. All that `credhook events` needs."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        validation_alias="REDIS_URL",
+        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
+        "`redis+sentinel://host:port,host:port/service/db`.",
+    )
+    queue: str = Field(
+        "credhook",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        validation_alias="CREDHOOK_QUEUE",
+        description="Name of the RQ queue between receiver and workers.",
+    )
+    retention: int = Field(
+        7 * 86_400,
+        ge=3_600,
+        validation_alias="CREDHOOK_RETENTION",
+        description="Seconds that a settled event is remembered, and its duplicates recognised.",
+    )
+
+
+class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
+    """Everything `credhook worker` reads."""
+
+    handler_timeout: float = Field(
+        60.0,
+        gt=0,
+        validation_alias="CREDHOOK_HANDLER_TIMEOUT",
+        description="Seconds that one handler may take for one event.",
+    )
+    max_attempts: int = Field(
+        12,
+        ge=1,
+        le=100,
+        validation_alias="CREDHOOK_MAX_ATTEMPTS",
+        description="Attempts at one event before it is kept as `dead`. The default spans about 20 hours.",
+    )
+    lease: float = Field(
+        15.0,
+        ge=1,
+        le=300,
+        validation_alias="CREDHOOK_LEASE",
+        description="Seconds without a sign of life after which a worker's events are put back.",
+    )
+    admin: str | None = Field(
+        None,
+        pattern=r"^.+:\d{1,5}$",
+        validation_alias="CREDHOOK_ADMIN",
+        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
+    )
