@@ -1,1 +1,182 @@
-"""The command line: one line per command, each module imported only when its command runs."""
+"""The command line: one line per command, each module imported only when its command runs.
+
+It is also the edge of every process: here logs are set up, and here an error becomes one line and an exit code.
+
+Exit codes: 0 done; 1 it could not be done; 2 wrong usage or a wrong setting, or (`endpoints plan`) a difference was
+found.
+"""
+
+import importlib
+import logging
+import os
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import click
+import structlog
+from pydantic import ValidationError
+
+#: Name → where its click command is, and the line that `credhook --help` prints without importing it.
+COMMANDS: Final = {
+    "receiver": ("receiver.command:receiver", "Accept deliveries: verify, deduplicate, store, acknowledge."),
+    "worker": ("worker.command:worker", "Fetch what each event refers to and run the handlers."),
+    "endpoints": (
+        "worker.endpoints:endpoints",
+        "List, plan, apply and delete the platform's webhook endpoints.",
+    ),
+    "handlers": ("worker.command:handlers", "Show which handlers are loaded, and for which types."),
+    "events": ("worker.history:events", "Look at what the ledger remembers."),
+    "api": ("worker.api.commands:api", "Call the platform's API, JSON in and out."),
+    "sandbox": ("sandbox.command:sandbox", "Play the platform on this machine."),
+    "trigger": ("sandbox.command:trigger", "Make the sandbox's platform do something."),
+    "demo": ("sandbox.demo:demo", "Run every part on this machine, one event of each type."),
+}
+
+#: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
+#: screen.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+class LazyGroup(click.Group):
+    """The commands of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  Click hands it over.
+        """Name them in the order of the way of an event."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List them without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup)
+@click.version_option(package_name="credhook")
+def cli() -> None:
+    """The inbox for a credential platform's webhooks.
+
+    The receiver stores what the platform posts, workers fetch the details and run your handlers. Every command reads
+    its settings from the environment; README.md has the table.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run a command; the process ends with its exit code."""
+    try:
+        configure_logs()
+        cli(args, prog_name="credhook")
+    except ValidationError as invalid:
+        if not invalid.title.endswith("Settings"):
+            raise
+        for line in setting_errors(invalid):
+            click.echo(f"credhook: {line}", err=True)
+        sys.exit(2)
+
+
+def setting_errors(invalid: ValidationError) -> list[str]:
+    """One line per wrong setting: its variable's name and what it should be. Never its value, it may be a secret."""
+    lines = []
+    for error in invalid.errors(include_input=False, include_url=False):
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "missing":
+            message = "is not set; README.md says what it should be"
+        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
+    return lines
+
+
+def configure_logs(stream: Any = None) -> None:
+    """One line per event on standard error: readable on a terminal, JSON elsewhere, whoever logs.
+
+    `CREDHOOK_LOG` (`json` or `console`) overrides the choice, `CREDHOOK_LOG_LEVEL` sets the threshold (default `info`).
+    """
+    stream = stream or sys.stderr
+    form = os.environ.get("CREDHOOK_LOG") or ("console" if stream.isatty() else "json")
+    level = (os.environ.get("CREDHOOK_LOG_LEVEL") or "info").upper()
+    for name, value, allowed in (
+        ("CREDHOOK_LOG", form, ("json", "console")),
+        ("CREDHOOK_LOG_LEVEL", level, ("DEBUG", "INFO", "WARNING", "ERROR")),
+    ):
+        if value not in allowed:
+            click.echo(f"credhook: {name}: should be one of {', '.join(allowed).lower()}", err=True)
+            sys.exit(2)
+    renderer = (
+        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        if form == "console"
+        else structlog.processors.JSONRenderer()
+    )
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _class_instead_of_traceback,
+        _one_line,
+    ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            foreign_pre_chain=shared,
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    # They announce every request and every start in words of their own; ours are structured and say the same.
+    for name in ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
+    given = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
+        event.setdefault("error", type(error).__name__)
+        event["at"] = frames(error)
+    return event
+
+
+def frames(error: BaseException, limit: int = 4) -> list[str]:
+    """The last few places that an error came through, `file:line function`, innermost last."""
+    places, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(f"{'/'.join(code.co_filename.split('/')[-2:])}:{step.tb_lineno} {code.co_name}")
+        step = step.tb_next
+    return places[-limit:]
+
+
+def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what could end the line or act on a terminal, in names and values alike."""
+    return {_printable(name): _printable(value) for name, value in event.items()}
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
+    if isinstance(value, (list, tuple)):
+        return [_printable(item) for item in value]
+    return value
+
+
+if __name__ == "__main__":
+    main()

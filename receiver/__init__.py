@@ -1,0 +1,1 @@
+"""The receiver: accepts deliveries, and owns the published vocabulary."""

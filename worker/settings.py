@@ -30,7 +30,7 @@ DetailPath = Annotated[str, AfterValidator(_detail_path)]
 class PlatformSettings(BaseSettings):
     """Where the platform's API is, and who we are to it. All that `credhook endpoints` and `credhook api` need."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
     api_url: HttpUrl = Field(
         validation_alias="CREDHOOK_API_URL",
@@ -41,9 +41,7 @@ class PlatformSettings(BaseSettings):
         description="The identity provider's token endpoint, whole.",
     )
     client_id: str = Field(validation_alias="CREDHOOK_CLIENT_ID", description="OAuth 2.0 client id.")
-    client_secret: SecretStr = Field(
-        validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret."
-    )
+    client_secret: SecretStr = Field(validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret.")
     issuance_path: DetailPath = Field(
         "/me-creds/api/credentials/{id}",
         validation_alias="CREDHOOK_ISSUANCE_PATH",
@@ -62,10 +60,22 @@ class PlatformSettings(BaseSettings):
     )
 
 
+class EndpointSettings(BaseSettings):
+    """Where the platform should deliver to. Needed by `credhook endpoints plan` and `apply` only."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
+
+    public_url: str = Field(
+        validation_alias="CREDHOOK_PUBLIC_URL",
+        pattern=r"^https://[^\s/?#@]+(/[^\s?#]*)?$",
+        description="The receiver's https URL as the platform reaches it, path and path secret included.",
+    )
+
+
 class HandlerSettings(BaseSettings):
     """Which handlers are loaded. All that `credhook handlers` needs."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
     handlers: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
@@ -85,7 +95,7 @@ class HandlerSettings(BaseSettings):
 class LedgerSettings(BaseSettings):
     """Where the events are kept. All that `credhook events` needs."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
@@ -121,7 +131,7 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         ge=1,
         le=100,
         validation_alias="CREDHOOK_MAX_ATTEMPTS",
-        description="Attempts at one event before it is kept as `dead`. The default spans about 20 hours.",
+        description="Attempts at one event before it is kept as `dead`. The default ends after 8 hours on average.",
     )
     lease: float = Field(
         15.0,
@@ -129,10 +139,4 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         le=300,
         validation_alias="CREDHOOK_LEASE",
         description="Seconds without a sign of life after which a worker's events are put back.",
-    )
-    admin: str | None = Field(
-        None,
-        pattern=r"^.+:\d{1,5}$",
-        validation_alias="CREDHOOK_ADMIN",
-        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )

@@ -1,0 +1,150 @@
+"""What the platform says happened: the published vocabulary, and how a delivery's body becomes an `Event`. Pure."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: The ten event types of the specification, section Events, in its order.
+EVENT_TYPES: Final = (
+    "openid4vc.issuance.offered",
+    "openid4vc.issuance.completed",
+    "openid4vc.issuance.failed",
+    "openid4vc.issuance.partiallyIssued",
+    "openid4vc.issuance.expired",
+    "openid4vc.verification.requested",
+    "openid4vc.verification.verified",
+    "openid4vc.verification.failed",
+    "openid4vc.verification.expired",
+    "openid4vc.verification.data",
+)
+
+#: One page of the vendor says `presentation` where the specification says `verification`.
+_ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
+
+#: Where the payload holds the resource's id. The second name of a verification is a sibling product's.
+_ISSUANCE_KEYS: Final = ("openId4VcIssuanceId",)
+_VERIFICATION_KEYS: Final = ("openId4VcPresentationId", "openId4VcVerificationId")
+
+#: Ids seen are `cmfw…`, `iss_…` and UUIDs; they end up in a URL path, so nothing else may be in them.
+_RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
+
+#: A type we do not know yet is kept under its own name, so the name must be harmless.
+_TYPE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+#: A notification is an object in an object; what nests deeper than this is not one.
+MAX_DEPTH: Final = 8
+
+
+class Malformed(Exception):
+    """The delivery is not a notification of the specification; the message names the rule that it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to one issuance or presentation.
+
+    Attributes:
+        type: the event type, canonical; one of `EVENT_TYPES` if `known`.
+        resource_id: the issuance's or presentation's id; empty only for an unknown type that carries none.
+    """
+
+    type: str
+    resource_id: str
+
+    @property
+    def known(self) -> bool:
+        """Whether this version of credhook knows what the type means."""
+        return self.type in _KNOWN
+
+    @property
+    def is_issuance(self) -> bool:
+        """Whether the resource is an issuance; otherwise it is a presentation."""
+        return self.type.startswith("openid4vc.issuance.")
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Event":
+        """Read a delivery's body (specification, section Events, rule 1).
+
+        An unknown type is no error: it is returned with `known` false, to be kept until we know it.
+
+        Raises:
+            Malformed: the body is no JSON object, or lacks what its type demands.
+        """
+        notification = _strict_object(body)
+        event_type, payload = notification.get("eventType"), notification.get("payload")
+        if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
+            raise Malformed("eventType should be a string of letters, digits, dots, dashes and underscores")
+        if not isinstance(payload, dict):
+            raise Malformed("payload should be an object")
+        if event_type.startswith(_ALIAS):
+            event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
+        if event_type not in _KNOWN:
+            return cls(event_type, _any_resource(payload))
+        keys = _ISSUANCE_KEYS if event_type.startswith("openid4vc.issuance.") else _VERIFICATION_KEYS
+        return cls(event_type, _resource(payload, keys))
+
+
+_KNOWN: Final = frozenset(EVENT_TYPES)
+
+
+def is_resource_id(value: object) -> bool:
+    """Whether the value may stand for an issuance or presentation, in a ledger record and in a URL path."""
+    return isinstance(value, str) and _RESOURCE_ID.fullmatch(value) is not None
+
+
+def _resource(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
+    """The id under the one key of `keys` that the payload holds."""
+    present = [key for key in keys if key in payload]
+    if not present:
+        raise Malformed(f"payload should hold {keys[0]}")
+    ids = {payload[key] if is_resource_id(payload[key]) else None for key in present}
+    if len(ids) != 1 or None in ids:
+        raise Malformed(f"{present[0]} should be an id of 1 to 128 letters, digits and . _ ~ : -")
+    return str(ids.pop())
+
+
+def _any_resource(payload: dict[str, Any]) -> str:
+    """The id that an unknown type refers to, if it uses one of the names that we know."""
+    keys = tuple(key for key in (*_ISSUANCE_KEYS, *_VERIFICATION_KEYS) if key in payload)
+    return _resource(payload, keys) if keys else ""
+
+
+def _strict_object(body: bytes) -> dict[str, Any]:
+    """Parse JSON as RFC 8259 means it, without what Python's parser lets through besides."""
+    try:
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError):  # Both of json's errors are ValueErrors, as is a too long integer.
+        raise Malformed("the body should be JSON in UTF-8") from None
+    if not isinstance(value, dict):
+        raise Malformed("the body should be a JSON object")
+    if _depth(value) > MAX_DEPTH:
+        raise Malformed(f"the body should nest no deeper than {MAX_DEPTH}")
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) != len(pairs):
+        raise Malformed("a name stands twice in one object of the body")
+    return parsed
+
+
+def _no_constant(name: str) -> None:
+    raise Malformed(f"{name} is not JSON")
+
+
+def _depth(value: object) -> int:
+    """How many objects and arrays stand in each other; iterative, since the input decides the depth."""
+    depth, level = 0, _containers([value])
+    while level:
+        depth += 1
+        level = _containers(child for one in level for child in (one.values() if isinstance(one, dict) else one))
+    return depth
+
+
+def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
+    return [value for value in values if isinstance(value, (dict, list))]

@@ -1,0 +1,114 @@
+"""What the receiver is told by its environment, read once into a frozen object."""
+
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from receiver.signature import Key, parse_key
+
+
+class ReceiverSettings(BaseSettings):
+    """Everything `credhook receiver` reads."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
+
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        validation_alias="REDIS_URL",
+        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
+        "`redis+sentinel://host:port,host:port/service/db`.",
+    )
+    host: str = Field("127.0.0.1", validation_alias="HOST", description="Address that the receiver binds.")
+    port: int = Field(8000, ge=0, le=65_535, validation_alias="PORT", description="Port that the receiver binds.")
+    tls_certfile: FilePath | None = Field(
+        None,
+        validation_alias="CREDHOOK_TLS_CERTFILE",
+        description="PEM certificate chain; with it the receiver speaks HTTPS itself. Default: a proxy does.",
+    )
+    tls_keyfile: FilePath | None = Field(
+        None,
+        validation_alias="CREDHOOK_TLS_KEYFILE",
+        description="PEM private key of the certificate, if it is not in the same file.",
+    )
+    webhook_path: str = Field(
+        "/webhooks",
+        pattern=r"^(/[A-Za-z0-9._~-]+)+$",
+        validation_alias="CREDHOOK_WEBHOOK_PATH",
+        description="Path that deliveries are posted to.",
+    )
+    webhook_secrets: Annotated[SecretStr | None, NoDecode] = Field(
+        None,
+        validation_alias="CREDHOOK_WEBHOOK_SECRETS",
+        description="Space-separated `whsec_…` (HMAC) and `whpk_…` (ed25519 public) keys; all are accepted, "
+        "so that keys can be rotated.",
+    )
+    path_secret: SecretStr | None = Field(
+        None,
+        validation_alias="CREDHOOK_PATH_SECRET",
+        description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
+        "22 or more letters, digits, `-` and `_`.",
+    )
+    insecure: bool = Field(
+        False,
+        validation_alias="CREDHOOK_INSECURE",
+        description="`1` starts the receiver with neither keys nor a path secret. For local trials only.",
+    )
+    tolerance: int = Field(
+        300,
+        ge=1,
+        le=86_400,
+        validation_alias="CREDHOOK_TOLERANCE",
+        description="Seconds that a signature's timestamp may lie in the past or the future.",
+    )
+    max_body: int = Field(
+        65_536,
+        ge=1_024,
+        le=16_777_216,
+        validation_alias="CREDHOOK_MAX_BODY",
+        description="Bytes that a delivery's body may have.",
+    )
+    queue: str = Field(
+        "credhook",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        validation_alias="CREDHOOK_QUEUE",
+        description="Name of the RQ queue between receiver and workers.",
+    )
+    retention: int = Field(
+        7 * 86_400,
+        ge=3_600,
+        validation_alias="CREDHOOK_RETENTION",
+        description="Seconds that a settled event is remembered, and its duplicates recognised.",
+    )
+
+    @field_validator("webhook_secrets")
+    @classmethod
+    def _keys_are_readable(cls, value: SecretStr | None) -> SecretStr | None:
+        for text in value.get_secret_value().split() if value else ():
+            parse_key(text)
+        return value
+
+    @field_validator("path_secret")
+    @classmethod
+    def _path_secret_is_unguessable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not re.fullmatch(r"[A-Za-z0-9_-]{22,128}", value.get_secret_value()):
+            raise ValueError(
+                "should be 22 to 128 letters, digits, - and _; "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _someone_is_recognised(self) -> Self:
+        if not (self.keys or self.path_secret or self.insecure):
+            raise ValueError(
+                "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
+                "so that strangers are refused; CREDHOOK_INSECURE=1 starts without"
+            )
+        return self
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that recognise the sender."""
+        return tuple(map(parse_key, self.webhook_secrets.get_secret_value().split())) if self.webhook_secrets else ()

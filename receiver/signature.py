@@ -1,0 +1,193 @@
+"""Who sent a delivery: header rules and Standard Webhooks signatures. Pure; clock and keys are arguments.
+
+Standard Webhooks signs `id.timestamp.body`. A dot in the id or the timestamp would shift the boundaries of that text,
+so neither may hold one where signatures count.
+"""
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from standardwebhooks import Webhook
+
+#: The three headers of Standard Webhooks; the platform's specification names only the first.
+ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
+
+#: RFC-sized bounds on an HMAC key, as Standard Webhooks asks: 24 to 64 bytes.
+_HMAC_KEY_BYTES: Final = range(24, 65)
+_ED25519_KEY_BYTES: Final = 32
+
+#: A sender that rotates keys signs with each of them; nobody rotates through more than this at once.
+MAX_SIGNATURES: Final = 10
+
+_SIGNED_ID: Final = re.compile(rb"[A-Za-z0-9_:-]{1,128}")
+_UNSIGNED_ID: Final = re.compile(rb"[!-~]{1,256}")
+#: No leading zero: the number is what is signed, and there should be one way to write it.
+_TIMESTAMP: Final = re.compile(rb"[1-9][0-9]{9,10}")
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class BadHeaders(Exception):
+    """A `webhook-*` header is missing, doubled or not of its form; the message names it."""
+
+
+class Unauthenticated(Exception):
+    """No key of ours made any of the signatures, or they are too old or too new."""
+
+
+class Key(Protocol):
+    """One way to recognise the sender."""
+
+    @property
+    def version(self) -> str:
+        """The version tag of the signatures that this key can check."""
+
+    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
+        """Whether this key's owner signed exactly this delivery."""
+
+
+@dataclass(frozen=True, slots=True)
+class HmacKey:
+    """A shared secret, `whsec_<base64>`: signatures are `v1`, HMAC-SHA256."""
+
+    webhook: Webhook = field(repr=False)
+    version: str = "v1"
+
+    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
+        """See `Key.made`."""
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:  # What is not text cannot have been signed as text, nor be JSON.
+            return False
+        signed = self.webhook.sign(delivery_id, datetime.fromtimestamp(timestamp, UTC), text)
+        return hmac.compare_digest(base64.b64decode(signed.removeprefix("v1,")), signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Ed25519Key:
+    """A public key, `whpk_<base64>`: signatures are `v1a`, ed25519."""
+
+    public_key: Ed25519PublicKey = field(repr=False)
+    version: str = "v1a"
+
+    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
+        """See `Key.made`."""
+        try:
+            self.public_key.verify(signature, b"%b.%d.%b" % (delivery_id.encode(), timestamp, body))
+        except InvalidSignature:
+            return False
+        return True
+
+
+def parse_key(text: str) -> Key:
+    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`.
+
+    Raises:
+        ValueError: it is of neither form. The message never holds the key.
+    """
+    kind, _, encoded = text.partition("_")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"a {kind[:5]}_ key is not base64") from None
+    if kind == "whsec":
+        if len(raw) not in _HMAC_KEY_BYTES:
+            raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, this one holds {len(raw)}")
+        return HmacKey(Webhook(raw))
+    if kind == "whpk":
+        if len(raw) != _ED25519_KEY_BYTES:
+            raise ValueError(f"a whpk_ key should hold 32 bytes, this one holds {len(raw)}")
+        return Ed25519Key(Ed25519PublicKey.from_public_bytes(raw))
+    raise ValueError("every key should begin with whsec_ or whpk_")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a delivery's headers say of it, before anybody has proved anything.
+
+    Attributes:
+        delivery_id: the `webhook-id`.
+        timestamp: when it was signed, seconds since the epoch; 0 where signatures do not count.
+        signatures: version and bytes of each signature that could be read.
+    """
+
+    delivery_id: str
+    timestamp: int = 0
+    signatures: tuple[tuple[str, bytes], ...] = ()
+
+
+def read_headers(headers: Headers, *, signed: bool) -> Claim:
+    """Read the `webhook-*` headers, names in lower case as ASGI gives them.
+
+    Args:
+        headers: all headers of the request.
+        signed: whether signatures count; if not, only the `webhook-id` is looked at.
+
+    Raises:
+        BadHeaders: see there.
+    """
+    ours = [(name, value) for name, value in headers if name in (ID, TIMESTAMP, SIGNATURE)]
+    if not signed:
+        return Claim(_one(ours, ID, _UNSIGNED_ID).decode())
+    return Claim(
+        _one(ours, ID, _SIGNED_ID).decode(),
+        int(_one(ours, TIMESTAMP, _TIMESTAMP)),
+        _signatures(_one(ours, SIGNATURE)),
+    )
+
+
+def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
+    """Return if one of the keys signed exactly this delivery, just now.
+
+    Args:
+        claim: what the headers say.
+        body: the delivery's bytes, untouched.
+        keys: all that are accepted; more than one while keys are rotated.
+        now: seconds since the epoch.
+        tolerance: seconds that the timestamp may lie in the past or in the future.
+
+    Raises:
+        Unauthenticated: see there.
+    """
+    if abs(now - claim.timestamp) > tolerance:
+        raise Unauthenticated("webhook-timestamp is outside the tolerance")
+    for key in keys:
+        for version, signature in claim.signatures:
+            if version == key.version and key.made(signature, claim.delivery_id, claim.timestamp, body):
+                return
+    raise Unauthenticated("no signature matches")
+
+
+def _one(headers: list[tuple[bytes, bytes]], name: bytes, form: re.Pattern[bytes] | None = None) -> bytes:
+    """The value of the only header of that name: of two, sender and receiver might each mean another."""
+    values = [value for header, value in headers if header == name]
+    if len(values) != 1:
+        raise BadHeaders(f"{name.decode()} should be there exactly once")
+    if form is not None and not form.fullmatch(values[0]):
+        raise BadHeaders(f"{name.decode()} is not of its form")
+    return values[0]
+
+
+def _signatures(header: bytes) -> tuple[tuple[str, bytes], ...]:
+    """The readable signatures of the header; a junk token does not spoil a good one beside it."""
+    tokens = header.split(b" ")
+    if len(tokens) > MAX_SIGNATURES:
+        raise BadHeaders(f"webhook-signature should hold at most {MAX_SIGNATURES} signatures")
+    readable = []
+    for token in tokens:
+        version, comma, encoded = token.partition(b",")
+        try:
+            signature = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        if comma and signature:
+            readable.append((version.decode("latin-1"), signature))
+    return tuple(readable)

@@ -1,0 +1,105 @@
+"""The sandbox, assembled."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from sandbox import (
+    certificates,
+    deliveries,
+    endpoints,
+    happenings,
+    issuances,
+    presentations,
+    presets,
+    switchboard,
+    templates,
+    tokens,
+    trusted_entities,
+    users,
+    wallet,
+)
+from sandbox.authority import Authority
+from sandbox.courier import Courier
+from sandbox.errors import HANDLERS
+from sandbox.faults import FaultSwitch
+from sandbox.guard import Guard
+from sandbox.operations import Operation, routes
+from sandbox.seeds import sow
+from sandbox.settings import Settings
+from sandbox.signing import parse_key
+from sandbox.state import State
+from sandbox.tenant import Tenant, utc_now
+
+#: Bytes of a request's body; larger ones are answered with 413.
+LARGEST_BODY = 1_048_576
+
+OPERATIONS: tuple[Operation, ...] = (
+    *presets.OPERATIONS,
+    *templates.OPERATIONS,
+    *certificates.OPERATIONS,
+    *trusted_entities.OPERATIONS,
+    *endpoints.OPERATIONS,
+    *users.OPERATIONS,
+    *wallet.OPERATIONS,
+    *issuances.OPERATIONS,
+    *presentations.OPERATIONS,
+    *happenings.OPERATIONS,
+    *deliveries.OPERATIONS,
+    *switchboard.OPERATIONS,
+)
+
+
+def create_app(settings: Settings) -> Starlette:
+    """Assemble a sandbox.
+
+    Raises:
+        StateError: The state file cannot be used.
+        BadKeyError: A signing key is none.
+        OSError, ssl.SSLError: The authority's file cannot be read.
+    """
+    state = State(settings.state)
+    faults = FaultSwitch(settings.faults)
+    access = tokens.Tokens(lambda: utc_now().timestamp())
+    courier = Courier(
+        state,
+        faults,
+        [parse_key(secret) for secret in settings.signing_secrets],
+        trust=_trust(settings),
+        time_scale=settings.time_scale,
+        now=utc_now,
+    )
+    tenant = Tenant(settings.base_url, state, access, faults, courier.announce, Authority.create())
+    sow(tenant)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with courier:
+            yield
+        state.close()
+
+    app = Starlette(
+        routes=[
+            Route(tokens.PATH, access.grant, methods=["POST"]),
+            *routes(OPERATIONS, tenant),
+        ],
+        middleware=[Middleware(Guard, hosts=settings.hosts)],
+        exception_handlers=HANDLERS,
+        lifespan=lifespan,
+        max_body_size=LARGEST_BODY,
+    )
+    # A path with a slash too many is unknown, not moved.
+    app.router.redirect_slashes = False
+    return app
+
+
+def _trust(settings: Settings) -> ssl.SSLContext:
+    """Return what deliveries trust: the system's authorities, and one more if there is one."""
+    trust = ssl.create_default_context()
+    if settings.authority:
+        trust.load_verify_locations(settings.authority)
+    return trust

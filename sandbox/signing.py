@@ -1,0 +1,102 @@
+"""Signatures of deliveries, as Standard Webhooks defines them; written out here and shared with no receiver."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+#: Length of an HMAC key in bytes (Standard Webhooks, "Symmetric": 24 to 64).
+HMAC_KEY_BYTES = range(24, 65)
+#: An ed25519 private key is its seed, or the seed followed by the public key.
+SEED_BYTES = 32
+
+
+class BadKeyError(ValueError):
+    """A signing key should be `whsec_` or `whsk_` followed by base64."""
+
+
+class Key(Protocol):
+    """What signs a delivery, and what its receiver needs in order to check."""
+
+    @property
+    def verifier(self) -> str:
+        """The key as a receiver is told it: `whsec_…` or `whpk_…`."""
+
+    def signature(self, signed: bytes) -> str:
+        """Return one token of the `webhook-signature` header."""
+
+
+@dataclass(frozen=True)
+class Hmac:
+    """A shared secret; `v1`, HMAC-SHA256."""
+
+    secret: bytes = field(repr=False)
+
+    @property
+    def verifier(self) -> str:
+        """The same secret."""
+        return f"whsec_{base64.b64encode(self.secret).decode()}"
+
+    def signature(self, signed: bytes) -> str:
+        """Return `v1,<base64>`."""
+        return f"v1,{base64.b64encode(hmac.digest(self.secret, signed, hashlib.sha256)).decode()}"
+
+
+@dataclass(frozen=True)
+class Ed25519:
+    """A private key; `v1a`, ed25519."""
+
+    private: Ed25519PrivateKey = field(repr=False)
+
+    @property
+    def verifier(self) -> str:
+        """The public key."""
+        raw = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return f"whpk_{base64.b64encode(raw).decode()}"
+
+    def signature(self, signed: bytes) -> str:
+        """Return `v1a,<base64>`."""
+        return f"v1a,{base64.b64encode(self.private.sign(signed)).decode()}"
+
+
+def parse_key(text: str) -> Key:
+    """Read a signing key.
+
+    Raises:
+        BadKeyError: The text is no signing key; the message does not repeat it.
+    """
+    form, _, encoded = text.partition("_")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as problem:
+        raise BadKeyError("a signing key should be whsec_ or whsk_ followed by base64") from problem
+    if form == "whsec" and len(raw) in HMAC_KEY_BYTES:
+        return Hmac(raw)
+    if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
+        return Ed25519(Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES]))
+    raise BadKeyError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
+
+
+def headers(keys: Sequence[Key], webhook_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers of one attempt.
+
+    Args:
+        keys: What signs; without any, only the id is sent, as one client of the platform observed.
+        webhook_id: Stays the same across retries (specification, "Delivery rules", 3).
+        timestamp: When this attempt is made, in seconds since 1970.
+        body: The exact bytes that are sent.
+    """
+    if not keys:
+        return {"webhook-id": webhook_id}
+    signed = b".".join((webhook_id.encode(), str(timestamp).encode(), body))
+    return {
+        "webhook-id": webhook_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(key.signature(signed) for key in keys),
+    }

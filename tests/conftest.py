@@ -1,0 +1,38 @@
+"""Real parts for tests: a Redis per test process, and the receiver on a real socket."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from redis import Redis
+
+from sandbox.local_redis import local_redis
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a Redis that only this test process uses; configured as deploy/redis.conf."""
+    folder: Path = tmp_path_factory.mktemp("redis")
+    with local_redis(folder) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """The same, empty."""
+    with Redis.from_url(redis_server) as client:
+        client.flushall()
+    return redis_server
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        yield client

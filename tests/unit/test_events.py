@@ -1,0 +1,124 @@
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from receiver.events import EVENT_TYPES, Event, Malformed
+
+
+def notification(event_type: object, payload: object) -> bytes:
+    return json.dumps({"eventType": event_type, "payload": payload}).encode()
+
+
+@pytest.mark.parametrize("event_type", EVENT_TYPES)
+def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> None:
+    name = "openId4VcIssuanceId" if ".issuance." in event_type else "openId4VcPresentationId"
+    event = Event.parse(notification(event_type, {name: "cmfw-1"}))
+    assert event == Event(event_type, "cmfw-1")
+    assert event.known
+    assert event.is_issuance == (".issuance." in event_type)
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "canonical"),
+    [
+        ("openid4vc.presentation.verified", {"openId4VcPresentationId": "p"}, "openid4vc.verification.verified"),
+        ("openid4vc.verification.data", {"openId4VcVerificationId": "p"}, "openid4vc.verification.data"),
+        (
+            "openid4vc.presentation.expired",
+            {"openId4VcVerificationId": "p", "openId4VcPresentationId": "p"},
+            "openid4vc.verification.expired",
+        ),
+    ],
+)
+def test_the_vendors_other_names_mean_the_same(event_type: str, payload: dict[str, str], canonical: str) -> None:
+    assert Event.parse(notification(event_type, payload)) == Event(canonical, "p")
+
+
+def test_a_type_of_tomorrow_is_kept_with_the_resource_if_it_names_one() -> None:
+    event = Event.parse(notification("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}))
+    assert event == Event("openid4vc.issuance.revoked", "iss_9")
+    assert not event.known
+    assert Event.parse(notification("other.thing", {"someId": 1})) == Event("other.thing", "")
+
+
+def test_fields_that_we_do_not_know_are_no_reason_to_refuse() -> None:
+    body = {"eventType": EVENT_TYPES[0], "payload": {"openId4VcIssuanceId": "a", "more": [1]}, "sentAt": "now"}
+    assert Event.parse(json.dumps(body).encode()) == Event(EVENT_TYPES[0], "a")
+
+
+MALFORMED: dict[str, bytes] = {
+    "empty": b"",
+    "no JSON": b"eventType=x",
+    "not UTF-8": b'{"eventType": "\xff"}',
+    "UTF-16": '{"eventType": "a"}'.encode("utf-16"),
+    "an array": b"[]",
+    "a string": b'"openid4vc.issuance.offered"',
+    "NaN": b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "a", "n": NaN}}',
+    "Infinity": b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "a", "n": -Infinity}}',
+    "a name twice": b'{"eventType": "openid4vc.issuance.offered", "eventType": "x", "payload": {}}',
+    "a name twice inside": b'{"eventType": "openid4vc.issuance.offered", "payload": '
+    b'{"openId4VcIssuanceId": "a", "openId4VcIssuanceId": "b"}}',
+    "a lone surrogate": b'{"eventType": "openid4vc.issuance.offered", "payload": '
+    b'{"openId4VcIssuanceId": "a", "s": "\\ud800"}}',
+    "nine deep": b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "a", "d": '
+    + b"[" * 7
+    + b"]" * 7
+    + b"}}",
+    "thousands deep": b"[" * 30_000,
+    "an integer of 5,000 digits": b'{"eventType": "x", "payload": ' + b"9" * 5_000 + b"}",
+    "no type": b'{"payload": {"openId4VcIssuanceId": "a"}}',
+    "a type that is a number": notification(1, {"openId4VcIssuanceId": "a"}),
+    "a type with a line break": notification("openid4vc.issuance.offered\n", {"openId4VcIssuanceId": "a"}),
+    "no payload": b'{"eventType": "openid4vc.issuance.offered"}',
+    "a payload that is an array": notification(EVENT_TYPES[0], []),
+    "no id": notification(EVENT_TYPES[0], {}),
+    "the other kind's id": notification(EVENT_TYPES[0], {"openId4VcPresentationId": "a"}),
+    "an id that is a number": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": 7}),
+    "an empty id": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": ""}),
+    "an id that climbs": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": ".."}),
+    "an id with a slash": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "../x"}),
+    "an id of 129 characters": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "a" * 129}),
+    "an id with a line break": notification(EVENT_TYPES[0], {"openId4VcIssuanceId": "a\n"}),
+    "two ids that differ": notification(
+        EVENT_TYPES[5], {"openId4VcPresentationId": "a", "openId4VcVerificationId": "b"}
+    ),
+}
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_no_notification_is_malformed(body: bytes) -> None:
+    with pytest.raises(Malformed):
+        Event.parse(body)
+
+
+def test_eight_deep_is_still_a_notification() -> None:
+    body = b'{"eventType": "openid4vc.issuance.offered", "payload": {"openId4VcIssuanceId": "a", "d": '
+    assert Event.parse(body + b"[" * 6 + b"]" * 6 + b"}}").resource_id == "a"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_event_or_malformed(body: bytes) -> None:
+    with suppress(Malformed):
+        assert Event.parse(body).type
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=30), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from(EVENT_TYPES) | st.text(), json_values)
+def test_any_notification_is_an_event_with_a_harmless_id_or_malformed(event_type: str, payload: Any) -> None:
+    try:
+        event = Event.parse(notification(event_type, payload))
+    except (Malformed, UnicodeEncodeError):
+        return
+    assert "/" not in event.resource_id
+    assert event.resource_id not in {".", ".."}
+    assert event.type.isprintable()

@@ -1,0 +1,114 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from receiver.events import EVENT_TYPES
+from worker.handlers import CannotLoad, Handlers, Registry, load
+
+
+async def activate(event: Any, context: Any) -> None: ...
+
+
+def notify(event: Any, context: Any) -> None: ...
+
+
+def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
+    accounts = Handlers("accounts")
+    accounts.on("openid4vc.issuance.completed", "openid4vc.verification.data")(activate)
+    accounts.on("*")(notify)
+    registry = Registry([accounts])
+    assert [one.name for one in registry.matching("openid4vc.issuance.completed")] == [
+        "accounts.activate",
+        "accounts.notify",
+    ]
+    assert [one.name for one in registry.matching("openid4vc.issuance.expired")] == ["accounts.notify"]
+    assert registry.types == EVENT_TYPES
+    assert registry.matching("openid4vc.issuance.revoked") == ()
+
+
+def test_plain_functions_run_in_a_thread_and_coroutines_on_the_loop() -> None:
+    both = Handlers("both")
+    both.on("*")(activate)
+    both.on("*")(notify)
+    assert [one.is_async for one in both] == [True, False]
+
+
+def test_the_decorated_function_stays_itself() -> None:
+    assert Handlers("x").on("*")(activate) is activate
+
+
+def test_a_mistyped_type_is_refused_at_import_with_the_likely_one() -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'openid4vc\.issuance\.completed'"):
+        Handlers("x").on("openid4vc.issuance.complete")
+    with pytest.raises(ValueError, match="at least one"):
+        Handlers("x").on()
+
+
+def test_a_name_that_stands_twice_is_refused_at_import() -> None:
+    twice = Handlers("twice")
+    twice.on("*")(activate)
+    with pytest.raises(ValueError, match="already has a handler 'activate'"):
+        twice.on("openid4vc.verification.data")(activate)
+    with pytest.raises(CannotLoad, match="two plugins are called 'x'"):
+        Registry([Handlers("x"), Handlers("x")])
+
+
+def test_a_nameless_handler_could_not_be_replayed_and_is_refused() -> None:
+    with pytest.raises(ValueError, match="no usable name"):
+        Handlers("x").on("*")(lambda event, context: None)
+    with pytest.raises(ValueError, match="should be a word"):
+        Handlers("two words")
+
+
+def test_a_fresh_install_logs_every_event() -> None:
+    registry = load()
+    assert [one.name for one in registry.handlers] == ["log.event"]
+    assert registry.types == EVENT_TYPES
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write a module that can be imported as `name`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+        return name
+
+    return write
+
+
+GOOD = "from worker.handlers import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
+
+
+def test_a_module_may_be_named_with_or_without_its_object(plugin: Any) -> None:
+    plugin("plugin_good", GOOD)
+    for name in ("plugin_good", "plugin_good:handlers"):
+        assert [one.name for one in load([name]).handlers] == ["good.f"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "reason"),
+    [
+        (None, "plugin_absent", "ModuleNotFoundError"),
+        ("1 / 0", "plugin_bad", "ZeroDivisionError"),
+        ("def (", "plugin_bad", "SyntaxError"),
+        ("raise SystemExit", "plugin_bad:x", "SystemExit"),
+        ("", "plugin_bad", "no Handlers object"),
+        (GOOD + "more = Handlers('more')", "plugin_bad", "more than one"),
+        (GOOD, "plugin_bad:missing", "AttributeError"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_named_with_the_reason(
+    plugin: Any, text: str | None, reference: str, reason: str
+) -> None:
+    if text is not None:
+        plugin("plugin_bad", text)
+    with pytest.raises(CannotLoad) as refusal:
+        load([reference])
+    assert reference in refusal.value.message
+    assert reason in refusal.value.message
+    assert refusal.value.exit_code == 2

@@ -1,0 +1,107 @@
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from signing import OTHER_SECRET, SECRET
+
+from credhook import setting_errors
+from receiver.settings import ReceiverSettings
+from worker.settings import EndpointSettings, WorkerSettings
+
+PLATFORM = {
+    "CREDHOOK_API_URL": "https://api.example",
+    "CREDHOOK_TOKEN_URL": "https://id.example/token",
+    "CREDHOOK_CLIENT_ID": "me",
+    "CREDHOOK_CLIENT_SECRET": "hush-hush",
+}
+LONG = "a-path-secret-of-28-letters0"
+
+
+def lines(settings: type[Any], environment: Mapping[str, str]) -> list[str]:
+    with pytest.raises(ValidationError) as invalid:
+        settings(**environment)
+    return setting_errors(invalid.value)
+
+
+@pytest.fixture(autouse=True)
+def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REDIS_URL", "HOST", "PORT", *PLATFORM):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} {OTHER_SECRET}"},
+        {"CREDHOOK_PATH_SECRET": LONG},
+        {"CREDHOOK_INSECURE": "1"},
+    ],
+    ids=lambda environment: next(iter(environment)),
+)
+def test_the_receiver_starts_with_keys_a_path_secret_or_an_explicit_wish(environment: dict[str, str]) -> None:
+    assert ReceiverSettings(**environment).port == 8000
+
+
+def test_with_none_of_them_it_names_all_three() -> None:
+    (line,) = lines(ReceiverSettings, {})
+    for name in ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"):
+        assert name in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "value"),
+    [
+        (ReceiverSettings, "PORT", "eighty"),
+        (ReceiverSettings, "PORT", "70000"),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "whsec_c2hvcnQ="),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", f"{SECRET} plain-text-secret"),
+        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "guessable"),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "webhooks"),
+        (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
+        (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
+        (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
+        (WorkerSettings, "CREDHOOK_API_URL", "https://user:pw@x"),
+        (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
+        (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
+        (EndpointSettings, "CREDHOOK_PUBLIC_URL", "http://inbox.example/webhooks"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
+    settings: type[Any], name: str, value: str
+) -> None:
+    environment = {"CREDHOOK_INSECURE": "1"} if settings is ReceiverSettings else PLATFORM
+    (line,) = lines(settings, environment | {name: value})
+    assert line.startswith(f"{name}: ")
+    assert "\n" not in line
+    assert value not in line.removeprefix(name)
+
+
+def test_each_missing_value_is_named() -> None:
+    assert [line.partition(":")[0] for line in lines(WorkerSettings, {})] == list(PLATFORM)
+
+
+def test_secrets_print_as_stars() -> None:
+    shown = repr(
+        ReceiverSettings(CREDHOOK_WEBHOOK_SECRETS=SECRET, CREDHOOK_PATH_SECRET=LONG, REDIS_URL="redis://:pw1@x")
+    )
+    shown += repr(WorkerSettings(**PLATFORM))
+    for secret in (SECRET, LONG, "pw1", "hush-hush"):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize("command", ["receiver", "worker"])
+def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", command], capture_output=True, text=True, env={"PORT": "x"}, check=False, timeout=30
+    )
+    assert done.returncode == 2
+    assert "credhook: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_receiver_holds_no_api_credentials_and_the_worker_no_signing_secrets() -> None:
+    assert not {name for name in ReceiverSettings.model_fields if "client" in name or "token" in name}
+    assert not {name for name in WorkerSettings.model_fields if "webhook" in name or "path_secret" in name}

@@ -1,0 +1,166 @@
+import base64
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+from signing import OTHER_SECRET, SECRET, sign
+
+from receiver.signature import BadHeaders, Claim, Key, Unauthenticated, authenticate, parse_key, read_headers
+
+NOW = 1_700_000_000
+BODY = b'{"eventType": "openid4vc.issuance.offered"}'
+PRIVATE = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC = "whpk_" + base64.b64encode(PRIVATE.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+
+Raw = list[tuple[bytes, bytes]]
+
+
+def raw(webhook_id: str = "msg_1", timestamp: str = str(NOW), signature: str | None = None) -> Raw:
+    signature = sign(webhook_id, timestamp, BODY) if signature is None else signature
+    return [
+        (b"host", b"x"),
+        (b"webhook-id", webhook_id.encode()),
+        (b"webhook-timestamp", timestamp.encode()),
+        (b"webhook-signature", signature.encode("latin-1")),
+    ]
+
+
+def ed25519(webhook_id: str = "msg_1") -> str:
+    return "v1a," + base64.b64encode(PRIVATE.sign(b"%b.%d.%b" % (webhook_id.encode(), NOW, BODY))).decode()
+
+
+def check(headers: Raw, *secrets: str, body: bytes = BODY, now: float = NOW) -> str:
+    claim = read_headers(headers, signed=True)
+    authenticate(claim, body, [parse_key(text) for text in secrets or (SECRET,)], now=now, tolerance=300)
+    return claim.delivery_id
+
+
+def test_the_published_vector_of_standard_webhooks_verifies() -> None:
+    body = b'{"test": 2432232314}'
+    headers = [
+        (b"webhook-id", b"msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        (b"webhook-timestamp", b"1614265330"),
+        (b"webhook-signature", b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+    ]
+    assert check(headers, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", body=body, now=1_614_265_330)
+
+
+def test_a_good_signature_names_the_delivery() -> None:
+    assert check(raw()) == "msg_1"
+
+
+def test_ed25519_is_verified_beside_hmac() -> None:
+    assert check(raw(signature=ed25519()), PUBLIC) == "msg_1"
+    assert check(raw(signature=ed25519()), SECRET, PUBLIC) == "msg_1"
+
+
+def test_while_keys_are_rotated_either_is_accepted() -> None:
+    old, new = raw(), raw(signature=sign("msg_1", str(NOW), BODY, OTHER_SECRET))
+    for headers in (old, new):
+        assert check(headers, SECRET, OTHER_SECRET) == "msg_1"
+
+
+@pytest.mark.parametrize("junk", ["junk", "v1", "v1,", "v1,%%%", "v1,a,b", "v9,AAAA", ",", "", "v1,\xe9"])
+@pytest.mark.parametrize("form", ["{junk} {good}", "{good} {junk}"])
+def test_a_junk_token_does_not_spoil_a_good_one(junk: str, form: str) -> None:
+    assert check(raw(signature=form.format(junk=junk, good=sign("msg_1", str(NOW), BODY)))) == "msg_1"
+
+
+@pytest.mark.parametrize("offset", [-300, 300])
+def test_the_edge_of_the_tolerance_is_accepted(offset: int) -> None:
+    assert check(raw(), now=NOW + offset)
+
+
+GOOD = sign("msg_1", str(NOW), BODY)
+UNAUTHENTIC: dict[str, tuple[Raw, tuple[str, ...], bytes, float]] = {
+    "too old": (raw(), (), BODY, NOW + 301),
+    "from the future": (raw(), (), BODY, NOW - 301),
+    "another key": (raw(), (OTHER_SECRET,), BODY, NOW),
+    "another body": (raw(), (), BODY + b" ", NOW),
+    "another id": (raw(webhook_id="msg_2", signature=GOOD), (), BODY, NOW),
+    "another timestamp": (raw(timestamp=str(NOW + 1), signature=GOOD), (), BODY, NOW),
+    "no readable signature": (raw(signature="junk"), (), BODY, NOW),
+    "an HMAC tagged as ed25519": (raw(signature="v1a" + GOOD[2:]), (SECRET, PUBLIC), BODY, NOW),
+    "an ed25519 signature of another id": (raw(signature=ed25519("msg_2")), (PUBLIC,), BODY, NOW),
+    "a body that is no text": (raw(), (), b"\xff", NOW),
+    "a truncated signature": (raw(signature=GOOD[:-8]), (), BODY, NOW),
+}
+
+
+@pytest.mark.parametrize(("headers", "secrets", "body", "now"), UNAUTHENTIC.values(), ids=UNAUTHENTIC)
+def test_what_no_key_signed_just_now_is_unauthenticated(
+    headers: Raw, secrets: tuple[str, ...], body: bytes, now: float
+) -> None:
+    with pytest.raises(Unauthenticated):
+        check(headers, *secrets, body=body, now=now)
+
+
+def without(name: bytes) -> Raw:
+    return [header for header in raw() if header[0] != name]
+
+
+BAD: dict[str, Raw] = {
+    **{f"no {name.decode()}": without(name) for name in (b"webhook-id", b"webhook-timestamp", b"webhook-signature")},
+    "a fresh id before a captured one": [(b"webhook-id", b"msg_2"), *raw()],
+    "a fresh id after a captured one": [*raw(), (b"webhook-id", b"msg_2")],
+    "two timestamps": [*raw(), (b"webhook-timestamp", str(NOW).encode())],
+    "two signatures": [*raw(), (b"webhook-signature", b"v1,AAAA")],
+    "an id with a dot": raw(webhook_id="msg_1.1"),
+    "an empty id": raw(webhook_id=""),
+    "an id of 129": raw(webhook_id="a" * 129),
+    "a timestamp with a fraction": raw(timestamp="1700000000.7"),
+    "a timestamp with a sign": raw(timestamp="+1700000000"),
+    "a timestamp with an underscore": raw(timestamp="1_700_000_000"),
+    "a timestamp with a leading zero": raw(timestamp="01700000000"),
+    "a short timestamp": raw(timestamp="170000000"),
+    "eleven signatures": raw(signature=" ".join(["v1,AAAA"] * 11)),
+}
+
+
+@pytest.mark.parametrize("headers", BAD.values(), ids=BAD)
+def test_headers_that_two_readers_could_understand_differently_are_refused(headers: Raw) -> None:
+    with pytest.raises(BadHeaders):
+        read_headers(headers, signed=True)
+
+
+def test_without_signatures_only_the_id_counts_and_it_may_be_any_visible_text() -> None:
+    assert read_headers([(b"webhook-id", b"a.b/c=!")], signed=False) == Claim("a.b/c=!")
+    for value in (b"", b"a b", b"a\x7f", b"\xc3\xa9", b"a" * 257):
+        with pytest.raises(BadHeaders):
+            read_headers([(b"webhook-id", value)], signed=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain text",
+        "whsec_",
+        "whsec_%%%",
+        "whsec_" + base64.b64encode(b"a" * 23).decode(),
+        "whsec_" + base64.b64encode(b"a" * 65).decode(),
+        "whpk_" + base64.b64encode(b"a" * 31).decode(),
+        "whsk_" + base64.b64encode(b"a" * 32).decode(),
+    ],
+)
+def test_a_key_that_could_not_protect_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="key") as refusal:
+        parse_key(text)
+    encoded = text.partition("_")[2]
+    assert not encoded or encoded not in str(refusal.value)
+
+
+def test_a_key_does_not_show_itself() -> None:
+    key: Key = parse_key(SECRET)
+    assert SECRET[6:20] not in repr(key)
+    assert "Webhook" not in repr(key)
+
+
+pieces = st.sampled_from([b"webhook-id", b"webhook-timestamp", b"webhook-signature"])
+
+
+@given(st.lists(st.tuples(pieces, st.binary(max_size=60)), max_size=6), st.binary(max_size=60))
+def test_no_headers_and_no_body_get_past_without_the_key(headers: Raw, body: bytes) -> None:
+    with pytest.raises((BadHeaders, Unauthenticated)):
+        check(headers, SECRET, PUBLIC, body=body)

@@ -1,0 +1,34 @@
+"""Waiting without sleeping: poll for a condition, with a deadline."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], *, within: float = 20.0, what: str = "the condition") -> T:
+    """The first true value of the condition.
+
+    Raises:
+        AssertionError: it stayed false.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come within {within} s"
+        time.sleep(0.02)
+
+
+async def until_async(condition: Callable[[], T], *, within: float = 20.0, what: str = "the condition") -> T:
+    """The same on an event loop."""
+    deadline = time.monotonic() + within
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come within {within} s"
+        await asyncio.sleep(0.02)

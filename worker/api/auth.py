@@ -1,0 +1,302 @@
+"""OAuth 2.0 client credentials: one token, fetched once for everyone who waits for it. Specification: Authentication.
+
+The flow is one generator for synchronous and asynchronous clients. It yields what it needs done: a request to be sent,
+or another's token request to be waited for. The two drivers at the end of `ClientCredentials` differ only in how they
+wait. Tasks, threads and event loops may share one instance.
+"""
+
+import re
+import threading
+import time
+from asyncio import wrap_future
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future, wait
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol, Self
+
+import httpx
+from pydantic import Field, SecretStr, TypeAdapter
+from pydantic_core import from_json
+
+from worker.api.answers import parse, refusal
+from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from worker.api.models.base import Answer
+from worker.api.transport import FAILURE
+
+#: Seconds before its expiry at which a token is renewed. Specification, Limits.
+EARLY = 30.0
+
+#: Seconds that a token lives if the answer does not say. Specification, Limits.
+LIFETIME = 300
+
+#: Seconds that a token is used at most, whatever the answer says.
+LONGEST_LIFETIME = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token.
+
+    Attributes:
+        value: What goes behind `Bearer`. Not shown.
+        renew_at: Reading of the credentials' clock from which on a new one is fetched.
+    """
+
+    value: str = field(repr=False)
+    renew_at: float
+
+
+class Tokens(Protocol):
+    """Where the current token is kept. All three are called often, from any thread: answer from memory."""
+
+    def get(self) -> Token | None:
+        """Return the current token, whether or not it is time to renew it."""
+
+    def replace(self, token: Token) -> None:
+        """Keep a token that was just granted."""
+
+    def invalidate(self, token: Token) -> None:
+        """Forget this token, which the platform has refused. A newer one stays."""
+
+
+class TokenCache:
+    """The current token, in memory."""
+
+    def __init__(self) -> None:
+        self._token: Token | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Token | None:
+        """Return the current token."""
+        return self._token
+
+    def replace(self, token: Token) -> None:
+        """Keep a token."""
+        with self._lock:
+            self._token = token
+
+    def invalidate(self, token: Token) -> None:
+        """Forget this token, if it is still the current one."""
+        with self._lock:
+            if self._token == token:
+                self._token = None
+
+
+class Grant(Answer):
+    """The token endpoint's answer. Specification, Authentication, 3."""
+
+    access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
+    expires_in: Annotated[int, Field(alias="expires_in", ge=0)] = LIFETIME
+    token_type: Annotated[str, Field(alias="token_type", pattern="^(?i:bearer)$")]
+
+
+class Client(Protocol):
+    """What the credentials need to know, as the worker's settings have it."""
+
+    @property
+    def token_url(self) -> str:
+        """The token endpoint, whole."""
+
+    @property
+    def client_id(self) -> str:
+        """OAuth client id."""
+
+    @property
+    def client_secret(self) -> SecretStr:
+        """OAuth client secret."""
+
+
+#: How a token request ended: with a token, with an error for all who waited, or, None, because it was given up.
+Outcome = Token | ApiError | None
+Flight = Future[Outcome]
+
+#: What the flow needs done next. It is answered with the response, or with nothing once the flight has ended.
+Step = httpx.Request | Flight
+
+_GRANT = TypeAdapter(Grant)
+
+#: An error code of OAuth, such as `invalid_client`. Only what looks like one is put into a message.
+_OAUTH_CODE = re.compile(r"[a-z_]{1,40}")
+
+
+class ClientCredentials(httpx.Auth):
+    """Authorises requests with a token of the client-credentials grant.
+
+    Args:
+        token_url: The token endpoint. Its requests go there whatever the client's base URL.
+        client_id: OAuth client id.
+        client_secret: OAuth client secret. Not shown.
+        tokens: Where the token is kept; by default in this object's memory.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        token_url: str,
+        client_id: str,
+        client_secret: str | SecretStr,
+        *,
+        tokens: Tokens | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._token_url = token_url
+        self._client_id = client_id
+        self._client_secret = SecretStr(client_secret) if isinstance(client_secret, str) else client_secret
+        self._tokens = TokenCache() if tokens is None else tokens
+        self._clock = clock
+        self._flight: Flight | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_settings(cls, settings: Client, *, tokens: Tokens | None = None) -> Self:
+        """Take the credentials from the worker's settings."""
+        return cls(settings.token_url, settings.client_id, settings.client_secret, tokens=tokens)
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials(client_id={self._client_id!r})"
+
+    def steps(self, request: httpx.Request) -> Generator[Step, Any, None]:
+        """Authorise a request; after a 401, once more with a fresh token.
+
+        Raises:
+            ApiError: No token was to be had.
+        """
+        token = yield from self._token(request)
+        response: httpx.Response = yield _authorised(request, token)
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            self._tokens.invalidate(token)
+            token = yield from self._token(request)
+            yield _authorised(request, token)
+
+    def _token(self, request: httpx.Request) -> Generator[Step, Any, Token]:
+        """Return the current token, or fetch one, or wait for the one that is being fetched."""
+        while True:
+            with self._lock:
+                token = self._tokens.get()
+                if token is not None and self._clock() < token.renew_at:
+                    return token
+                flight, leads = self._flight or Flight(), self._flight is None
+                self._flight = flight
+            if leads:
+                return (yield from self._fetch(flight, request))
+            yield flight
+            outcome = flight.result()
+            if isinstance(outcome, Token):
+                return outcome
+            if outcome is not None:
+                raise copy(outcome)
+
+    def _fetch(self, flight: Flight, request: httpx.Request) -> Generator[Step, Any, Token]:
+        """Fetch a token, and tell those who wait how that ended."""
+        flight.set_running_or_notify_cancel()  # Else one of those who wait could cancel it for all.
+        ask = self._token_request(request)
+        asked_at = self._clock()
+        outcome: Outcome = None
+        try:
+            response: httpx.Response = yield ask
+            outcome = token = _granted(response, asked_at)
+            self._tokens.replace(token)
+        except ApiError as error:
+            outcome = error
+            raise
+        except GeneratorExit:
+            if FAILURE in ask.extensions:
+                outcome = TryLater(f"token: no answer: {ask.extensions[FAILURE]}", operation="token")
+            raise
+        finally:
+            with self._lock:
+                self._flight = None
+            flight.set_result(outcome)
+        return token
+
+    def _token_request(self, request: httpx.Request) -> httpx.Request:
+        """Ask for a token, within the time-outs of the request that needs it: a request made by hand has none."""
+        return httpx.Request(
+            "POST",
+            self._token_url,
+            data={
+                "grant_type": "client_credentials",
+                "client_id": self._client_id,
+                "client_secret": self._client_secret.get_secret_value(),
+            },
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            extensions={"timeout": request.extensions.get("timeout", {})},
+        )
+
+    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Drive the steps for `httpx.Client`, waiting for other threads where there is something to wait for."""
+        flow = self.steps(request)
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, httpx.Request):
+                    response = yield step
+                    response.read()
+                    step = flow.send(response)
+                else:
+                    wait([step])
+                    step = flow.send(None)
+        except StopIteration:
+            return
+        finally:
+            flow.close()
+
+    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        """Drive the steps for `httpx.AsyncClient`, letting other tasks run while there is something to wait for."""
+        flow = self.steps(request)
+        try:
+            step = next(flow)
+            while True:
+                if isinstance(step, httpx.Request):
+                    response = yield step
+                    await response.aread()
+                    step = flow.send(response)
+                else:
+                    await wrap_future(step)
+                    step = flow.send(None)
+        except StopIteration:
+            return
+        finally:
+            flow.close()
+
+
+def _authorised(request: httpx.Request, token: Token) -> httpx.Request:
+    request.headers["Authorization"] = f"Bearer {token.value}"
+    return request
+
+
+def _granted(response: httpx.Response, asked_at: float) -> Token:
+    """Read the token endpoint's answer.
+
+    Raises:
+        ApiError: It is not a token.
+    """
+    if not response.is_success:
+        raise _refused(response)
+    grant = parse("token", _GRANT, response)
+    lifetime = min(grant.expires_in, LONGEST_LIFETIME)
+    return Token(grant.access_token, renew_at=asked_at + max(lifetime - EARLY, lifetime / 2))
+
+
+def _refused(response: httpx.Response) -> ApiError:
+    """Say what a refusal means. Every 4xx that does not pass concerns the credentials, or where they are sent."""
+    error = refusal("token", response, datetime.now(UTC))
+    if isinstance(error, TryLater | NotUnderstood):
+        return error
+    return NotAuthenticated(
+        f"token: the token endpoint refuses this client: {response.status_code}{_oauth_code(response.content)}",
+        operation="token",
+        status=response.status_code,
+        errors=error.errors,
+    )
+
+
+def _oauth_code(body: bytes) -> str:
+    try:
+        document = from_json(body)
+    except ValueError:
+        return ""
+    code = document.get("error") if isinstance(document, dict) else None
+    return f" ({code})" if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""

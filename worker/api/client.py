@@ -1,0 +1,259 @@
+"""Two thin senders of the same operations: `AsyncApi` for event loops, `SyncApi` for threads and the command line.
+
+    async with AsyncApi.from_settings(settings) as api:
+        presentation = await api.presentations.get(event.resource_id)
+
+The nouns and their methods are written once, in `namespaces`; what is sent, and how an answer is read, is decided by
+pure functions in `operations`, `roots` and `answers`. Whatever goes wrong is an `ApiError`.
+
+httpx and httpcore log each URL at INFO and DEBUG through the standard library's logging: ids for most operations, but
+usernames and external identifiers for three of `users`. Keep those loggers at WARNING where logs are kept.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Protocol, Self, TypeVar
+
+import httpx
+
+from worker.api import answers
+from worker.api.auth import Client, ClientCredentials
+from worker.api.errors import ApiError, InvalidRequest, NotUnderstood, TryLater
+from worker.api.namespaces import AsyncSender, Platform, SyncSender
+from worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
+from worker.api.roots import Root
+from worker.api.transport import AsyncBounded, Bounded
+
+R = TypeVar("R")
+
+
+class Settings(Client, Protocol):
+    """What a sender needs to know, as the worker's settings have it."""
+
+    @property
+    def api_url(self) -> str:
+        """Root of the API."""
+
+    @property
+    def issuance_path(self) -> str:
+        """Path of an issuance, with `{id}`."""
+
+    @property
+    def presentation_path(self) -> str:
+        """Path of a presentation, with `{id}`."""
+
+    @property
+    def fetch_timeout(self) -> float:
+        """Seconds that one request may take."""
+
+
+class AsyncApi(Platform[AsyncSender]):
+    """The platform's API for an event loop.
+
+    Args:
+        api_url: Root of the API. Nothing is sent to another origin or above its path, but for the token request.
+        auth: Our credentials. Share one among all senders, so that they share its token.
+        issuance_path: Path of an issuance below the root, with `{id}`.
+        presentation_path: Path of a presentation below the root, with `{id}`.
+        timeout: Seconds that one HTTP request may take as a whole.
+        transport: What carries requests, if not the network.
+        ssl_context: Trust for TLS; by default one context for all senders of the process.
+        max_connections: Connections held at most. httpx's pool slows down with their square: prefer many senders
+            of one connection each.
+    """
+
+    def __init__(
+        self,
+        api_url: str,
+        auth: ClientCredentials,
+        *,
+        issuance_path: str = GET_ISSUANCE.path,
+        presentation_path: str = GET_PRESENTATION.path,
+        timeout: float = 10.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int | None = None,
+    ) -> None:
+        super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
+        self._root = Root(api_url)
+        self._auth = auth
+        carrier = transport or httpx.AsyncHTTPTransport(
+            verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
+        )
+        self._http = httpx.AsyncClient(
+            transport=AsyncBounded(carrier, timeout),
+            timeout=timeout,
+            headers=_HEADERS,
+            cookies=_no_cookies(),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        auth: ClientCredentials | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int | None = None,
+    ) -> Self:
+        """Build a sender from the worker's settings."""
+        return cls(
+            settings.api_url,
+            auth or ClientCredentials.from_settings(settings),
+            issuance_path=settings.issuance_path,
+            presentation_path=settings.presentation_path,
+            timeout=settings.fetch_timeout,
+            transport=transport,
+            ssl_context=ssl_context,
+            max_connections=max_connections,
+        )
+
+    async def send(self, call: Call[R]) -> R:
+        """Send a call and return its result.
+
+        Raises:
+            ApiError: It did not succeed.
+        """
+        try:
+            response = await self._http.send(_request(self._http, self._root, call), auth=self._auth)
+        except _FAILURES as error:
+            failure = _meaning(call, error)
+        else:
+            return answers.read(call.operation, response, datetime.now(UTC))
+        raise failure
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class SyncApi(Platform[SyncSender]):
+    """The platform's API for threads, which may share one. Its arguments are those of `AsyncApi`.
+
+    The time-out is looked at between the pieces of an answer, since a thread cannot be interrupted.
+    """
+
+    def __init__(
+        self,
+        api_url: str,
+        auth: ClientCredentials,
+        *,
+        issuance_path: str = GET_ISSUANCE.path,
+        presentation_path: str = GET_PRESENTATION.path,
+        timeout: float = 10.0,
+        transport: httpx.BaseTransport | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int | None = None,
+    ) -> None:
+        super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
+        self._root = Root(api_url)
+        self._auth = auth
+        carrier = transport or httpx.HTTPTransport(
+            verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
+        )
+        self._http = httpx.Client(
+            transport=Bounded(carrier, timeout),
+            timeout=timeout,
+            headers=_HEADERS,
+            cookies=_no_cookies(),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        *,
+        auth: ClientCredentials | None = None,
+        transport: httpx.BaseTransport | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int | None = None,
+    ) -> Self:
+        """Build a sender from the worker's settings."""
+        return cls(
+            settings.api_url,
+            auth or ClientCredentials.from_settings(settings),
+            issuance_path=settings.issuance_path,
+            presentation_path=settings.presentation_path,
+            timeout=settings.fetch_timeout,
+            transport=transport,
+            ssl_context=ssl_context,
+            max_connections=max_connections,
+        )
+
+    def send(self, call: Call[R]) -> R:
+        """Send a call and return its result.
+
+        Raises:
+            ApiError: It did not succeed.
+        """
+        try:
+            response = self._http.send(_request(self._http, self._root, call), auth=self._auth)
+        except _FAILURES as error:
+            failure = _meaning(call, error)
+        else:
+            return answers.read(call.operation, response, datetime.now(UTC))
+        raise failure
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@cache
+def shared_ssl_context() -> ssl.SSLContext:
+    """Return the process's own trust for TLS. Loading it takes longer than a request, so it is loaded once."""
+    return httpx.create_ssl_context()
+
+
+#: An answer is read as it comes: a compressed one could be far longer than its transport says.
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
+
+#: All that httpx lets through when a request cannot be sent or answered.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError)
+
+
+def _limits(max_connections: int | None) -> httpx.Limits:
+    if max_connections is None:
+        return httpx.Limits(max_connections=100, max_keepalive_connections=20)
+    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
+
+
+def _no_cookies() -> CookieJar:
+    """Keep nothing between requests: an identity provider sets cookies that would tie them together."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
+def _request(http: httpx.Client | httpx.AsyncClient, root: Root, call: Call[Any]) -> httpx.Request:
+    headers = {} if call.body is None else {"Content-Type": "application/json"}
+    return http.build_request(call.operation.method, root.url(call), content=call.body, headers=headers)
+
+
+def _meaning(call: Call[Any], error: Exception) -> ApiError:
+    """Say what a request without an answer means. The error's own words stay out: they can quote URLs."""
+    name, kind = call.operation.name, type(error).__name__
+    if isinstance(error, httpx.DecodingError):
+        return NotUnderstood(f"{name}: {error}", operation=name)
+    if isinstance(error, httpx.TransportError | OSError) and not isinstance(
+        error, httpx.LocalProtocolError | httpx.UnsupportedProtocol
+    ):
+        return TryLater(f"{name}: no answer: {kind}", operation=name)
+    return InvalidRequest(f"{name}: the request cannot be sent: {kind}", operation=name)

@@ -1,0 +1,120 @@
+"""What can go wrong with the platform, as a tree by what the caller does next.
+
+    ApiError
+    ├── InvalidRequest      fix the request: it will be refused every time
+    ├── NotAuthenticated    fix the credentials or their permissions
+    ├── NotThere            look whether the id is right; a record may lag behind its event
+    ├── TryLater            send the same request again, after `retry_after` seconds where it is given
+    └── NotUnderstood       look at the platform's version or at what stands in between: it answered out of contract
+
+A message is one line and holds names, statuses and codes only: never a body, a claim or a token. The platform's own
+words are in `errors`, for those who may read them.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from worker.api.models.base import Answer
+
+
+def _text(value: object) -> str | None:
+    """Read a string, or a number as a string; anything else says nothing."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value)
+
+
+def _status(value: object) -> int | None:
+    """Read the status, which is a number in error bodies and a string in the platform's own schema."""
+    text = _text(value)
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) == len("404") else None
+
+
+def _mapping(value: object) -> object:
+    return value if isinstance(value, dict) else None
+
+
+Text = Annotated[str | None, BeforeValidator(_text)]
+
+
+class ErrorSource(Answer):
+    """What in the request the error is about."""
+
+    shown: ClassVar = ("pointer", "parameter")
+
+    pointer: Text = None
+    parameter: Text = None
+
+
+class ErrorObject(Answer):
+    """One error in the platform's words. `detail` can name people, so no repr shows it. Specification: Errors."""
+
+    shown: ClassVar = ("id", "status", "code", "source")
+
+    detail: Text = None
+    id: Text = None
+    status: Annotated[int | None, BeforeValidator(_status)] = None
+    code: Text = None
+    title: Text = None
+    source: Annotated[ErrorSource | None, BeforeValidator(_mapping)] = None
+    meta: Annotated[dict[str, Any] | None, BeforeValidator(_mapping)] = Field(None)
+
+
+class ApiError(Exception):
+    """A request to the platform did not succeed.
+
+    Attributes:
+        operation: Name of the operation, such as `issuances.get`; `token` for the token endpoint.
+        status: The HTTP status, or None where there was no answer.
+        errors: The platform's error objects; empty where the body was something else.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        status: int | None = None,
+        errors: tuple[ErrorObject, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.status = status
+        self.errors = errors
+
+
+class InvalidRequest(ApiError):
+    """The request is wrong and will stay wrong: 400, 409, 422, other 4xx, or an id that cannot go into a path."""
+
+
+class NotAuthenticated(ApiError):
+    """The platform does not accept our credentials: 401 to a fresh token, 403, or no token for this client."""
+
+
+class NotThere(ApiError):
+    """The platform has no such record, or has archived it: 404."""
+
+
+class TryLater(ApiError):
+    """The platform cannot answer now: 408, 425, 429, 5xx, a time-out, or no connection.
+
+    Attributes:
+        retry_after: Seconds that the platform asks us to wait, if it says so.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        status: int | None = None,
+        errors: tuple[ErrorObject, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, operation=operation, status=status, errors=errors)
+        self.retry_after = retry_after
+
+
+class NotUnderstood(ApiError):
+    """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""

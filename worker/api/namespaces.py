@@ -1,0 +1,239 @@
+"""The platform's nouns, for both senders from one body.
+
+A method here says which call its arguments make, and sends nothing: `sent` hands the call to the namespace's sender.
+With an asynchronous sender `api.users.list()` is an awaitable of users, with a synchronous one it is the users. The
+two overloads of `sent.__get__` say so to the type checker, arguments included.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from pydantic import ValidationError
+
+from worker.api import operations
+from worker.api.errors import InvalidRequest
+from worker.api.models import (
+    CertificateRecord,
+    CertificateRequest,
+    Endpoint,
+    EndpointRequest,
+    ExternalIdentifier,
+    IdentityLink,
+    IdentityLinkRequest,
+    Issuance,
+    MdocPreset,
+    MdocPresetRequest,
+    OfferRequest,
+    OnboardingResult,
+    Presentation,
+    SdJwtPreset,
+    SdJwtPresetRequest,
+    Template,
+    TrustedEntity,
+    TrustedEntityRequest,
+    User,
+    UserRequest,
+    WalletCredential,
+)
+from worker.api.models.base import mismatch
+from worker.api.operations import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class AsyncSender(Protocol):
+    """Sends a call and awaits its result."""
+
+    def send(self, call: Call[R]) -> Coroutine[Any, Any, R]:
+        """Send the call."""
+
+
+class SyncSender(Protocol):
+    """Sends a call and returns its result."""
+
+    def send(self, call: Call[R]) -> R:
+        """Send the call."""
+
+
+class Namespace(Generic[S]):
+    """The operations of one noun."""
+
+    def __init__(self, sender: S) -> None:
+        self.sender = sender
+
+
+class sent(Generic[P, R]):  # noqa: N801 - It is used as a decorator, and those are written in lower case.
+    """Make a method that describes a call into one that has it sent.
+
+    Arguments that cannot be sent are an `InvalidRequest`, raised when the method is called.
+    """
+
+    def __init__(self, describe: Callable[Concatenate[Any, P], Call[R]]) -> None:
+        self._describe = describe
+        self.__doc__ = describe.__doc__
+
+    @overload
+    def __get__(self, instance: Namespace[AsyncSender], owner: object) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __get__(self, instance: Namespace[SyncSender], owner: object) -> Callable[P, R]: ...
+    def __get__(self, instance: Namespace[Any], owner: object) -> Callable[P, Any]:
+        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return instance.sender.send(self._call(instance, *args, **kwargs))
+
+        return send
+
+    def _call(self, instance: Namespace[Any], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        try:
+            return self._describe(instance, *args, **kwargs)
+        except ValidationError as error:
+            wrong = mismatch(error)
+        name = self._describe.__qualname__.lower()
+        raise InvalidRequest(f"{name}: {wrong}", operation=name)
+
+
+class Issuances(Namespace[S]):
+    """Issuances, which issuance events refer to."""
+
+    def __init__(self, sender: S, path: str) -> None:
+        super().__init__(sender)
+        self._get = operations.GET_ISSUANCE.at(path)
+        self._list = operations.LIST_ISSUANCES.above(path)
+
+    @sent
+    def get(self, id: str) -> Call[Issuance]:  # noqa: A002 - The platform's word.
+        """Read one issuance."""
+        return self._get(id=id)
+
+    @sent
+    def list(self) -> Call[tuple[Issuance, ...]]:
+        """Read the organisation's issuances: the page that the platform gives first."""
+        return self._list()
+
+
+class Presentations(Namespace[S]):
+    """Presentations, which verification events refer to."""
+
+    def __init__(self, sender: S, path: str) -> None:
+        super().__init__(sender)
+        self._get = operations.GET_PRESENTATION.at(path)
+        self._list = operations.LIST_PRESENTATIONS.above(path)
+
+    @sent
+    def get(self, id: str) -> Call[Presentation]:  # noqa: A002 - The platform's word.
+        """Read one presentation. A verifier can be set up so that its data is readable only once."""
+        return self._get(id=id)
+
+    @sent
+    def list(self, id: str | None = None) -> Call[tuple[Presentation, ...]]:  # noqa: A002 - The platform's word.
+        """Read the page of presentations that the platform gives first, or only the one with this id."""
+        return self._list(query={} if id is None else {"filter[id]": id})
+
+
+class Endpoints(Namespace[S]):
+    """Webhook endpoints of the organisation."""
+
+    @sent
+    def list(self) -> Call[tuple[Endpoint, ...]]:
+        """Read all of them."""
+        return operations.LIST_ENDPOINTS()
+
+    @sent
+    def create(self, request: EndpointRequest) -> Call[Endpoint]:
+        """Register one."""
+        return operations.CREATE_ENDPOINT(request)
+
+    @sent
+    def delete(self, id: str) -> Call[None]:  # noqa: A002 - The platform's word.
+        """Remove one."""
+        return operations.DELETE_ENDPOINT(id=id)
+
+
+class Presets(Namespace[S]):
+    """Credential presets."""
+
+    @sent
+    def create(self, request: SdJwtPresetRequest | MdocPresetRequest) -> Call[SdJwtPreset | MdocPreset]:
+        """Create one, in the format of the request."""
+        return operations.CREATE_PRESET(request)
+
+
+class Templates(Namespace[S]):
+    """Credential templates."""
+
+    @sent
+    def get(self, id: str) -> Call[Template]:  # noqa: A002 - The platform's word.
+        """Read one."""
+        return operations.GET_TEMPLATE(id=id)
+
+
+class Certificates(Namespace[S]):
+    """Certificates for signing requests."""
+
+    @sent
+    def import_(self, csr_id: str, request: CertificateRequest) -> Call[CertificateRecord]:
+        """Import a certificate for a signing request."""
+        return operations.IMPORT_CERTIFICATE(request, id=csr_id)
+
+
+class TrustedEntities(Namespace[S]):
+    """Issuers that the organisation trusts."""
+
+    @sent
+    def create(self, request: TrustedEntityRequest) -> Call[TrustedEntity]:
+        """Register one."""
+        return operations.CREATE_TRUSTED_ENTITY(request)
+
+
+class Users(Namespace[S]):
+    """Users of the tenant."""
+
+    @sent
+    def create(self, request: UserRequest) -> Call[OnboardingResult]:
+        """Create a user, or resolve one that exists; `existed` on the result says which."""
+        return operations.CREATE_USER(request)
+
+    @sent
+    def list(self) -> Call[tuple[User, ...]]:
+        """Read the tenant's users: the page that the platform gives first."""
+        return operations.LIST_USERS()
+
+    @sent
+    def by_external_identifier(self, external_identifier: str) -> Call[User]:
+        """Find a user by what the tenant calls them elsewhere."""
+        return operations.FIND_USER(externalIdentifier=external_identifier)
+
+    @sent
+    def external_identifier(self, username: str) -> Call[ExternalIdentifier]:
+        """Read what the tenant calls a user elsewhere."""
+        return operations.GET_EXTERNAL_IDENTIFIER(username=username)
+
+    @sent
+    def link_identity(self, username: str, *, enabled: bool) -> Call[IdentityLink]:
+        """Link a user to the tenant's identity provider, or remove the link. Repeating it changes nothing."""
+        return operations.LINK_IDENTITY(IdentityLinkRequest(enabled=enabled), username=username)
+
+
+class Wallet(Namespace[S]):
+    """Credentials in the wallet."""
+
+    @sent
+    def accept(self, credential_offer: str) -> Call[tuple[WalletCredential, ...]]:
+        """Accept a credential offer."""
+        return operations.ACCEPT_OFFER(OfferRequest(credential_offer=credential_offer))
+
+
+class Platform(Generic[S]):
+    """The platform, noun by noun, for one sender."""
+
+    def __init__(self, sender: S, *, issuance_path: str, presentation_path: str) -> None:
+        self.issuances = Issuances(sender, issuance_path)
+        self.presentations = Presentations(sender, presentation_path)
+        self.endpoints = Endpoints(sender)
+        self.presets = Presets(sender)
+        self.templates = Templates(sender)
+        self.certificates = Certificates(sender)
+        self.trusted_entities = TrustedEntities(sender)
+        self.users = Users(sender)
+        self.wallet = Wallet(sender)

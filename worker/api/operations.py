@@ -1,0 +1,269 @@
+"""Every operation of the platform, as data: one line of the specification's tables each.
+
+An operation becomes a `Call` when it is given its values: `GET_TEMPLATE(id="…")`, `CREATE_USER(request)`. A call is all
+that a sender needs to know, and nothing in it can lead out of the operation's own path.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Generic, Literal, TypeVar, cast
+from urllib.parse import quote, urlencode
+
+from pydantic import TypeAdapter
+
+from worker.api.errors import InvalidRequest
+from worker.api.models import (
+    CertificateRecord,
+    CertificateRequest,
+    Endpoint,
+    EndpointRequest,
+    ExternalIdentifier,
+    IdentityLink,
+    IdentityLinkRequest,
+    Issuance,
+    MdocPreset,
+    MdocPresetRequest,
+    OfferRequest,
+    OnboardingResult,
+    Presentation,
+    Preset,
+    SdJwtPreset,
+    SdJwtPresetRequest,
+    Template,
+    TrustedEntity,
+    TrustedEntityRequest,
+    User,
+    UserRequest,
+    WalletCredential,
+    path_name,
+    resource_id,
+)
+from worker.api.models.base import Ask
+
+R = TypeVar("R")
+
+#: What may stand for each placeholder of a path.
+_SEGMENTS: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {"id": resource_id, "username": path_name, "externalIdentifier": path_name}
+)
+
+_PLACEHOLDER = re.compile(r"{(\w+)}")
+
+#: Where a success code is documented it comes first. The other is accepted too: it changes nothing for the caller,
+#: and a record that was created must not look as if it had not been.
+_READ = (200,)
+_CREATED = (201, 200)
+_DONE = (200, 201)
+_DELETED = (204, 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """An operation with its values: ready to send.
+
+    `path` is percent-encoded, begins with `/` and is relative to the API's root. The repr shows the operation only,
+    since path and body may hold personal data.
+    """
+
+    operation: "Operation[R]"
+    path: str
+    query: str = ""
+    body: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"Call({self.operation.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[R]):
+    """One thing that the platform does.
+
+    Attributes:
+        name: `noun.verb`, as errors report it and as the client's namespaces spell it.
+        path: Path below the API's root, with placeholders.
+        expects: Status codes of success.
+        body: Types of body that it takes; none for most.
+        result: What the answer is read as; None where there is nothing to read.
+        enveloped: Whether the specification puts the result into `data`. Both forms are read, whichever it says.
+    """
+
+    name: str
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    expects: tuple[int, ...]
+    body: tuple[type[Ask], ...] = ()
+    result: TypeAdapter[R] | None = None
+    enveloped: bool = True
+
+    def __call__(self, body: Ask | None = None, *, query: Mapping[str, str] | None = None, **names: str) -> Call[R]:
+        """Fill in the values.
+
+        Raises:
+            InvalidRequest: A name or id may not go into a path. The message does not repeat it.
+            TypeError: The body is not of this operation's type, or the names are not its placeholders.
+        """
+        if not isinstance(body, self.body or type(None)):
+            raise TypeError(f"{self.name} does not take {type(body).__name__} as its body")
+        if set(_PLACEHOLDER.findall(self.path)) != set(names):
+            raise TypeError(f"{self.name} needs exactly the names in {self.path}")
+        content = None if body is None else body.model_dump_json(exclude_none=True).encode()
+        return Call(self, self._filled(names), urlencode(query or {}), content)
+
+    def at(self, path: str) -> "Operation[R]":
+        """Return this operation at another path, which settings give."""
+        return replace(self, path=path)
+
+    def above(self, path: str) -> "Operation[R]":
+        """Return this operation, which lists, at the folder of a path that ends in an id."""
+        return replace(self, path=path.partition("/{id}")[0])
+
+    def _filled(self, names: Mapping[str, str]) -> str:
+        path = self.path
+        for name, value in names.items():
+            try:
+                segment = _SEGMENTS[name](value)
+            except ValueError as error:
+                wrong = f"{self.name}: {name}: {error}"
+                break
+            path = path.replace(f"{{{name}}}", quote(segment, safe=""))
+        else:
+            return path
+        raise InvalidRequest(wrong, operation=self.name)
+
+
+LIST_ENDPOINTS = Operation(
+    "endpoints.list",
+    "GET",
+    "/me-creds/api/endpoints",
+    _READ,
+    result=TypeAdapter(tuple[Endpoint, ...]),
+    enveloped=False,
+)
+CREATE_ENDPOINT = Operation(
+    "endpoints.create",
+    "POST",
+    "/me-creds/api/endpoints",
+    _CREATED,
+    body=(EndpointRequest,),
+    result=TypeAdapter(Endpoint),
+)
+DELETE_ENDPOINT: Operation[None] = Operation(
+    "endpoints.delete",
+    "DELETE",
+    "/me-creds/api/endpoints/{id}",
+    _DELETED,
+)
+
+CREATE_PRESET = Operation(
+    "presets.create",
+    "POST",
+    "/me-creds/api/presets/credentials",
+    _DONE,
+    body=(SdJwtPresetRequest, MdocPresetRequest),
+    result=cast("TypeAdapter[SdJwtPreset | MdocPreset]", TypeAdapter(Preset)),
+)
+GET_TEMPLATE = Operation(
+    "templates.get",
+    "GET",
+    "/me-creds/api/templates/credentials/{id}",
+    _READ,
+    result=TypeAdapter(Template),
+)
+
+IMPORT_CERTIFICATE = Operation(
+    "certificates.import_",
+    "POST",
+    "/me-creds/api/certificates/csrs/{id}/import",
+    _DONE,
+    body=(CertificateRequest,),
+    result=TypeAdapter(CertificateRecord),
+)
+CREATE_TRUSTED_ENTITY = Operation(
+    "trusted_entities.create",
+    "POST",
+    "/me-creds/api/trusted-entities",
+    _CREATED,
+    body=(TrustedEntityRequest,),
+    result=TypeAdapter(TrustedEntity),
+)
+
+CREATE_USER = Operation(
+    "users.create",
+    "POST",
+    "/consumer-onboarding/api/users",
+    _CREATED,
+    body=(UserRequest,),
+    result=TypeAdapter(OnboardingResult),
+)
+LIST_USERS = Operation(
+    "users.list",
+    "GET",
+    "/consumer-onboarding/api/users",
+    _READ,
+    result=TypeAdapter(tuple[User, ...]),
+)
+FIND_USER = Operation(
+    "users.by_external_identifier",
+    "GET",
+    "/consumer-onboarding/api/users/by-external-identifier/{externalIdentifier}",
+    _READ,
+    result=TypeAdapter(User),
+)
+GET_EXTERNAL_IDENTIFIER = Operation(
+    "users.external_identifier",
+    "GET",
+    "/consumer-onboarding/api/users/{username}/external-identifier",
+    _READ,
+    result=TypeAdapter(ExternalIdentifier),
+)
+LINK_IDENTITY = Operation(
+    "users.link_identity",
+    "PATCH",
+    "/consumer-onboarding/api/users/{username}/idp-link",
+    _DONE,
+    body=(IdentityLinkRequest,),
+    result=TypeAdapter(IdentityLink),
+)
+
+ACCEPT_OFFER = Operation(
+    "wallet.accept",
+    "POST",
+    "/me-wallet/api/credentials",
+    _CREATED,
+    body=(OfferRequest,),
+    result=TypeAdapter(tuple[WalletCredential, ...]),
+    enveloped=False,
+)
+
+# Not in the specification: their paths are settings, and these are the defaults.
+
+GET_ISSUANCE = Operation(
+    "issuances.get",
+    "GET",
+    "/me-creds/api/credentials/{id}",
+    _READ,
+    result=TypeAdapter(Issuance),
+)
+LIST_ISSUANCES = Operation(
+    "issuances.list",
+    "GET",
+    "/me-creds/api/credentials",
+    _READ,
+    result=TypeAdapter(tuple[Issuance, ...]),
+)
+GET_PRESENTATION = Operation(
+    "presentations.get",
+    "GET",
+    "/me-creds/api/presentations/{id}",
+    _READ,
+    result=TypeAdapter(Presentation),
+)
+LIST_PRESENTATIONS = Operation(
+    "presentations.list",
+    "GET",
+    "/me-creds/api/presentations",
+    _READ,
+    result=TypeAdapter(tuple[Presentation, ...]),
+)

@@ -1,0 +1,66 @@
+"""The RQ worker that runs our jobs, and no others.
+
+It stays in one process: `rq.Worker` forks for every job, and a job that waits for an API then costs a quarter of a
+second before it has begun. What the fork protects from, a handler that takes the process with it, the ledger's lease
+protects from as well.
+"""
+
+import asyncio
+import functools
+from types import FrameType
+from typing import Any, cast
+
+from redis import Redis
+from rq import SimpleWorker
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from receiver.ledger import JOB_FUNCTION
+from worker.jobs import process
+
+
+class NotOurs(Exception):
+    """The job names another function than ours; somebody else wrote it."""
+
+
+class EventJob(Job):
+    """A job that can do one thing, whatever its hash in Redis says.
+
+    RQ would import and call what a job names: whoever can write to Redis could run code here.
+    """
+
+    def restore(self, raw_data: Any) -> None:
+        """Read the hash as RQ does, then forget every other thing that it could make RQ call."""
+        super().restore(raw_data)
+        self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
+        self.webhooks = []
+
+    def _execute(self) -> Any:
+        """Run the job's coroutine on the process's one event loop, where RQ would make a loop for each job."""
+        if self.func_name != JOB_FUNCTION or len(self.args) != 1 or not isinstance(self.args[0], str) or self.kwargs:
+            raise NotOurs(self.id)
+        return _runner().run(process(self.args[0]))
+
+
+@functools.cache
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner()
+
+
+class EventWorker(SimpleWorker):
+    """Takes jobs from exactly one queue: RQ pops from one queue without a moment at which the job is in no list."""
+
+    job_class = EventJob
+
+    def __init__(self, queue: str, *, name: str, connection: Redis) -> None:
+        """`queue`: its name; `name`: this worker's, unique in the fleet."""
+        #: Whether the operator has asked it to stop; if not, `work` returned because of a trouble with Redis.
+        self.stop_asked = False
+        super().__init__(
+            [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
+        )
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """Finish the job at hand, then stop."""
+        self.stop_asked = True
+        cast(Any, super()).request_stop(signum, frame)
