@@ -1,11 +1,14 @@
 """The sandbox, assembled."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sandbox import (
@@ -14,6 +17,8 @@ from sandbox import (
     endpoints,
     happenings,
     issuances,
+    openapi,
+    page,
     presentations,
     presets,
     switchboard,
@@ -86,6 +91,8 @@ def create_app(settings: Settings) -> Starlette:
         routes=[
             Route(tokens.PATH, access.grant, methods=["POST"]),
             *routes(OPERATIONS, tenant),
+            *_documents(),
+            *page.routes(tenant),
         ],
         middleware=[Middleware(Guard, hosts=settings.hosts)],
         exception_handlers=HANDLERS,
@@ -95,6 +102,27 @@ def create_app(settings: Settings) -> Starlette:
     # A path with a slash too many is unknown, not moved.
     app.router.redirect_slashes = False
     return app
+
+
+def _documents() -> list[Route]:
+    """Return the routes of the OpenAPI documents: one for the platform, one for what the sandbox adds."""
+    documents = {
+        "/openapi.json": openapi.document(
+            "Credential platform, played by the sandbox",
+            [operation for operation in OPERATIONS if operation.needs_token],
+            with_token_endpoint=True,
+        ),
+        "/sandbox/openapi.json": openapi.document(
+            "What the sandbox adds",
+            [operation for operation in OPERATIONS if not operation.needs_token],
+            with_token_endpoint=False,
+        ),
+    }
+    return [Route(path, _document(content)) for path, content in documents.items()]
+
+
+def _document(content: dict[str, Any]) -> Callable[[Request], Response]:
+    return lambda _: JSONResponse(content)
 
 
 def _trust(settings: Settings) -> ssl.SSLContext:

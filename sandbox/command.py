@@ -226,7 +226,15 @@ def serve(settings: Settings, listener: socket.socket) -> None:
     if not is_loopback(host):
         click.echo(f"Warning: {host} can be reached from other machines, and the client's secret is public.", err=True)
     click.echo(f"The sandbox listens; its page is at {settings.base_url}/", err=True)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=GRACE)
+    # Logs go where this process has them go; uvicorn's own set-up would print them a second time.
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=GRACE,
+    )
     # uvicorn raises a signal again once it has stopped: this is what then ends the process, with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)

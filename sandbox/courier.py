@@ -1,7 +1,7 @@
 """Carries deliveries to their endpoints: sends, retries, and logs every attempt."""
 
 import asyncio
-import json
+import logging
 import secrets
 import ssl
 import time
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+from pydantic_core import from_json
 
 from sandbox import deliveries, endpoints
 from sandbox.deliveries import PATIENCE, Attempt, Delivery, Outcome, wait_after
@@ -22,6 +23,8 @@ from sandbox.forgeries import Forgery, forgeries
 from sandbox.signing import Key, headers
 from sandbox.state import State
 
+logger = logging.getLogger(__name__)
+
 #: Attempts in flight at a time. Each has a client of its own, because httpx's pool grows slow when shared.
 SLOTS = 16
 
@@ -30,6 +33,9 @@ TIMEOUT = 15
 
 #: Bytes of an answer that are read in search of `data.status`.
 ANSWER_BYTES = 65_536
+
+#: Characters of `data.status` that are logged; receivers say a word.
+SAID_LENGTH = 100
 
 #: Seconds after which deliveries that are held back for reordering go out, however few they are.
 REORDER_PATIENCE = 1.0
@@ -83,6 +89,7 @@ class Courier:
         self._now = now
         self._due: asyncio.Queue[str | Forgery] = asyncio.Queue()
         self._held: list[str] = []
+        self._release_timer: asyncio.TimerHandle | None = None
         self._slots: list[asyncio.Task[None]] = []
         self._logged = 0
 
@@ -138,10 +145,13 @@ class Courier:
         self._held.append(webhook_id)
         if len(self._held) >= self._faults.on.reorder:
             self._release()
-        else:
-            asyncio.get_running_loop().call_later(REORDER_PATIENCE, self._release)
+        elif self._release_timer is None:
+            self._release_timer = asyncio.get_running_loop().call_later(REORDER_PATIENCE, self._release)
 
     def _release(self) -> None:
+        if self._release_timer:
+            self._release_timer.cancel()
+            self._release_timer = None
         held, self._held = self._held, []
         for webhook_id in reversed(held):
             self._send_after(self._faults.on.delay_ms / 1000, webhook_id)
@@ -157,10 +167,13 @@ class Courier:
         async with httpx.AsyncClient(verify=self._trust, trust_env=False, timeout=TIMEOUT) as client:
             while True:
                 due = await self._due.get()
-                if isinstance(due, Forgery):
-                    await self._try_forgery(client, due)
-                else:
-                    await self._try(client, due)
+                try:
+                    if isinstance(due, Forgery):
+                        await self._try_forgery(client, due)
+                    else:
+                        await self._try(client, due)
+                except Exception:  # A defect should cost one delivery, not all that come after it.
+                    logger.exception("sandbox.delivery_failed")
 
     async def _try(self, client: httpx.AsyncClient, webhook_id: str) -> None:
         shelf = deliveries.under_way(self._state)
@@ -297,7 +310,7 @@ async def _beginning(answer: httpx.Response) -> bytes:
 
 def said(body: bytes) -> str | None:
     """Return `data.status` of a receiver's answer, where there is one."""
-    with suppress(ValueError, RecursionError, KeyError, TypeError):
-        status = json.loads(body)["data"]["status"]
-        return status if isinstance(status, str) else None
+    with suppress(ValueError, KeyError, TypeError):
+        status = from_json(body)["data"]["status"]
+        return status[:SAID_LENGTH] if isinstance(status, str) else None
     return None

@@ -14,11 +14,12 @@ from sandbox.tenant import Tenant
 from sandbox.wire import ABSENT, ID_PATTERN, Wire
 
 PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+GROUP = "[0-9A-Fa-f]{1,4}"
+NAME = "[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
+IPV6 = rf"\[(?:(?:{GROUP}:){{7}}{GROUP}|(?:{GROUP}:){{1,6}}:{GROUP}|::{GROUP})\]"
+
 #: A name or an address, a port, a path and a query: no user name, no fragment, nothing outside printable ASCII.
-URL_PATTERN = (
-    r"^https://(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
-    rf"(?::{PORT})?(?:/[!$-;=?-\[\]_a-z~]*)?$"
-)
+URL_PATTERN = rf"^https://(?:{NAME}|{IPV6})(?::{PORT})?(?:/[!$-;=?-Z_a-z~]*)?$"
 
 
 def _without_repetition(types: list[EventType]) -> list[EventType]:

@@ -71,12 +71,15 @@ class Refusal(Exception):
         self.headers = headers
 
     @classmethod
-    def of_validation(cls, problems: ValidationError) -> "Refusal":
-        """Turn what pydantic found into one refusal with an error for each problem, none quoting the input."""
+    def of_validation(cls, problems: ValidationError, body: Any) -> "Refusal":
+        """Turn what pydantic found in a body into one refusal with an error for each problem.
+
+        No error quotes a value of the body.
+        """
         refusal = cls(400, "The request is invalid.")
         refusal.errors = Errors(
             errors=[
-                error(400, problem["msg"], Source(pointer=pointer(problem["loc"])))
+                error(400, problem["msg"], Source(pointer=pointer(problem["loc"], body)))
                 for problem in problems.errors(include_url=False, include_input=False, include_context=False)
             ]
         )
@@ -90,9 +93,26 @@ def error(status: int, detail: str, source: Source = ABSENT) -> Error:
     return Error(id=str(uuid4()), status=status, code=code, title=title, detail=detail, **found)
 
 
-def pointer(location: tuple[int | str, ...]) -> str:
-    """Return a place in a body as a JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in location)
+def pointer(location: tuple[int | str, ...], body: Any) -> str:
+    """Return a place in a body as a JSON pointer (RFC 6901).
+
+    Args:
+        location: Where pydantic found the problem. It counts the chosen variant of a union as a step.
+        body: What the steps are taken in, which tells a variant from a field.
+    """
+    found = ""
+    for place, step in enumerate(location):
+        inside = _has(body, step)
+        if inside or place == len(location) - 1:
+            found += f"/{str(step).replace('~', '~0').replace('/', '~1')}"
+        body = body[step] if inside else body
+    return found
+
+
+def _has(body: Any, step: int | str) -> bool:
+    if isinstance(body, list):
+        return isinstance(step, int) and step < len(body)
+    return isinstance(body, dict) and step in body
 
 
 def response(refusal: Refusal) -> Response:

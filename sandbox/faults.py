@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from sandbox.errors import Refusal
-from sandbox.wire import Wire
+from sandbox.wire import Whole, Wire
 
 #: Largest wait that can be asked for, in milliseconds: a slip of the keyboard should not hang a client.
 LONGEST_MS = 600_000
@@ -19,34 +19,34 @@ Envelopes = Literal["documented", "swapped", "alternating"]
 class Faults(Wire):
     """The faults that are on. Every default means "off"; counts marked "next" run down by themselves."""
 
-    duplicate: int = Field(1, ge=1, le=100, description="Deliver each event N times under one webhook-id.")
-    reorder: int = Field(0, ge=0, le=MOST, description="Hold N deliveries back, then send the last first.")
-    delay_ms: int = Field(0, ge=0, le=LONGEST_MS, description="Wait before the first attempt.")
-    drop: int = Field(0, ge=0, le=MOST, description="Lose the first N attempts of each delivery on the way.")
-    lose_answers: int = Field(
+    duplicate: Whole = Field(1, ge=1, le=100, description="Deliver each event N times under one webhook-id.")
+    reorder: Whole = Field(0, ge=0, le=MOST, description="Hold N deliveries back, then send the last first.")
+    delay_ms: Whole = Field(0, ge=0, le=LONGEST_MS, description="Wait before the first attempt.")
+    drop: Whole = Field(0, ge=0, le=MOST, description="Lose the first N attempts of each delivery on the way.")
+    lose_answers: Whole = Field(
         0, ge=0, le=MOST, description="Lose the receiver's first N answers to each delivery, and redeliver."
     )
-    forge: int = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
-    details_lag_ms: int = Field(
+    forge: Whole = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
+    details_lag_ms: Whole = Field(
         0, ge=0, le=LONGEST_MS, description="Answer 404 to details until this long after the event."
     )
-    details_stale_ms: int = Field(
+    details_stale_ms: Whole = Field(
         0, ge=0, le=LONGEST_MS, description="Show details as they were until this long after the event."
     )
     read_once: bool = Field(False, description="Show the attributes of a presentation to one read only.")
     envelopes: Envelopes = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
     )
-    unauthorized: int = Field(
+    unauthorized: Whole = Field(
         0, ge=0, le=MOST, description="Refuse the next N API requests with 401 and forget their tokens."
     )
-    server_errors: int = Field(0, ge=0, le=MOST, description="Answer 500 to the next N API requests.")
-    rate_limit: int = Field(0, ge=0, le=MOST, description="Answer 429 to the next N API requests.")
-    requests_per_second: int = Field(
+    server_errors: Whole = Field(0, ge=0, le=MOST, description="Answer 500 to the next N API requests.")
+    rate_limit: Whole = Field(0, ge=0, le=MOST, description="Answer 429 to the next N API requests.")
+    requests_per_second: Whole = Field(
         0, ge=0, le=MOST, description="Answer 429 to API requests beyond this many in a second; 0 is no limit."
     )
-    retry_after: int = Field(1, ge=0, le=3600, description="Seconds named in the Retry-After of a 429.")
-    slow_ms: int = Field(0, ge=0, le=LONGEST_MS, description="Wait before each API answer.")
+    retry_after: Whole = Field(1, ge=0, le=3600, description="Seconds named in the Retry-After of a 429.")
+    slow_ms: Whole = Field(0, ge=0, le=LONGEST_MS, description="Wait before each API answer.")
 
 
 class FaultSwitch:

@@ -31,17 +31,17 @@ class Guard:
 def objection(host: str, origin: str | None, hosts: Collection[str]) -> str | None:
     """Return why a request is refused, or None.
 
-    A page that has pointed its own name at this machine shows that name in `Host`; a page that posts across
-    sites shows itself in `Origin`. Clients that are no browsers send no `Origin`.
+    A page that has pointed its own name at this machine shows that name in `Host`, and it has no way to point
+    an address; a page that posts across sites shows itself in `Origin`. Clients that are no browsers send none.
 
     Args:
         host: The `Host` header.
         origin: The `Origin` header, if there is one.
-        hosts: Names that are accepted besides loopback ones.
+        hosts: Names that are accepted besides `localhost` and addresses.
     """
     name = _name(f"//{host}")
-    if not (is_loopback(name) or name in hosts):
-        return "The Host header names another machine; --allowed-host NAME lets it in."
+    if not (name == "localhost" or _is_address(name) or name in hosts):
+        return "The Host header is a name that this sandbox does not know; start it with --allowed-host NAME."
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return "The request comes from a page of another origin."
     return None
@@ -53,6 +53,14 @@ def is_loopback(name: str) -> bool:
         return ip_address(name).is_loopback
     except ValueError:
         return name == "localhost"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(address: str) -> str:

@@ -10,7 +10,7 @@ from sandbox.operations import Operation
 from sandbox.presentations import PresentedCredential
 from sandbox.seeds import MEMBER, MEMBERSHIP
 from sandbox.tenant import Tenant
-from sandbox.wire import ABSENT, Wire
+from sandbox.wire import ABSENT, Whole, Wire
 
 #: Events that one request may make happen.
 MOST = 10_000
@@ -20,7 +20,7 @@ class Happening(Wire):
     """What is to happen."""
 
     event_type: EventType
-    count: int = Field(1, ge=1, le=MOST, description="How many times, each to a resource of its own.")
+    count: Whole = Field(1, ge=1, le=MOST, description="How many times, each to a resource of its own.")
     resource_id: str = Field(ABSENT, description="The resource that it happens to; a new one if left out.")
     template_id: str = Field(ABSENT, description="The template of a new issuance.")
     attributes: dict[str, JsonValue] = Field(ABSENT, repr=False, description="What the credential says.")

@@ -121,13 +121,13 @@ async def _parse_body(request: Request, model: Any) -> Any:
     raw = await request.body()
     try:
         # Only this parser refuses NaN and infinities, which no answer could carry back.
-        from_json(raw, allow_inf_nan=False)
+        body = from_json(raw, allow_inf_nan=False)
     except ValueError as problem:
         raise Refusal(400, f"The body is not JSON: {problem}.") from problem
     try:
         return _reader(model).validate_json(raw)
     except ValidationError as problems:
-        raise Refusal.of_validation(problems) from problems
+        raise Refusal.of_validation(problems, body) from problems
 
 
 @cache

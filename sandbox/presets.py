@@ -10,7 +10,7 @@ from sandbox.errors import Refusal
 from sandbox.operations import Operation
 from sandbox.state import Shelf, State
 from sandbox.tenant import Tenant
-from sandbox.wire import ABSENT, Wire
+from sandbox.wire import ABSENT, Whole, Wire
 
 #: The organisation that the sandbox plays, as the first half of every preset's id.
 AUTHOR = "sandbox"
@@ -23,9 +23,9 @@ KeyType = Literal["P-256", "Ed25519"]
 class Period(Wire):
     """How long a credential is valid."""
 
-    days: int = Field(ge=0)
-    months: int = Field(ge=0)
-    years: int = Field(ge=0)
+    days: Whole = Field(ge=0)
+    months: Whole = Field(ge=0)
+    years: Whole = Field(ge=0)
 
 
 class SdJwtValidity(Wire):

@@ -25,7 +25,7 @@ class Settings:
         state: SQLite file that outlives a restart; none keeps everything in memory.
         time_scale: What retry waits and the endpoint's patience are multiplied by.
         faults: Faults that are on from the start.
-        hosts: Names accepted in the `Host` header besides loopback ones.
+        hosts: Names accepted in the `Host` header besides `localhost` and addresses.
     """
 
     base_url: str = "http://127.0.0.1:8700"

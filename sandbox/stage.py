@@ -113,9 +113,16 @@ class Stage:
         return self.logs[name].read_text(errors="replace")[-800:].strip() or "it has logged nothing"
 
     def stop(self) -> None:
-        """End every process, the last first: ask, wait, insist."""
-        for process in reversed(self._processes.values()):
-            _end(process)
+        """End every process: ask all, wait, insist."""
+        for process in self._processes.values():
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(process, signal.SIGKILL)
+                process.wait()
         self._processes.clear()
 
 
@@ -179,15 +186,10 @@ def _make_certificates(folder: Path) -> Path:
     return ca
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is not None:
-        return
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(STOP_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    """To the process and its children, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -41,18 +41,26 @@ class State:
         try:
             # Autocommit; `check_same_thread` off because a server may be built in one thread and run in another.
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in {0, VERSION}:
-                raise StateError(f"{path} was written by another version: remove it or name another --state")
-            self._db.executescript(SCHEMA)
-            self._db.execute(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.OperationalError as problem:
-            raise StateError(f"{path} cannot be opened ({problem}): is another sandbox using it?") from problem
-        except sqlite3.DatabaseError as problem:
-            raise StateError(f"{path} is not a sandbox's state file ({problem})") from problem
+        except sqlite3.Error as problem:
+            raise StateError(f"the state file {path} cannot be opened: {problem}") from problem
+        try:
+            self._prepare()
+        except sqlite3.Error as problem:
+            self._db.close()
+            locked = problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            reason = "another sandbox is using it" if locked else str(problem)
+            raise StateError(f"the state file {path} cannot be used: {reason}") from problem
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version not in {0, VERSION}:
+            self._db.close()
+            raise StateError("the state file was written by another version: remove it or name another")
+        self._db.executescript(SCHEMA)
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def shelf(self, kind: str, model: type[R]) -> "Shelf[R]":
         """Return the records of one kind."""

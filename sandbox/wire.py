@@ -1,8 +1,8 @@
 """How values look on the wire: camelCase JSON, read strictly, written without the fields that nobody set."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
 
 #: Default of an optional field. It is never validated and never written, so that a field may be left out but
@@ -11,6 +11,14 @@ ABSENT: Any = None
 
 #: One path segment that survives every client and proxy unchanged; the shape of an id chosen by a caller.
 ID_PATTERN = r"^[A-Za-z0-9_~:-][A-Za-z0-9._~:-]{0,127}$"
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: A whole number. JSON does not tell 1.0 from 1, so both are read.
+Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class Wire(BaseModel):

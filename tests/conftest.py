@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 from redis import Redis
+from serving import Platform, platform
+from stand import PLAIN, Stand
 
 from sandbox.local_redis import local_redis
 
@@ -36,3 +38,18 @@ def redis_client(redis_url: str) -> Iterator[Redis]:
 async def async_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with platform(tmp_path_factory.mktemp("platform")) as process:
+        yield process
+
+
+@pytest.fixture
+def stand(tmp_path: Path, redis_url: str, sandbox: Platform) -> Iterator[Stand]:
+    stand = Stand(tmp_path, redis_url, sandbox)
+    stand.plugin(PLAIN)
+    yield stand
+    sandbox.clear()
+    stand.redis.close()

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import click
@@ -19,7 +20,7 @@ from receiver.events import EVENT_TYPES
 from receiver.ledger import open_redis_sync
 from worker.handlers import load
 from worker.reconcile import Reconciler
-from worker.rq_worker import EventWorker
+from worker.rq_worker import EventWorker, Scheduler
 from worker.settings import HandlerSettings, WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -44,11 +45,11 @@ def worker(*, burst: bool) -> None:
     _wait_for(redis)
     log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
     interval = settings.lease / 3
-    reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval)
-    threading.Thread(target=_reconcile, args=(reconciler, interval), daemon=True, name="reconciler").start()
+    _every(1.0, Scheduler(settings.queue, connection=redis).tick, "scheduler")
+    _every(interval, Reconciler(redis, queue=settings.queue, name=name, interval=interval).run, "reconciler")
     while True:
         rq_worker = EventWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
-        rq_worker.work(burst=burst, with_scheduler=True, logging_level=None)
+        rq_worker.work(burst=burst, logging_level=None)
         if burst or rq_worker.stop_asked:
             break
         # RQ ends its loop when Redis times out, is read-only or full. The fleet should outlive that.
@@ -87,10 +88,15 @@ def _wait_for(redis: Redis) -> None:
         wait = min(2 * wait, _LONGEST_WAIT)
 
 
-def _reconcile(reconciler: Reconciler, interval: float) -> None:
-    while True:
-        time.sleep(interval)
-        try:
-            reconciler.run()
-        except RedisError as error:
-            log.warning("reconciler_skipped", error=type(error).__name__)
+def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
+    """Do the chore again and again beside the jobs, for as long as the process lives."""
+
+    def repeat() -> None:
+        while True:
+            time.sleep(seconds)
+            try:
+                chore()
+            except RedisError as error:
+                log.warning("chore_skipped", chore=name, error=type(error).__name__)
+
+    threading.Thread(target=repeat, daemon=True, name=name).start()

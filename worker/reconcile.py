@@ -90,7 +90,9 @@ class Reconciler:
         if not still:
             return
         queued = set(cast(list[bytes], self._redis.lrange(f"rq:queue:{self._queue}", 0, -1)))
-        scheduled = set(cast(list[bytes], self._redis.zrange(f"rq:scheduled:{self._queue}", 0, -1)))
+        # A job that is overdue has no scheduler: RQ lets the lock of a dead one stand for a minute.
+        due = until // 1_000
+        scheduled = set(cast(list[bytes], self._redis.zrangebyscore(f"rq:scheduled:{self._queue}", due, "+inf")))
         at_home = queued | scheduled
         for start in range(0, len(still), _PAGE):
             page = still[start : start + _PAGE]

@@ -7,16 +7,21 @@ protects from as well.
 
 import asyncio
 import functools
+import logging
 from types import FrameType
 from typing import Any, cast
 
+import structlog
 from redis import Redis
-from rq import SimpleWorker
+from rq import Queue, SimpleWorker
 from rq.job import Job
+from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 
 from receiver.ledger import JOB_FUNCTION
 from worker.jobs import process
+
+log = structlog.get_logger("credhook.worker")
 
 
 class NotOurs(Exception):
@@ -47,6 +52,27 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner()
 
 
+class Scheduler(RQScheduler):
+    """RQ's scheduler, which moves jobs from its schedule to the queue when they are due, without RQ's process for it.
+
+    A forked scheduler holds a copy of the worker's connection. Kill the worker, and Redis still sees that connection
+    waiting for a job: the next one goes to nobody.
+    """
+
+    def __init__(self, queue: str, *, connection: Redis) -> None:
+        """`queue`: whose jobs; of all schedulers of a queue, the one with RQ's lock works."""
+        super().__init__([queue], connection, logging_level=logging.WARNING, serializer=JSONSerializer)
+        self.register_birth()
+
+    def tick(self) -> None:
+        """What RQ's scheduler does once a second."""
+        rq: Any = self  # Its methods have no types.
+        if self.should_reacquire_locks:
+            rq.acquire_locks()
+        rq.heartbeat()
+        rq.enqueue_scheduled_jobs()
+
+
 class EventWorker(SimpleWorker):
     """Takes jobs from exactly one queue: RQ pops from one queue without a moment at which the job is in no list."""
 
@@ -64,3 +90,14 @@ class EventWorker(SimpleWorker):
         """Finish the job at hand, then stop."""
         self.stop_asked = True
         cast(Any, super()).request_stop(signum, frame)
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Log which error it was; RQ would log the traceback with its message."""
+        log.error("job_failed", job=job.id, exc_info=exc_info[1])
+
+    def handle_job_failure(
+        self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
+    ) -> None:
+        """Let RQ keep the failed job, with the last line of the traceback up to the class of the error."""
+        last = exc_string.strip().rpartition("\n")[2]
+        cast(Any, super()).handle_job_failure(job, queue, started_job_registry, last.partition(":")[0])

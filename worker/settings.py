@@ -1,5 +1,6 @@
 """What the worker is told by its environment, read once into a frozen object."""
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -15,6 +16,12 @@ def _http_url(value: str) -> str:
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("should be a plain URL, without credentials, query or fragment")
     return value.rstrip("/")
+
+
+def _https_url(value: str) -> str:
+    if not re.fullmatch(r"https://[^\s/?#@]+(/[^\s?#]*)?", value):
+        raise ValueError("should be an https:// URL without credentials, query or fragment")
+    return value
 
 
 def _detail_path(value: str) -> str:
@@ -65,9 +72,8 @@ class EndpointSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
-    public_url: str = Field(
+    public_url: Annotated[str, AfterValidator(_https_url)] = Field(
         validation_alias="CREDHOOK_PUBLIC_URL",
-        pattern=r"^https://[^\s/?#@]+(/[^\s?#]*)?$",
         description="The receiver's https URL as the platform reaches it, path and path secret included.",
     )
 

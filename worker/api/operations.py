@@ -44,9 +44,9 @@ from worker.api.models.base import Ask
 
 R = TypeVar("R")
 
-#: What may stand for each placeholder of a path.
-_SEGMENTS: Mapping[str, Callable[[str], str]] = MappingProxyType(
-    {"id": resource_id, "username": path_name, "externalIdentifier": path_name}
+#: What may stand for each placeholder of a path, and for a query's parameter.
+_RULES: Mapping[str, Callable[[str], str]] = MappingProxyType(
+    {"id": resource_id, "username": path_name, "externalIdentifier": path_name, "filter[id]": resource_id}
 )
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
@@ -108,8 +108,11 @@ class Operation(Generic[R]):
             raise TypeError(f"{self.name} does not take {type(body).__name__} as its body")
         if set(_PLACEHOLDER.findall(self.path)) != set(names):
             raise TypeError(f"{self.name} needs exactly the names in {self.path}")
-        content = None if body is None else body.model_dump_json(exclude_none=True).encode()
-        return Call(self, self._filled(names), urlencode(query or {}), content)
+        path = self.path
+        for name, value in names.items():
+            path = path.replace(f"{{{name}}}", quote(self._checked(name, value), safe=""))
+        asked = urlencode({name: self._checked(name, value) for name, value in (query or {}).items()})
+        return Call(self, path, asked, None if body is None else body.model_dump_json(exclude_none=True).encode())
 
     def at(self, path: str) -> "Operation[R]":
         """Return this operation at another path, which settings give."""
@@ -119,17 +122,11 @@ class Operation(Generic[R]):
         """Return this operation, which lists, at the folder of a path that ends in an id."""
         return replace(self, path=path.partition("/{id}")[0])
 
-    def _filled(self, names: Mapping[str, str]) -> str:
-        path = self.path
-        for name, value in names.items():
-            try:
-                segment = _SEGMENTS[name](value)
-            except ValueError as error:
-                wrong = f"{self.name}: {name}: {error}"
-                break
-            path = path.replace(f"{{{name}}}", quote(segment, safe=""))
-        else:
-            return path
+    def _checked(self, name: str, value: str) -> str:
+        try:
+            return _RULES[name](value)
+        except ValueError as error:
+            wrong = f"{self.name}: {name} {error}"
         raise InvalidRequest(wrong, operation=self.name)
 
 

@@ -15,6 +15,11 @@ def mismatch(error: ValidationError) -> str:
     return f"{place}: {first['type'].replace('_', ' ')}"
 
 
+def none_as_empty(value: object) -> object:
+    """Read null, where a list was observed, as an empty one."""
+    return () if value is None else value
+
+
 class Wire(BaseModel):
     """A frozen value with a wire form.
 

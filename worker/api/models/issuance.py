@@ -1,8 +1,10 @@
 """Issuances: the outer record that issuance events refer to. Its fields were observed, not specified."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from worker.api.models.base import Answer, ObservedTimestamp, Stateful
+from pydantic import BeforeValidator
+
+from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
 
 class IssuedCredential(Answer):
@@ -21,7 +23,7 @@ class Issuance(Stateful):
     shown: ClassVar = ("id", "status", "format", "credentials")
 
     id: str
-    credentials: tuple[IssuedCredential, ...] | None = None
+    credentials: Annotated[tuple[IssuedCredential, ...], BeforeValidator(none_as_empty)] = ()
     format: str | None = None
     exchange: str | None = None
     #: Who holds the offer can take the credential: never logged.

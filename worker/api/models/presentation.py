@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, model_validator
 
-from worker.api.models.base import Answer, ObservedTimestamp, Stateful
+from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
 
 def _only_a_boolean(value: object) -> bool | None:
@@ -34,7 +34,7 @@ class PresentedCredential(Answer):
     name: str | None = None
     type: str | None = None
     attributes: dict[str, Any] | None = None
-    issues: tuple[Any, ...] | None = None
+    issues: Annotated[tuple[Any, ...], BeforeValidator(none_as_empty)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -54,7 +54,7 @@ class Presentation(Stateful):
     id: str
     error: PresentationError | None = None
     presentation_template_id: str | None = None
-    credentials: tuple[PresentedCredential, ...] | None = None
+    credentials: Annotated[tuple[PresentedCredential, ...], BeforeValidator(none_as_empty)] = ()
     expires_at: ObservedTimestamp | None = None
     authorization_request_uri: str | None = None
     authorization_request_qr_uri: str | None = None
@@ -64,10 +64,10 @@ class Presentation(Stateful):
     @property
     def trusted(self) -> bool:
         """True only if the status is verified, there is a credential, and every credential is valid."""
-        credentials = self.credentials or ()
+        credentials = self.credentials
         return self.is_("verified") and bool(credentials) and all(each.is_valid is True for each in credentials)
 
     @property
     def has_data(self) -> bool:
         """True if any attribute can still be read. "Verified, but no attributes" is an outcome of its own."""
-        return any(credential.attributes for credential in self.credentials or ())
+        return any(credential.attributes for credential in self.credentials)

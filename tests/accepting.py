@@ -1,0 +1,49 @@
+"""Events in the ledger as the receiver leaves them, without the socket."""
+
+import asyncio
+from typing import Any
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from receiver.events import Event
+from receiver.inbox import Inbox
+
+#: How each kind of key is read whole.
+READ = {
+    b"string": ("GET",),
+    b"hash": ("HGETALL",),
+    b"list": ("LRANGE",),
+    b"set": ("SMEMBERS",),
+    b"zset": ("ZRANGE",),
+    b"stream": ("XRANGE",),
+}
+RANGE = {b"list": (0, -1), b"zset": (0, -1), b"stream": ("-", "+")}
+
+
+def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str) -> None:
+    """Write one event down, as the receiver does."""
+
+    async def write() -> None:
+        inbox = Inbox(AsyncRedis.from_url(redis_url), queue="credhook", retention=3_600)
+        await inbox.accept(webhook_id, Event(event_type, resource_id))
+        await inbox.aclose()
+
+    asyncio.run(write())
+
+
+def record(redis: Redis, webhook_id: str) -> dict[str, str]:
+    """What the ledger says of it."""
+    fields: dict[Any, Any] = redis.hgetall("credhook:event:" + webhook_id)
+    return {name.decode(): value.decode() for name, value in fields.items()}
+
+
+def everything(redis: Redis) -> str:
+    """All that Redis holds, keys and values, as text to search in."""
+    found = []
+    for key in redis.scan_iter():
+        kind: Any = redis.type(key)
+        if kind in READ:  # A key may go between the two commands.
+            value = redis.execute_command(*READ[kind], key, *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
+            found.append(f"{key!r} {value!r}")
+    return "\n".join(found)

@@ -1,0 +1,199 @@
+"""The receiver as a process, on a real socket, with a real Redis."""
+
+import asyncio
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from redis import Redis
+from rq import Queue
+from serving import Receiver, receiver, running
+from signing import OTHER_SECRET, SECRET, body, headers
+from waiting import until
+
+from receiver.ledger import job_id
+from sandbox.local_redis import free_port, start_server
+
+PATH_SECRET = "an-unguessable-path-0123456789"
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, redis_url: str) -> Iterator[Receiver]:
+    with receiver(tmp_path, redis_url, CREDHOOK_WEBHOOK_SECRETS=f"{SECRET} {OTHER_SECRET}") as process:
+        yield process
+
+
+def post(url: str, webhook_id: str = "msg_1", content: bytes | None = None, secret: str = SECRET) -> httpx.Response:
+    content = body() if content is None else content
+    return httpx.post(url, content=content, headers=headers(webhook_id, content, secret=secret))
+
+
+def status_of(response: httpx.Response) -> str:
+    assert response.status_code == 202, response.text
+    return str(response.json()["data"]["status"])
+
+
+def events(redis: Redis) -> int:
+    return len(list(redis.scan_iter("credhook:event:*")))
+
+
+def test_a_signed_delivery_becomes_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
+    assert status_of(post(inbox.url)) == "accepted"
+    record = redis_client.hgetall("credhook:event:msg_1")
+    assert record.pop(b"received").isdigit()
+    assert record == {b"type": b"openid4vc.issuance.completed", b"resource": b"iss_1", b"state": b"accepted"}
+    assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
+
+
+def test_a_duplicate_is_acknowledged_and_creates_nothing(inbox: Receiver, redis_client: Redis) -> None:
+    post(inbox.url)
+    redis_client.delete("rq:job:" + job_id("msg_1"))
+    redis_client.delete("rq:queue:credhook")
+    assert status_of(post(inbox.url, secret=OTHER_SECRET)) == "duplicate"
+    assert not redis_client.exists("rq:queue:credhook")
+
+
+def test_the_same_id_for_something_else_is_kept_aside(inbox: Receiver, redis_client: Redis) -> None:
+    post(inbox.url)
+    assert status_of(post(inbox.url, content=body(resource_id="iss_2"))) == "conflict"
+    assert list(redis_client.hgetall("credhook:conflict:msg_1")) == [b"openid4vc.issuance.completed iss_2"]
+    assert redis_client.ttl("credhook:conflict:msg_1") > 0
+    assert redis_client.hget("credhook:event:msg_1", "resource") == b"iss_1"
+    assert Queue("credhook", connection=redis_client).count == 1
+    until(lambda: '"event_conflict"' in inbox.text)
+
+
+def test_a_type_of_tomorrow_is_acknowledged_and_quarantined(inbox: Receiver, redis_client: Redis) -> None:
+    assert status_of(post(inbox.url, content=body("openid4vc.issuance.revoked"))) == "quarantined"
+    assert redis_client.hget("credhook:event:msg_1", "state") == b"quarantined"
+    assert redis_client.zrange("credhook:quarantined", 0, -1) == [b"msg_1"]
+    assert not redis_client.exists("rq:queue:credhook")
+    assert status_of(post(inbox.url, content=body("openid4vc.issuance.revoked"))) == "duplicate"
+
+
+async def test_fifty_at_once_are_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
+    content = body()
+    async with httpx.AsyncClient() as client:
+        sent = [client.post(inbox.url, content=content, headers=headers("msg_1", content)) for _ in range(50)]
+        statuses = [status_of(response) for response in await asyncio.gather(*sent)]
+    assert sorted(statuses) == ["accepted"] + ["duplicate"] * 49
+    assert events(redis_client) == 1
+    assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
+
+
+REFUSED = {
+    "unsigned": ({"webhook-id": "msg_1"}, body(), 400, "VALIDATION_ERROR"),
+    "without an id": ({}, body(), 400, "VALIDATION_ERROR"),
+    "signed with another key": (headers("msg_1", body(), secret="whsec_" + "A" * 32), body(), 401, "UNAUTHORIZED"),
+    "signed long ago": (headers("msg_1", body(), at=1_600_000_000), body(), 401, "UNAUTHORIZED"),
+    "no notification": (headers("msg_1", b"[]"), b"[]", 400, "VALIDATION_ERROR"),
+    "too large": (headers("msg_1", b" " * 65_537), b" " * 65_537, 413, "PAYLOAD_TOO_LARGE"),
+}
+
+
+@pytest.mark.parametrize(("sent", "content", "status", "code"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_gets_the_platforms_envelope_and_leaves_nothing(
+    inbox: Receiver, redis_client: Redis, sent: dict[str, str], content: bytes, status: int, code: str
+) -> None:
+    response = httpx.post(inbox.url, content=content, headers=sent)
+    (error,) = response.json()["errors"]
+    assert (response.status_code, error["status"], error["code"]) == (status, status, code)
+    assert error["detail"]
+    assert events(redis_client) == 0
+    until(lambda: '"delivery_refused"' in inbox.text)
+
+
+def test_a_body_that_does_not_say_its_length_is_bounded_too(inbox: Receiver) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1_000
+
+    response = httpx.post(inbox.url, content=endless(), headers=headers("msg_1", b""))
+    assert response.status_code == 413
+
+
+def test_other_paths_and_methods_get_the_envelope_too(inbox: Receiver) -> None:
+    root = inbox.url.removesuffix("/webhooks")
+    for method, path, status in (("GET", "/webhooks", 405), ("POST", "/", 404), ("GET", "/metrics", 404)):
+        response = httpx.request(method, root + path)
+        assert response.status_code == status
+        assert response.json()["errors"][0]["status"] == status
+
+
+def test_no_input_makes_a_second_log_line(inbox: Receiver) -> None:
+    with socket.create_connection(("127.0.0.1", inbox.port)) as raw:
+        raw.sendall(b"POST /webhooks HTTP/1.1\r\nhost: x\r\nwebhook-id: \x1b[31mred\x07\r\ncontent-length: 0\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400")
+    forged = 'x"}\r\n{"event": "event_done"'
+    httpx.post(inbox.url, content=forged, headers=headers("msg_1", forged.encode()))
+    until(lambda: '"delivery_refused"' in inbox.text)
+    assert all(json.loads(line) for line in inbox.text.splitlines())
+    assert "event_done" not in inbox.text
+    assert "\x1b" not in inbox.text
+
+
+def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+) -> None:
+    with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET=PATH_SECRET, CREDHOOK_WEBHOOK_SECRETS="") as process:
+        for path in ("", "/", "/wrong", f"/{PATH_SECRET}x", f"/{PATH_SECRET[:-1]}", f"/{PATH_SECRET}/x"):
+            refused = httpx.post(process.url + path, content=body(), headers={"webhook-id": "a.b/c"})
+            assert refused.status_code == 404, path
+        accepted = httpx.post(f"{process.url}/{PATH_SECRET}", content=body(), headers={"webhook-id": "a.b/c"})
+        assert status_of(accepted) == "accepted"
+        assert redis_client.exists("credhook:event:a.b/c")
+        assert PATH_SECRET not in process.text
+
+
+def test_without_redis_deliveries_are_503_until_it_is_there(tmp_path: Path) -> None:
+    port = free_port()
+    with receiver(tmp_path, f"redis://127.0.0.1:{port}/0") as process:
+        refused = post(process.url)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "5"
+        assert refused.json()["errors"][0]["code"] == "SERVICE_UNAVAILABLE"
+        ready = process.url.replace("/webhooks", "/readyz")
+        assert httpx.get(ready).status_code == 503
+        until(lambda: '"redis_unreachable"' in process.text)
+
+        server = start_server(tmp_path, port)
+        try:
+            until(lambda: httpx.get(ready).status_code == 200)
+            assert status_of(post(process.url)) == "accepted"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def test_it_speaks_https_itself(tmp_path: Path, redis_url: str) -> None:
+    authority = trustme.CA()
+    certificate = tmp_path / "cert.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    port = free_port()
+    environment = {"CREDHOOK_TLS_CERTFILE": str(certificate), "PORT": str(port)}
+
+    def accepted() -> httpx.Response | None:
+        try:
+            return httpx.post(
+                f"https://127.0.0.1:{port}/webhooks", content=body(), headers=headers("m", body()), verify=trust
+            )
+        except httpx.TransportError:
+            return None
+
+    settings = {"REDIS_URL": redis_url, "CREDHOOK_WEBHOOK_SECRETS": SECRET} | environment
+    with running(tmp_path / "tls.log", "receiver", environment=settings):
+        response = until(accepted)
+        assert response is not None
+        assert status_of(response) == "accepted"
+
+
+def test_sigterm_is_a_clean_end(inbox: Receiver) -> None:
+    post(inbox.url)
+    assert inbox.stop() == 0

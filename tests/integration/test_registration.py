@@ -1,0 +1,115 @@
+"""`credhook endpoints` against the sandbox, as an operator types it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import Platform, platform
+
+ROOT = Path(__file__).parents[2]
+URL = "https://inbox.example/webhooks"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Platform]:
+    with platform(tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def endpoints(sandbox: Platform) -> Run:
+    """Run `credhook endpoints …`."""
+
+    def run(*arguments: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "credhook", "endpoints", *arguments],
+            env={**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, **settings},
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+
+    return run
+
+
+def registered(sandbox: Platform) -> list[dict[str, object]]:
+    found = httpx.get(f"{sandbox.url}/sandbox/endpoints").raise_for_status().json()["data"]
+    return [one["endpoint"] for one in found]
+
+
+def test_apply_twice_changes_nothing_the_second_time(endpoints: Run, sandbox: Platform) -> None:
+    assert endpoints("plan").returncode == 2
+    first = endpoints("apply")
+    assert (first.returncode, first.stderr) == (0, "")
+    before = registered(sandbox)
+    assert [one["url"] for one in before] == [URL]
+
+    second = endpoints("apply")
+    assert second.returncode == 0
+    assert "nothing to do" in second.stdout
+    assert registered(sandbox) == before
+    assert endpoints("plan").returncode == 0
+
+
+def test_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(endpoints: Run, sandbox: Platform) -> None:
+    endpoints("apply", "--all")
+    (old,) = registered(sandbox)
+    types = ["--type", "openid4vc.issuance.completed", "--type", "openid4vc.verification.data"]
+    planned = endpoints("plan", *types)
+    assert planned.returncode == 2
+    assert "two webhook-ids" in planned.stdout
+    assert str(old["id"]) in planned.stdout
+    assert registered(sandbox) == [old]
+
+    assert endpoints("apply", *types).returncode == 0
+    (new,) = registered(sandbox)
+    assert new["id"] != old["id"]
+    assert new["filterTypes"] == ["openid4vc.issuance.completed", "openid4vc.verification.data"]
+
+
+def test_the_handlers_decide_which_types_are_wanted(endpoints: Run, sandbox: Platform, tmp_path: Path) -> None:
+    (tmp_path / "plugin_two.py").write_text(
+        "from worker.handlers import Handlers\nhandlers = Handlers('two')\n"
+        "@handlers.on('openid4vc.verification.failed')\ndef f(e, c): ...\n"
+    )
+    done = endpoints("apply", CREDHOOK_HANDLERS="plugin_two", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert [one["filterTypes"] for one in registered(sandbox)] == [["openid4vc.verification.failed"]]
+
+
+def test_list_and_delete(endpoints: Run, sandbox: Platform) -> None:
+    assert "no endpoints" in endpoints("list").stdout
+    endpoints("apply", CREDHOOK_PUBLIC_URL=URL + "/abcdefghijklmnopqrstuvwxyz")
+    (one,) = registered(sandbox)
+    listed = endpoints("list").stdout
+    assert str(one["id"]) in listed
+    assert "abcdefghijklmnopqrstuvwxyz" not in listed
+    assert endpoints("delete", str(one["id"])).returncode == 0
+    assert registered(sandbox) == []
+    missing = endpoints("delete", str(one["id"]))
+    assert missing.returncode == 1
+    assert "404" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "code", "words"),
+    [
+        (("apply",), {"CREDHOOK_PUBLIC_URL": "http://plain.example"}, 2, "CREDHOOK_PUBLIC_URL"),
+        (("apply", "--type", "openid4vc.issuance.complete"), {}, 2, "openid4vc.issuance.completed"),
+        (("plan", "--all", "--type", "openid4vc.issuance.offered"), {}, 2, "exclude"),
+        (("list",), {"CREDHOOK_CLIENT_SECRET": "wrong"}, 1, "401"),
+        (("list",), {"CREDHOOK_API_URL": "http://127.0.0.1:9"}, 1, "endpoints.list"),
+        (("list",), {"CREDHOOK_CLIENT_ID": ""}, 2, "CREDHOOK_CLIENT_ID"),
+    ],
+)
+def test_what_goes_wrong_is_one_clear_line(
+    endpoints: Run, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
+) -> None:
+    done = endpoints(*arguments, **settings)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "wrong" not in done.stderr

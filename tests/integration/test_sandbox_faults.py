@@ -1,0 +1,130 @@
+"""Faults of the API, switched on while the sandbox runs."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from serving import Platform, platform
+from waiting import until
+
+FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
+LIST = "/me-creds/api/credentials"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with platform(tmp_path_factory.mktemp("sandbox"), "--duplicate", "2") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def sandbox(running: Platform) -> Iterator[Platform]:
+    yield running
+    running.clear()
+
+
+@pytest.fixture
+def api(sandbox: Platform) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox.url) as client:
+        authorize(client)
+        yield client
+
+
+def authorize(client: httpx.Client) -> None:
+    granted = client.post("/realms/sandbox/protocol/openid-connect/token", data=FORM).json()
+    client.headers["authorization"] = f"Bearer {granted['access_token']}"
+
+
+def presentation(api: httpx.Client, id_: str) -> Any:
+    return api.get(f"/me-creds/api/presentations/{id_}").raise_for_status().json()["data"]
+
+
+def test_faults_are_shown_switched_and_cleared(tmp_path: Any) -> None:
+    with platform(tmp_path, "--duplicate", "2", "--read-once", "--envelopes", "swapped") as sandbox:
+        url = f"{sandbox.url}/sandbox/faults"
+        shown = httpx.get(url).json()["data"]
+        assert (shown["duplicate"], shown["readOnce"], shown["envelopes"]) == (2, True, "swapped")
+        changed = httpx.post(url, json={"slowMs": 1}).json()["data"]
+        assert changed == shown | {"slowMs": 1}
+        cleared = httpx.delete(url).json()["data"]
+        assert (cleared["duplicate"], cleared["readOnce"], cleared["slowMs"]) == (1, False, 0)
+        assert httpx.post(url, json={"slow": 1}).status_code == 400
+        assert httpx.post(url, json={"duplicate": 0}).status_code == 400
+
+
+def test_a_token_dies_in_mid_life_and_a_fresh_one_is_good(sandbox: Platform, api: httpx.Client) -> None:
+    assert api.get(LIST).status_code == 200
+    sandbox.faults(unauthorized=1)
+    assert [api.get(LIST).status_code for _ in range(2)] == [401, 401]
+    authorize(api)
+    assert api.get(LIST).status_code == 200
+
+
+def test_a_burst_of_500s_ends(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(serverErrors=3)
+    answers = [api.get(LIST) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [500, 500, 500, 200]
+    assert answers[0].json()["errors"][0]["code"] == "INTERNAL_SERVER_ERROR"
+
+
+def test_too_many_requests_say_when_to_come_back(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(rateLimit=1, retryAfter=3)
+    answer = api.get(LIST)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
+    assert api.get(LIST).status_code == 200
+
+
+def test_a_rate_is_kept_to(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(requestsPerSecond=1)
+    assert 429 in [api.get(LIST).status_code for _ in range(3)]
+
+
+def test_answers_are_slow(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(slowMs=200)
+    began = time.monotonic()
+    assert api.get(LIST).status_code == 200
+    assert time.monotonic() - began >= 0.2
+
+
+def test_the_sandbox_itself_is_neither_slow_nor_failing(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(slowMs=5000, serverErrors=1)
+    began = time.monotonic()
+    assert api.get("/sandbox/deliveries").status_code == 200
+    assert time.monotonic() - began < 2
+
+
+def test_details_are_missing_at_first(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(detailsLagMs=400)
+    path = f"/me-creds/api/presentations/{sandbox.make('openid4vc.verification.data')}"
+    assert api.get(path).status_code == 404
+    until(lambda: api.get(path).status_code == 200, within=5)
+
+
+def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
+    id_ = sandbox.make("openid4vc.verification.requested")
+    sandbox.faults(detailsStaleMs=400)
+    sandbox.make("openid4vc.verification.verified", resourceId=id_)
+    assert presentation(api, id_)["status"] == "requested"
+    until(lambda: presentation(api, id_)["status"] == "verified", within=5)
+
+
+def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:
+    sandbox.faults(readOnce=True)
+    id_ = sandbox.make("openid4vc.verification.data")
+    assert presentation(api, id_)["credentials"][0]["attributes"]
+    again = presentation(api, id_)
+    assert (again["status"], again["credentials"][0]["attributes"]) == ("verified", {})
+    listed = api.get("/me-creds/api/presentations", params={"filter[id]": id_}).json()["data"]
+    assert listed[0]["credentials"][0]["attributes"] == {}
+
+
+def test_envelopes_are_swapped(sandbox: Platform, api: httpx.Client) -> None:
+    id_ = sandbox.make("openid4vc.verification.data")
+    sandbox.faults(envelopes="swapped")
+    assert api.get(f"/me-creds/api/presentations/{id_}").json()["id"] == id_
+    assert isinstance(api.get("/me-creds/api/endpoints").json()["data"], list)
+    sandbox.faults(envelopes="documented")
+    assert api.get(f"/me-creds/api/presentations/{id_}").json()["data"]["id"] == id_
+    assert isinstance(api.get("/me-creds/api/endpoints").json(), list)

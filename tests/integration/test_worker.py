@@ -1,0 +1,260 @@
+"""Events through claim, fetch, dispatch, settle: a real Redis, the sandbox as the platform, workers as processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from accepting import accept, everything, record
+from rq import Queue
+from rq.registry import FailedJobRegistry
+from rq.serializers import JSONSerializer
+from stand import COMPLETED, DATA, Stand
+from waiting import until
+
+from receiver.ledger import job_id
+from sandbox.local_redis import free_port, start_server
+
+
+def test_a_handler_runs_with_the_details_and_the_event_is_settled(stand: Stand) -> None:
+    stand.happens("m1", COMPLETED)
+    stand.happens("m2", DATA)
+    with stand.worker():
+        assert stand.reaches("m1", "done").keys() == {
+            "type", "resource", "state", "received", "settled", "attempts", "handler:test.first",
+        }  # fmt: skip
+        stand.reaches("m2", "done")
+    assert sorted(stand.notes()) == ["first m1 1 completed", "first m2 1 verified"]
+    assert 0 < stand.redis.ttl("credhook:event:m1") <= 7 * 86_400
+    for key in ("credhook:open", "credhook:leases", "rq:queue:credhook", "rq:job:" + job_id("m1")):
+        assert not stand.redis.exists(key), key
+
+
+def test_a_plain_function_gets_the_synchronous_client(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("openid4vc.issuance.completed")
+def plain(event, context):
+    again = context.api.issuances.get(event.resource_id)
+    note(again.id == event.details.id, context.idempotency_key)
+""")
+    stand.happens("m1")
+    with stand.worker():
+        stand.reaches("m1", "done")
+    assert stand.notes() == ["True m1:test.plain"]
+
+
+def test_a_detail_that_lags_behind_its_event_is_fetched_again(stand: Stand) -> None:
+    stand.sandbox.faults(detailsLagMs=700)
+    with stand.worker() as worker:
+        until(lambda: '"worker_started"' in worker.text)
+        stand.happens("m1")
+        assert stand.reaches("m1", "done")["attempts"] != "1"
+    assert len(stand.notes()) == 1
+
+
+def test_server_errors_and_an_expired_token_are_survived(stand: Stand) -> None:
+    stand.sandbox.faults(serverErrors=1)
+    stand.happens("m1")
+    with stand.worker():
+        stand.reaches("m1", "done")
+        stand.sandbox.faults(unauthorized=1)
+        stand.happens("m2")
+        assert stand.reaches("m2", "done")["attempts"] == "1"
+
+
+def test_a_handler_that_has_run_is_not_run_again_for_its_neighbours_failure(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def good(event, context):
+    note("good", event.attempt)
+
+@handlers.on("*")
+async def bad(event, context):
+    note("bad", event.attempt)
+    if event.attempt < 3:
+        raise Retry(after=0.1)
+""")
+    stand.happens("m1")
+    with stand.worker():
+        assert stand.reaches("m1", "done")["attempts"] == "3"
+    assert stand.notes() == ["good 1", "bad 1", "bad 2", "bad 3"]
+
+
+def test_what_a_handler_gives_up_is_kept_as_dead_with_the_reason(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def good(event, context):
+    note("good")
+
+@handlers.on("*")
+async def never(event, context):
+    raise GiveUp("account is closed")
+""")
+    stand.happens("m1")
+    with stand.worker():
+        dead = stand.reaches("m1", "dead")
+    assert dead["error"] == "test.never: GiveUp: account is closed"
+    assert dead["handler:test.good"] == "done"
+    assert stand.notes() == ["good"]
+    assert stand.redis.zrange("credhook:dead", 0, -1) == [b"m1"]
+    assert stand.redis.ttl("credhook:event:m1") > 0
+
+
+def test_what_is_never_there_ends_dead_with_its_status(stand: Stand) -> None:
+    accept(stand.redis_url, "m1", COMPLETED, "iss_unknown")
+    with stand.worker(CREDHOOK_MAX_ATTEMPTS="1"):
+        assert stand.reaches("m1", "waiting")["error"] == "NotThere 404"
+
+
+def test_a_handler_past_its_time_frees_the_worker_and_comes_back(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("openid4vc.issuance.completed")
+async def stubborn(event, context):
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            note("will not go")
+
+@handlers.on("openid4vc.verification.data")
+async def other(event, context):
+    note("other")
+""")
+    stand.happens("m1", COMPLETED)
+    stand.happens("m2", DATA)
+    with stand.worker(CREDHOOK_HANDLER_TIMEOUT="0.3"):
+        assert stand.reaches("m1", "waiting")["error"] == "TimeoutError"
+        stand.reaches("m2", "done")
+    assert "other" in stand.notes()
+
+
+def test_stock_rq_tools_see_the_queue_and_stock_rq_worker_works_on_it(stand: Stand) -> None:
+    stand.happens("m1")
+    rq = [str(Path(sys.executable).parent / "rq")]
+    url = ["--url", stand.redis_url]
+    environment = {"PYTHONPATH": str(stand.folder), **stand.environment}
+    info = subprocess.run([*rq, "info", *url, "--raw"], capture_output=True, text=True, check=True)
+    assert "queue credhook 1" in info.stdout
+    subprocess.run(
+        [*rq, "worker", *url, "--burst", "--serializer", "json", "credhook"],
+        check=True, env=environment, cwd=stand.folder, capture_output=True, timeout=60,
+    )  # fmt: skip
+    stand.reaches("m1", "done")
+    assert stand.notes() == ["first m1 1 completed"]
+
+
+def test_claims_are_nowhere_at_rest_and_in_no_log(stand: Stand) -> None:
+    canary = "Canary-7f3a"
+    stand.plugin("""
+@handlers.on("*")
+async def careless(event, context):
+    note("seen" if "Canary" in repr(event.details.credentials[0].attributes) else "unseen")
+    context.log.info("looked", details=repr(event.details), whole=repr(event))
+    raise ValueError(event.details.credentials[0].attributes)
+""")
+    stand.happens("m1", DATA, attributes={"name": canary})
+    with stand.worker(CREDHOOK_LOG_LEVEL="debug") as worker:
+        assert stand.reaches("m1", "waiting")["error"] == "ValueError"
+        assert canary not in everything(stand.redis)
+    assert stand.notes()[0] == "seen"
+    assert canary not in worker.text
+    assert "handler_failed" in worker.text
+
+
+def test_a_planted_job_is_refused(stand: Stand) -> None:
+    queue = Queue("credhook", connection=stand.redis, serializer=JSONSerializer)
+    planted = stand.folder / "planted"
+    queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
+    job = queue.enqueue("worker.jobs.process", args=("none",), job_id="callbacks")
+    stand.redis.hset(job.key, mapping={"success_callback_name": "os.getcwd", "failure_callback_name": "os.getcwd"})
+    stand.happens("m1")
+    with stand.worker() as worker:
+        stand.reaches("m1", "done")
+        assert "evil" in FailedJobRegistry("credhook", connection=stand.redis).get_job_ids()
+    assert not planted.exists()
+    assert "Traceback" not in worker.text
+
+
+def test_an_event_that_rq_has_lost_is_put_back(stand: Stand) -> None:
+    stand.happens("m1")
+    stand.redis.delete("rq:queue:credhook", "rq:job:" + job_id("m1"))
+    with stand.worker() as worker:
+        stand.reaches("m1", "done")
+        assert '"events_put_back"' in worker.text
+    assert stand.notes() == ["first m1 1 completed"]
+
+
+def test_a_retry_that_rq_has_lost_is_put_back(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def second_time(event, context):
+    note(event.attempt)
+    if event.attempt == 1:
+        raise Retry(after=2)
+""")
+    stand.happens("m1")
+    with stand.worker():
+        stand.reaches("m1", "waiting")
+        until(lambda: stand.redis.zrem("rq:scheduled:credhook", job_id("m1")), what="RQ's schedule")
+        assert stand.reaches("m1", "done")["attempts"] == "2"
+
+
+def test_a_plugin_that_does_not_import_ends_the_worker_with_its_name_and_2(stand: Stand) -> None:
+    stand.plugin("import nothing_of_that_name\n")
+    with stand.worker() as worker:
+        assert worker.process.wait(20) == 2
+    (line,) = worker.text.splitlines()
+    assert "plugin" in line
+    assert "nothing_of_that_name" in line
+
+
+def test_a_worker_waits_for_a_redis_that_is_not_there_yet(stand: Stand) -> None:
+    port = free_port()
+    with stand.worker(REDIS_URL=f"redis://127.0.0.1:{port}/0") as worker:
+        until(lambda: '"redis_unreachable"' in worker.text)
+        server = start_server(stand.folder, port)
+        try:
+            until(lambda: '"worker_started"' in worker.text)
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def test_sigterm_finishes_the_event_at_hand_and_ends_with_0(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def slow(event, context):
+    note("begun")
+    await asyncio.sleep(1)
+    note("ended")
+""")
+    stand.happens("m1")
+    with stand.worker() as worker:
+        until(stand.notes)
+        assert worker.stop() == 0
+    assert stand.notes() == ["begun", "ended"]
+    assert record(stand.redis, "m1")["state"] == "done"
+
+
+def test_the_command_line_shows_what_the_ledger_remembers(stand: Stand) -> None:
+    resource_id = stand.happens("m1")
+    with stand.worker():
+        stand.reaches("m1", "done")
+
+    def credhook(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "credhook", *arguments],
+            env=stand.environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    (line,) = credhook("events", "list", "--json").stdout.splitlines()
+    shown: dict[str, Any] = json.loads(line)
+    assert (shown["webhook_id"], shown["resource_id"], shown["state"]) == ("m1", resource_id, "done")
+    assert shown["handlers"] == {"test.first": "done"}
+    assert json.loads(credhook("events", "show", "m1").stdout) == shown
+    assert "m1" in credhook("events", "list", "--state", "done").stdout
+    assert "m1" not in credhook("events", "list", "--state", "dead").stdout
+    missing = credhook("events", "show", "m2")
+    assert missing.returncode == 1
+    assert missing.stderr == "Error: the ledger has no event m2\n"

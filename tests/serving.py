@@ -1,0 +1,129 @@
+"""Our commands as processes of their own, as an operator runs them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from signing import SECRET
+from waiting import until
+
+from sandbox.local_redis import free_port
+
+
+class Process:
+    """One of our commands, and its log."""
+
+    def __init__(self, log: Path, *command: str, environment: dict[str, str]) -> None:
+        self.log = log
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], env=kept | environment, stdout=output, stderr=output, cwd=log.parent
+            )
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: the process stalls, its connections stay."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@contextmanager
+def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[Process]:
+    process = Process(log, "-m", *command, environment=environment)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
+
+
+class Receiver(Process):
+    """`credhook receiver` on a free port."""
+
+    def __init__(self, folder: Path, redis_url: str, **settings: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/webhooks"
+        environment = {"REDIS_URL": redis_url, "PORT": str(self.port), "CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
+        super().__init__(folder / "receiver.log", "-m", "receiver", environment=environment)
+        until(self._alive, what="the receiver's /healthz")
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.text
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/healthz").is_success
+        except httpx.TransportError:
+            return False
+
+
+@contextmanager
+def receiver(folder: Path, redis_url: str, **settings: str) -> Iterator[Receiver]:
+    process = Receiver(folder, redis_url, **settings)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
+
+
+class Platform(Process):
+    """`credhook sandbox` on a free port."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        arguments = ["-m", "sandbox", "--port", str(port), *options]
+        printed = subprocess.run([sys.executable, *arguments, "--env"], capture_output=True, text=True, check=True)
+        #: What points a worker at it.
+        self.environment = dict(line.split("=", 1) for line in printed.stdout.splitlines())
+        super().__init__(folder / "sandbox.log", *arguments, environment={})
+        until(self._alive, what="the sandbox")
+
+    def make(self, event_type: str = "openid4vc.issuance.completed", **more: object) -> str:
+        """Make something happen there; the id of the issuance or presentation."""
+        answer = httpx.post(f"{self.url}/sandbox/events", json={"eventType": event_type, "count": 1, **more})
+        return str(answer.raise_for_status().json()["data"][0]["resourceId"])
+
+    def clear(self) -> None:
+        """Switch all faults off."""
+        httpx.delete(f"{self.url}/sandbox/faults").raise_for_status()
+
+    def faults(self, **switched: object) -> None:
+        httpx.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.text
+        try:
+            return httpx.get(f"{self.url}/sandbox/deliveries").is_success
+        except httpx.TransportError:
+            return False
+
+
+@contextmanager
+def platform(folder: Path, *options: str) -> Iterator[Platform]:
+    process = Platform(folder, *options)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()

@@ -1,0 +1,252 @@
+"""What an answer means. Pure: responses are made by hand."""
+
+import copy
+import json
+import pickle
+import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.api import operations
+from worker.api.answers import error_objects, read, seconds_to_wait
+from worker.api.errors import (
+    ApiError,
+    ErrorObject,
+    InvalidRequest,
+    NotAuthenticated,
+    NotThere,
+    NotUnderstood,
+    TryLater,
+)
+from worker.api.operations import Operation
+
+NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
+PRESENTATION = {"id": "p", "status": "verified"}
+
+
+def answer(status: int = 200, body: object = None, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.Response(status, content=content, headers=headers)
+
+
+def refused(status: int, body: object = b"", **headers: str) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        read(operations.GET_PRESENTATION, answer(status, body, **headers), NOW)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "body", [{"data": PRESENTATION}, PRESENTATION, {"data": PRESENTATION, "links": {"self": "/x"}, "meta": {"a": None}}]
+)
+def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
+    assert read(operations.GET_PRESENTATION, answer(200, body), NOW).id == "p"
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
+    listed = [{"id": "e", "url": "https://a.example"}, {"id": "f", "url": "https://b.example"}]
+    body = {"data": listed} if wrap else listed
+    assert [each.id for each in read(operations.LIST_ENDPOINTS, answer(200, body), NOW)] == ["e", "f"]
+
+
+def test_a_deletion_has_nothing_to_read() -> None:
+    assert read(operations.DELETE_ENDPOINT, answer(204, b""), NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        *((status, InvalidRequest) for status in (400, 402, 405, 406, 409, 410, 413, 415, 418, 422, 451, 499)),
+        *((status, NotAuthenticated) for status in (401, 403)),
+        (404, NotThere),
+        *((status, TryLater) for status in (408, 425, 429, 500, 501, 502, 503, 504, 507, 520, 599)),
+        *((status, NotUnderstood) for status in (202, 203, 205, 206, 300, 301, 302, 303, 304, 307, 308)),
+    ],
+)
+def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
+    body = {"errors": [{"detail": "d", "status": status}]}
+    caught = refused(status, body, location="https://evil.example")
+    assert type(caught) is error
+    assert caught.status == status
+    assert caught.operation == "presentations.get"
+    assert str(status) in str(caught)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b'"text"',
+        b"null",
+        b"[]",
+        b"NaN",
+        b"[" * 200_000,
+        b"1" * 10_000,
+        b'{"id": "\\ud800", "status": "verified"}',
+        {"data": None},
+        {"data": []},
+        {"data": {"id": 7, "status": "verified"}},
+        {"data": {"id": "p"}},
+        {"errors": [{"detail": "d"}]},
+        [PRESENTATION],
+        {"data": {"id": "p", "status": "verified", "credentials": {"isValid": True}}},
+        {"data": {"id": "p", "status": "verified", "credentials": [None]}},
+    ],
+    ids=lambda value: repr(value)[:50],
+)
+def test_a_success_that_does_not_match_is_not_understood(body: object) -> None:
+    caught = refused(200, body)
+    assert type(caught) is NotUnderstood
+    assert caught.status == 200
+    assert "\n" not in str(caught)
+
+
+def test_the_message_names_the_place_and_not_the_value() -> None:
+    body = {"data": {"id": "p", "status": "verified", "credentials": [{"isValid": True, "attributes": "Ada Lovelace"}]}}
+    caught = refused(200, body)
+    assert "credentials.0.attributes: dict type" in str(caught)
+    assert "Ada" not in "".join(traceback.format_exception(caught))
+    assert caught.__cause__ is None
+    assert caught.__context__ is None
+
+
+# The platform's error objects.
+
+
+@pytest.mark.parametrize("status", [404, "404"])
+def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> None:
+    body = {
+        "errors": [
+            {
+                "detail": "No such presentation",
+                "id": "8c5f",
+                "status": status,
+                "code": "NOT_FOUND",
+                "title": "Not Found",
+                "source": {"pointer": "/data/id", "parameter": "id"},
+                "meta": {"a": None},
+            },
+            {"detail": "second"},
+        ]
+    }
+    caught = refused(404, body)
+    first, second = caught.errors
+    assert (first.status, first.code, first.title, first.id) == (404, "NOT_FOUND", "Not Found", "8c5f")
+    assert first.source is not None
+    assert (first.source.pointer, first.source.parameter) == ("/data/id", "id")
+    assert first.meta == {"a": None}
+    assert second.detail == "second"
+    assert str(caught) == "presentations.get: the platform answered 404 (NOT_FOUND, error 8c5f)"
+
+
+@pytest.mark.parametrize(
+    ("body", "details"),
+    [
+        (b"", []),
+        (b"<html>Bad Gateway</html>", []),
+        (b"\xff", []),
+        (b"[" * 200_000, []),
+        (b'{"errors": null}', []),
+        (b'{"errors": "all wrong"}', []),
+        (b'{"errors": {"detail": "one"}}', ["one"]),
+        (b'{"errors": [{"detail": "one"}, "two", null, {"detail": "three"}]}', ["one", "three"]),
+        (b'{"errors": [{"detail": {"nested": 1}, "status": [4], "source": "s", "meta": 1, "code": 7}]}', [None]),
+        (b'{"error": "x", "message": "y"}', []),
+        (b"[1]", []),
+        (b'{"errors": [' + b",".join([b"{}"] * 10_000) + b"]}", [None] * 16),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_body_that_is_not_the_envelope_is_tolerated(body: bytes, details: list[str | None]) -> None:
+    assert [each.detail for each in error_objects(body)] == details
+    assert type(refused(502, body)) is TryLater
+
+
+@pytest.mark.parametrize("status", ["4O4", "", "-404", "40", "9" * 5_000, 1.5, True, None, "٤٠٤"])
+def test_a_status_that_is_none_is_left_out(status: object) -> None:
+    assert ErrorObject.model_validate({"detail": "d", "status": status}).status is None
+
+
+def test_what_the_platform_writes_does_not_get_into_the_message_unless_it_looks_like_a_code() -> None:
+    error = {"detail": "Ada is unknown", "code": "BAD\nforged line", "id": "Ada Lovelace", "title": "Ada"}
+    caught = refused(400, {"errors": [error]})
+    assert str(caught) == "presentations.get: the platform answered 400"
+    assert "Ada" not in repr(caught)
+    assert "Ada is unknown" not in repr(caught.errors)
+
+
+@pytest.mark.parametrize("error", [InvalidRequest, NotAuthenticated, NotThere, TryLater, NotUnderstood])
+def test_errors_keep_what_they_say_when_copied_and_pickled(error: type[ApiError]) -> None:
+    original = error("words", operation="users.list", status=500, errors=(ErrorObject(detail="d"),))
+    for again in (copy.copy(original), pickle.loads(pickle.dumps(original))):
+        assert type(again) is error
+        assert (str(again), again.operation, again.status, again.errors[0].detail) == ("words", "users.list", 500, "d")
+
+
+# Retry-After.
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("Sun, 01 Nov 2026 10:02:00 GMT", 120.0),
+        ("Sun, 01 Nov 2026 09:00:00 GMT", 0.0),
+        ("Sunday, 01-Nov-26 10:00:30 GMT", 30.0),
+        ("Sun, 01 Nov 2026 12:00:30 +0200", 30.0),
+        ("9" * 400, 999_999_999.0),
+        ("-5", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        (None, None),
+        ("٣", None),
+        ("Sun, 99 Nov 2026 10:02:00 GMT", None),
+        ("Sun, 01 Nov 9999999999 10:02:00 GMT", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | None) -> None:
+    assert seconds_to_wait(text, NOW) == seconds
+
+
+@given(st.text())
+def test_no_retry_after_breaks_anything(text: str) -> None:
+    seconds = seconds_to_wait(text, NOW)
+    assert seconds is None or seconds >= 0
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_platforms_wish_to_wait_is_handed_on(status: int) -> None:
+    caught = refused(status, b"", **{"retry-after": "30"})
+    assert isinstance(caught, TryLater)
+    assert caught.retry_after == 30.0
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["data", "errors", "id"]), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([200, 201, 204, 302, 400, 401, 404, 429, 500]), json_values | st.binary())
+def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> None:
+    asked: list[Operation[Any]] = [
+        operations.GET_ISSUANCE,
+        operations.LIST_USERS,
+        operations.ACCEPT_OFFER,
+        operations.CREATE_PRESET,
+    ]
+    for operation in asked:
+        with suppress(ApiError):
+            read(operation, answer(status, body), NOW)

@@ -1,0 +1,286 @@
+"""`credhook api` against a platform on a real socket, made for these tests."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from worker.api.commands import api
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+PRESET = {
+    "credentialFormat": "sd-jwt",
+    "templateName": "n",
+    "code": "c",
+    "templateDescription": "d",
+    "templateAttributes": {"a": {"type": "string"}},
+}
+TIMES = {"createdAt": "2026-11-01T10:00:00Z", "updatedAt": "2026-11-01T10:00:00Z"}
+KEPT_PRESET = (
+    PRESET | TIMES | {"id": "a:c", "author": "a", "templateType": "urn:c", "issuerConfig": {"signer": "did:web"}}
+)
+ENDPOINT = {"id": "e", "url": "https://a.example/hooks", "filterTypes": ["openid4vc.issuance.failed"]} | TIMES
+USER = {"id": "u", "username": "ada", "email": "ada@b.example", "enabled": True}
+PRESENTATION = {"id": "p", "status": "verified", "credentials": [{"isValid": True, "attributes": {"name": "Ädä"}}]}
+TEMPLATE = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "urn:t"} | TIMES
+ENTITY = {"id": "x", "name": "n", "dids": [{"did": "did:web:a", "name": "A"}]} | TIMES
+CERTIFICATE = {"id": "k", "certificateId": "l", "certificateSigningRequest": "c", "subjectKeyIdentifier": "s"} | {
+    "expiresAt": "2027-11-01",
+    **TIMES,
+}
+WALLET = {
+    "id": "0b0e6d0c-7a43-4c6c-8a39-6b8a0c6a7a11",
+    "claims": {"name": "Ada"},
+    "iat": "2026-11-01T10:00:00Z",
+    "status": "accepted",
+    "format": "vc+sd-jwt",
+    "vct": "v",
+}
+
+
+@dataclass
+class Platform:
+    """Answers every request but the token's with one status and body, and remembers what was asked."""
+
+    status: int = 200
+    body: Any = None
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        platform = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                content = self.rfile.read(int(self.headers.get("content-length", 0)))
+                if self.path == "/token":
+                    self.reply(200, {"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+                else:
+                    platform.asked.append((self.command, self.path, json.loads(content) if content else None))
+                    self.reply(platform.status, platform.body)
+
+            def reply(self, status: int, body: Any) -> None:
+                content = b"" if body is None else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  The base class's name for it.
+                """Say nothing."""
+
+        return Handler
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    platform = Platform()
+    with ThreadingHTTPServer(("127.0.0.1", 0), platform.handler()) as server:
+        platform.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield platform
+        server.shutdown()
+        thread.join()
+
+
+def run(platform: Platform, *arguments: str, stdin: str | None = None) -> Result:
+    environment = {
+        "CREDHOOK_API_URL": platform.url,
+        "CREDHOOK_TOKEN_URL": f"{platform.url}/token",
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "s3cret",
+    }
+    return CliRunner(env=environment).invoke(api, arguments, input=stdin)
+
+
+USERS = "/consumer-onboarding/api/users"
+
+#: (arguments, standard input, what the platform answers, what it was asked)
+COMMANDS: list[tuple[list[str], Any, Any, tuple[str, str, Any]]] = [
+    (["users", "list"], None, [USER], ("GET", USERS, None)),
+    (
+        ["users", "create", "-"],
+        {"email": "ada@b.example", "firstName": "Ada"},
+        {"email": "ada@b.example", "tempPassword": "Xq7"},
+        ("POST", USERS, {"email": "ada@b.example", "firstName": "Ada"}),
+    ),
+    (["users", "find", "crm/7"], None, USER, ("GET", f"{USERS}/by-external-identifier/crm%2F7", None)),
+    (
+        ["users", "external-id", "ada@b.example"],
+        None,
+        {"externalIdentifier": "crm/7"},
+        ("GET", f"{USERS}/ada%40b.example/external-identifier", None),
+    ),
+    *(
+        (
+            ["users", "link", "ada", *flag],
+            None,
+            {"username": "ada", "idpAlias": "idp", "linked": enabled},
+            ("PATCH", f"{USERS}/ada/idp-link", {"enabled": enabled}),
+        )
+        for flag, enabled in (([], True), (["--unlink"], False))
+    ),
+    (["presets", "create", "-"], PRESET, KEPT_PRESET, ("POST", "/me-creds/api/presets/credentials", PRESET)),
+    (["templates", "get", "t"], None, TEMPLATE, ("GET", "/me-creds/api/templates/credentials/t", None)),
+    (
+        ["trusted-entities", "create", "-"],
+        {"name": "n", "dids": [{"did": "did:web:a", "name": "A"}]},
+        ENTITY,
+        ("POST", "/me-creds/api/trusted-entities", {"name": "n", "dids": [{"did": "did:web:a", "name": "A"}]}),
+    ),
+    (["endpoints", "list"], None, [ENDPOINT], ("GET", "/me-creds/api/endpoints", None)),
+    (
+        ["endpoints", "create", "-"],
+        {"url": "https://a.example/hooks"},
+        ENDPOINT,
+        ("POST", "/me-creds/api/endpoints", {"url": "https://a.example/hooks"}),
+    ),
+    (["issuances", "get", "i"], None, {"id": "i", "status": "x"}, ("GET", "/me-creds/api/credentials/i", None)),
+    (["issuances", "list"], None, [{"id": "i", "status": "x"}], ("GET", "/me-creds/api/credentials", None)),
+    (["presentations", "get", "p"], None, PRESENTATION, ("GET", "/me-creds/api/presentations/p", None)),
+    (["presentations", "list"], None, [PRESENTATION], ("GET", "/me-creds/api/presentations", None)),
+    (
+        ["presentations", "list", "--id", "p"],
+        None,
+        [PRESENTATION],
+        ("GET", "/me-creds/api/presentations?filter%5Bid%5D=p", None),
+    ),
+    (
+        ["wallet", "accept", "offer"],
+        None,
+        [WALLET],
+        ("POST", "/me-wallet/api/credentials", {"credentialOffer": "offer"}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "given", "answer", "asked"), COMMANDS, ids=lambda value: str(value)[:40])
+def test_each_command_asks_for_its_operation_and_prints_the_answer_whole(
+    platform: Platform, arguments: list[str], given: Any, answer: Any, asked: tuple[str, str, Any]
+) -> None:
+    platform.body = {"data": answer}
+    result = run(platform, *arguments, stdin=json.dumps(given) if given else None)
+    assert result.exit_code == 0, result.stderr
+    assert platform.asked == [asked]
+    assert json.loads(result.stdout) == answer
+    assert result.stdout.isascii()
+    assert result.stderr == ""
+
+
+def test_a_request_is_read_from_a_file(platform: Platform, tmp_path: Path) -> None:
+    file = tmp_path / "user.json"
+    file.write_text('{"username": "ada"}')
+    platform.body = {"data": {"email": "", "tempPassword": ""}}
+    assert run(platform, "users", "create", str(file)).exit_code == 0
+    assert platform.asked == [("POST", USERS, {"username": "ada"})]
+
+
+def test_a_certificate_is_imported_with_its_parents(platform: Platform, tmp_path: Path) -> None:
+    leaf, first, second = (tmp_path / name for name in ("leaf.pem", "first.pem", "second.pem"))
+    leaf.write_text(PEM)
+    first.write_text(PEM.replace("MIIB", "AAAA"))
+    second.write_text(PEM.replace("MIIB", "BBBB"))
+    platform.body = {"data": CERTIFICATE}
+    parents = ["--parent", str(first), "--parent", str(second)]
+    result = run(platform, "certificates", "import", "csr", str(leaf), *parents)
+    assert json.loads(result.stdout) == CERTIFICATE
+    [(_, path, body)] = platform.asked
+    assert path == "/me-creds/api/certificates/csrs/csr/import"
+    assert body == {"certificate": PEM, "parentCertificates": [first.read_text(), second.read_text()]}
+
+
+def test_deleting_an_endpoint_prints_nothing(platform: Platform) -> None:
+    platform.status = 204
+    result = run(platform, "endpoints", "delete", "e")
+    assert (result.exit_code, result.output) == (0, "")
+    assert platform.asked == [("DELETE", "/me-creds/api/endpoints/e", None)]
+
+
+def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
+    platform.body = [WALLET]
+    assert run(platform, "wallet", "accept", "-", stdin="offer\n").exit_code == 0
+    assert platform.asked[0][2] == {"credentialOffer": "offer"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "message"),
+    [
+        (["users", "create", "-"], "{}", "<stdin>: should name at least one of email and username"),
+        (["users", "create", "-"], '{"email": 1}', "<stdin>: email: Input should be a valid string"),
+        (["users", "create", "-"], '{"first_name": "Ada", "email": "a"}', "<stdin>: first_name: Extra inputs"),
+        (["users", "create", "-"], "{email}", "<stdin>: is not JSON: key must be a string"),
+        (["users", "create", "-"], "", "<stdin>: is not JSON: EOF while parsing"),
+        (["presets", "create", "-"], json.dumps(PRESET | {"code": "No"}), "<stdin>: sd-jwt.code: String should match"),
+        (["endpoints", "create", "-"], '{"url": "http://a.example"}', "<stdin>: url: should be an https:// URL"),
+        (["certificates", "import", "c", "-"], "MIIB", "certificate: should be one PEM-encoded certificate"),
+        (["templates", "get", "../x"], None, "templates.get: id should be 1 to 128"),
+        (["users", "find", "a\nb"], None, "users.by_external_identifier: externalIdentifier should hold no control"),
+        (["wallet", "accept", ""], None, "wallet.accept: credential_offer: string too short"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
+    platform: Platform, arguments: list[str], given: str | None, message: str
+) -> None:
+    result = run(platform, *arguments, stdin=given)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {message}")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert platform.asked == []
+
+
+@pytest.mark.parametrize("arguments", [["users", "create", "no-such-file"], ["users", "link"], ["nonsense"]])
+def test_wrong_usage_is_exit_code_2(platform: Platform, arguments: list[str]) -> None:
+    result = run(platform, *arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (
+            404,
+            {"errors": [{"detail": "Template\x1b[2J t\nis\u202e gone", "code": "NOT_FOUND", "id": "8c5f"}]},
+            "templates.get: the platform answered 404 (NOT_FOUND, error 8c5f): Template[2J t is gone",
+        ),
+        (500, None, "templates.get: the platform answered 500"),
+        (302, None, "templates.get: the platform answered 302; redirects are refused"),
+        (200, {"data": 1}, "templates.get: the answer does not match the specification: the whole: model type"),
+    ],
+)
+def test_a_refusal_is_one_line_and_exit_code_1(platform: Platform, status: int, body: Any, message: str) -> None:
+    platform.status, platform.body = status, body
+    result = run(platform, "templates", "get", "t")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
+
+
+def test_a_platform_that_is_not_there_is_one_line_and_exit_code_1() -> None:
+    result = run(Platform(url="http://127.0.0.1:1"), "users", "list")
+    assert (result.exit_code, result.stderr) == (1, "Error: users.list: no answer: ConnectError\n")
+
+
+def test_every_command_says_what_it_does() -> None:
+    def walk(command: click.Command, path: list[str]) -> Iterator[list[str]]:
+        yield path
+        if isinstance(command, click.Group):
+            for name, inner in command.commands.items():
+                yield from walk(inner, [*path, name])
+
+    paths = list(walk(api, []))
+    assert len(paths) == 27
+    for path in paths:
+        result = CliRunner().invoke(api, [*path, "--help"])
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[2].strip().endswith((".", ",", "email", "the", "or")) or path
+        assert len(result.stdout.splitlines()) > 4
