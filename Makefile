@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q pyproject.toml
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
+LOCK := $(COMPILE) pyproject.toml
+LOCK_BUILD := $(COMPILE) --group build
 
 .PHONY: help demo up test lint types suite lock clean
 .DEFAULT_GOAL := help
@@ -39,6 +41,7 @@ suite: $(STAMP)
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
+	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
 
 clean: ## remove what make has made

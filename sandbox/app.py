@@ -40,9 +40,6 @@ from sandbox.signing import parse_key
 from sandbox.state import State
 from sandbox.tenant import Tenant, utc_now
 
-#: Bytes of a request's body; larger ones are answered with 413.
-LARGEST_BODY = 1_048_576
-
 OPERATIONS: tuple[Operation, ...] = (
     *presets.OPERATIONS,
     *templates.OPERATIONS,
@@ -97,7 +94,6 @@ def create_app(settings: Settings) -> Starlette:
         middleware=[Middleware(Guard, hosts=settings.hosts)],
         exception_handlers=HANDLERS,
         lifespan=lifespan,
-        max_body_size=LARGEST_BODY,
     )
     # A path with a slash too many is unknown, not moved.
     app.router.redirect_slashes = False

@@ -84,7 +84,7 @@ def demo(*, stay: bool) -> None:
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        with _stoppable(), staged() as stage:
+        with _stoppable(), staged(keep=("CREDHOOK_HANDLERS", "CREDHOOK_LOG_LEVEL") if stay else ()) as stage:
             _stay(stage, console) if stay else _play(stage, console)
     except (NoRedis, StageFright) as error:
         raise click.ClickException(str(error)) from error

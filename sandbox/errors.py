@@ -132,7 +132,6 @@ async def answer_http_exception(request: Request, failure: Exception) -> Respons
     details = {
         404: f"There is no {request.url.path}.",
         405: f"{request.url.path} does not answer {request.method}.",
-        413: "The body is larger than this sandbox reads.",
     }
     status = failure.status_code if failure.status_code in CODES else 400
     return response(Refusal(status, details.get(status, failure.detail), headers=failure.headers))

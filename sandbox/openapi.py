@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sandbox import tokens
+from sandbox.body import FORM
 from sandbox.errors import CODES, Errors
 from sandbox.operations import Operation
 
@@ -198,7 +199,7 @@ def _token_endpoint() -> Json:
         "operationId": "tokens.grant",
         "summary": "Exchange client credentials for an access token.",
         "parameters": _path_parameters(tokens.PATH),
-        "requestBody": {"required": True, "content": {tokens.FORM: {"schema": form}}},
+        "requestBody": {"required": True, "content": {FORM: {"schema": form}}},
         "responses": {
             "200": {
                 "description": "A token.",

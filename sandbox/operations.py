@@ -6,11 +6,12 @@ from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sandbox.body import media_type, parse_json, read
 from sandbox.errors import Refusal, Source
 from sandbox.tenant import Tenant
 
@@ -115,15 +116,10 @@ def _parse_query(request: Request, model: type[BaseModel]) -> BaseModel:
 
 
 async def _parse_body(request: Request, model: Any) -> Any:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if media_type(request) != "application/json":
         raise Refusal(415, "The body should be application/json.")
-    raw = await request.body()
-    try:
-        # Only this parser refuses NaN and infinities, which no answer could carry back.
-        body = from_json(raw, allow_inf_nan=False)
-    except ValueError as problem:
-        raise Refusal(400, f"The body is not JSON: {problem}.") from problem
+    raw = await read(request)
+    body = parse_json(raw)
     try:
         return _reader(model).validate_json(raw)
     except ValidationError as problems:

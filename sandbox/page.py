@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
-from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sandbox import certificates, deliveries, endpoints, issuances, presentations, templates, users
+from sandbox.body import read_form
 from sandbox.errors import Refusal
 from sandbox.events import EVENT_TYPES, PREFIX, EventType, concerns_issuance
 from sandbox.faults import Faults
@@ -65,7 +65,7 @@ def routes(tenant: Tenant) -> list[Route]:
         return HTMLResponse(render(tenant), headers=HEADERS)
 
     async def press(request: Request) -> Response:
-        form = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        form = dict(await read_form(request))
         try:
             happen(tenant, Happening.model_validate(form))
         except (Refusal, ValidationError) as problem:

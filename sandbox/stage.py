@@ -127,8 +127,12 @@ class Stage:
 
 
 @contextmanager
-def staged(environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
+def staged(*, keep: tuple[str, ...] = (), environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
     """Set the stage: Redis and the platform run, the rest can be started; afterwards nothing is left.
+
+    Args:
+        keep: settings of credhook that are taken over from the environment; all others are the stage's own.
+        environ: the environment.
 
     Raises:
         NoRedis: there is no Redis to be found.
@@ -146,7 +150,7 @@ def staged(environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
         stage = Stage(
             folder=folder,
             environment={
-                **{name: value for name, value in environ.items() if not name.startswith("CREDHOOK_")},
+                **{name: value for name, value in environ.items() if name in keep or not name.startswith("CREDHOOK_")},
                 # The commands of the Procfile are those of this installation.
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
                 "REDIS_URL": redis_url,

@@ -2,11 +2,11 @@
 
 import secrets
 from collections.abc import Callable
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from sandbox.body import FORM, media_type, read_form
 from sandbox.errors import Refusal
 
 PATH = "/realms/{realm}/protocol/openid-connect/token"
@@ -16,8 +16,6 @@ CLIENT_SECRET = "sandbox"  # noqa: S105  Published: it opens nothing but a sandb
 
 #: Seconds (specification, "Limits").
 LIFETIME = 300
-
-FORM = "application/x-www-form-urlencoded"
 
 
 class Tokens:
@@ -65,9 +63,9 @@ class Tokens:
         """
         if request.path_params["realm"] != REALM:
             return _refuse(404, "Realm does not exist", None)
-        if request.headers.get("content-type", "").partition(";")[0].strip() != FORM:
+        if media_type(request) != FORM:
             return _refuse(400, "invalid_request", f"The content type should be {FORM}")
-        return self._answer(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        return self._answer(await read_form(request))
 
     def _answer(self, fields: list[tuple[str, str]]) -> Response:
         form = dict(fields)

@@ -262,16 +262,22 @@ def _read(file: IO[bytes], shape: TypeAdapter[A]) -> A:
         document = from_json(file.read(), allow_inf_nan=False)
         return shape.validate_python(document, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise WrongInput(f"{file.name}: {_mistakes(error)}") from None
+        raise WrongInput(f"{_name(file)}: {_mistakes(error)}") from None
     except ValueError as error:
-        raise WrongInput(f"{file.name}: is not JSON: {error}") from None
+        raise WrongInput(f"{_name(file)}: is not JSON: {error}") from None
 
 
 def _text(file: IO[bytes]) -> str:
     try:
         return file.read().decode()
     except UnicodeDecodeError:
-        raise WrongInput(f"{file.name}: is not text") from None
+        raise WrongInput(f"{_name(file)}: is not text") from None
+
+
+def _name(file: IO[bytes]) -> str:
+    """Return the file's name as it was given. Standard input need not have one."""
+    name = getattr(file, "name", "<stdin>")
+    return "standard input" if name == "<stdin>" else str(name)
 
 
 def _mistakes(error: ValidationError) -> str:

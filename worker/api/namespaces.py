@@ -64,7 +64,7 @@ class Namespace(Generic[S]):
         self.sender = sender
 
 
-class sent(Generic[P, R]):  # noqa: N801 - It is used as a decorator, and those are written in lower case.
+class sent(Generic[P, R]):  # noqa: N801  It is used as a decorator, and those are written in lower case.
     """Make a method that describes a call into one that has it sent.
 
     Arguments that cannot be sent are an `InvalidRequest`, raised when the method is called.
@@ -102,7 +102,7 @@ class Issuances(Namespace[S]):
         self._list = operations.LIST_ISSUANCES.above(path)
 
     @sent
-    def get(self, id: str) -> Call[Issuance]:  # noqa: A002 - The platform's word.
+    def get(self, id: str) -> Call[Issuance]:  # noqa: A002  The platform's word.
         """Read one issuance."""
         return self._get(id=id)
 
@@ -121,12 +121,12 @@ class Presentations(Namespace[S]):
         self._list = operations.LIST_PRESENTATIONS.above(path)
 
     @sent
-    def get(self, id: str) -> Call[Presentation]:  # noqa: A002 - The platform's word.
+    def get(self, id: str) -> Call[Presentation]:  # noqa: A002  The platform's word.
         """Read one presentation. A verifier can be set up so that its data is readable only once."""
         return self._get(id=id)
 
     @sent
-    def list(self, id: str | None = None) -> Call[tuple[Presentation, ...]]:  # noqa: A002 - The platform's word.
+    def list(self, id: str | None = None) -> Call[tuple[Presentation, ...]]:  # noqa: A002  The platform's word.
         """Read the page of presentations that the platform gives first, or only the one with this id."""
         return self._list(query={} if id is None else {"filter[id]": id})
 
@@ -145,7 +145,7 @@ class Endpoints(Namespace[S]):
         return operations.CREATE_ENDPOINT(request)
 
     @sent
-    def delete(self, id: str) -> Call[None]:  # noqa: A002 - The platform's word.
+    def delete(self, id: str) -> Call[None]:  # noqa: A002  The platform's word.
         """Remove one."""
         return operations.DELETE_ENDPOINT(id=id)
 
@@ -163,7 +163,7 @@ class Templates(Namespace[S]):
     """Credential templates."""
 
     @sent
-    def get(self, id: str) -> Call[Template]:  # noqa: A002 - The platform's word.
+    def get(self, id: str) -> Call[Template]:  # noqa: A002  The platform's word.
         """Read one."""
         return operations.GET_TEMPLATE(id=id)
 

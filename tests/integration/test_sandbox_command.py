@@ -1,0 +1,201 @@
+"""`credhook sandbox` and `credhook trigger` as processes of their own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import Platform, platform
+
+TRIGGER = "import sys; from sandbox.command import trigger; trigger(sys.argv[1:], prog_name='credhook trigger')"
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with platform(tmp_path_factory.mktemp("sandbox")) as running:
+        yield running
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=30, check=False)
+
+
+def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run("-c", TRIGGER, *arguments)
+
+
+def test_env_prints_the_five_lines_and_ends() -> None:
+    printed = run("-m", "sandbox", "--env", "--port", "8711")
+    assert printed.returncode == 0
+    assert printed.stderr == ""
+    assert printed.stdout.splitlines() == [
+        "CREDHOOK_API_URL=http://127.0.0.1:8711",
+        "CREDHOOK_TOKEN_URL=http://127.0.0.1:8711/realms/sandbox/protocol/openid-connect/token",
+        "CREDHOOK_CLIENT_ID=sandbox",
+        "CREDHOOK_CLIENT_SECRET=sandbox",
+        "CREDHOOK_WEBHOOK_SECRETS=whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw==",
+    ]
+
+
+def test_an_unsigned_sandbox_has_no_secret_to_print() -> None:
+    assert "SECRETS" not in run("-m", "sandbox", "--env", "--unsigned").stdout
+
+
+def test_an_ed25519_key_prints_its_public_half() -> None:
+    printed = run("-m", "sandbox", "--env", "--signing-secret", "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+    assert "CREDHOOK_WEBHOOK_SECRETS=whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=" in printed.stdout
+    assert "whsk_" not in printed.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().removeprefix("CREDHOOK_API_URL=")
+        assert httpx.get(f"{url}/sandbox/deliveries").status_code == 200
+        process.send_signal(number)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert "Traceback" not in errors
+
+
+def test_a_port_in_use_is_one_line(sandbox: Platform) -> None:
+    port = sandbox.url.rpartition(":")[2]
+    refused = run("-m", "sandbox", "--port", port)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.strip().count("\n") == 0
+    assert port in refused.stderr
+    assert "in use" in refused.stderr
+
+
+def test_a_state_file_in_use_or_not_ours_is_one_line(tmp_path: Path) -> None:
+    state = tmp_path / "state.db"
+    with platform(tmp_path, "--state", str(state)):
+        refused = run("-m", "sandbox", "--port", "0", "--state", str(state))
+        assert refused.returncode == 1
+        assert "another sandbox is using it" in refused.stderr
+    other = tmp_path / "other.db"
+    other.write_text("this is no database, however long it goes on for\n" * 100)
+    for path in (other, tmp_path / "nowhere" / "state.db"):
+        refused = run("-m", "sandbox", "--port", "0", "--state", str(path))
+        assert refused.returncode == 1
+        assert refused.stderr.strip().count("\n") == 0
+        assert str(path) in refused.stderr
+
+
+def test_an_authority_that_is_none_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text("nonsense")
+    refused = run("-m", "sandbox", "--port", "0", "--ca", str(path))
+    assert refused.returncode == 1
+    assert refused.stderr.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--signing-secret", "secretword"],
+        ["--unsigned", "--signing-secret", "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="],
+        ["--duplicate", "0"],
+        ["--envelopes", "none"],
+        ["--time-scale", "-1"],
+    ],
+)
+def test_a_wrong_option_is_wrong_usage(options: list[str]) -> None:
+    refused = run("-m", "sandbox", "--port", "0", *options)
+    assert refused.returncode == 2
+    assert "secretword" not in refused.stderr
+
+
+def test_listening_to_others_is_warned_of() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", "--port", "0", "--host", socket.gethostbyname("localhost")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    quiet = _first_line(process)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", "--port", "0", "--host", "0.0.0.0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "Warning" not in quiet
+    assert "Warning: 0.0.0.0 can be reached from other machines" in _first_line(process)
+
+
+def _first_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    process.kill()
+    process.communicate()
+    return line
+
+
+def test_a_trigger_prints_what_it_made(sandbox: Platform) -> None:
+    made = trigger("issuance.completed", "--count", "3", "--url", sandbox.url)
+    assert made.returncode == 0, made.stderr
+    lines = made.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith("openid4vc.issuance.completed  iss_")
+        assert line.endswith("no endpoint is registered for it")
+
+
+def test_a_trigger_moves_an_existing_resource(sandbox: Platform) -> None:
+    id_ = sandbox.make("openid4vc.issuance.offered")
+    assert id_ in trigger("issuance.expired", "--resource", id_, "--url", sandbox.url).stdout
+    again = trigger("issuance.completed", "--resource", id_, "--url", f"{sandbox.url}/")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "cannot follow the status expired" in again.stderr
+
+
+def test_an_unknown_type_names_the_ten(sandbox: Platform) -> None:
+    refused = trigger("issuance.done", "--url", sandbox.url)
+    assert refused.returncode == 2
+    for name in ("issuance.partiallyIssued", "verification.data"):
+        assert name in refused.stderr
+
+
+def test_a_trigger_without_a_sandbox_says_how_to_start_one() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refused = trigger("issuance.failed", "--url", f"http://127.0.0.1:{unused.getsockname()[1]}")
+    assert refused.returncode == 1
+    assert "credhook sandbox" in refused.stderr
+    assert refused.stderr.strip().count("\n") == 0
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[", "ftp://127.0.0.1"])
+def test_a_url_that_is_none_is_one_line(url: str) -> None:
+    refused = trigger("issuance.failed", "--url", url)
+    assert refused.returncode == 1
+    assert refused.stderr.strip().count("\n") == 0
+
+
+def test_the_sandbox_imports_no_other_room() -> None:
+    program = (
+        "import sys, sandbox.app, sandbox.command;"
+        "print([name for name in sys.modules if name.split('.')[0] in {'receiver', 'worker', 'credhook', 'redis', 'rq'}])"
+    )
+    assert run("-c", program).stdout.strip() == "[]"
+
+
+def test_the_module_and_the_console_command_are_the_same() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
+    for arguments in (["-m", "sandbox", "--env"], ["-m", "credhook", "sandbox", "--env"]):
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert done.stdout.startswith("CREDHOOK_API_URL="), done.stderr

@@ -1,0 +1,110 @@
+"""deploy/, as far as it can be checked without a container engine."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click import Context
+
+from credhook import LazyGroup
+from receiver.settings import ReceiverSettings
+from worker.settings import EndpointSettings, WorkerSettings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+
+#: Written by the operator from the example beside it, or holding the operator's certificate.
+FILLED_IN = {"receiver.env", "worker.env", "tls"}
+
+
+def test_compose_has_every_part_and_each_names_an_image() -> None:
+    assert set(COMPOSE["services"]) == {"proxy", "receiver", "worker", "redis"}
+    for service in COMPOSE["services"].values():
+        assert re.fullmatch(r"[a-z]+(:[\w.-]+)?", service["image"])
+
+
+def test_compose_names_no_missing_file() -> None:
+    for service in COMPOSE["services"].values():
+        named = [volume.split(":")[0] for volume in service.get("volumes", ())] + [service.get("env_file", "")]
+        for name in (one for one in named if one.startswith(".") or one.endswith(".env")):
+            wanted = name + ".example" if name.endswith(".env") else name
+            assert Path(name).name in FILLED_IN - {"receiver.env", "worker.env"} or (DEPLOY / wanted).exists(), name
+    build = COMPOSE["services"]["receiver"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).exists()
+
+
+def test_every_service_that_is_waited_for_can_be_waited_for() -> None:
+    for service in COMPOSE["services"].values():
+        for name, wait in service.get("depends_on", {}).items():
+            if wait["condition"] == "service_healthy":
+                assert "healthcheck" in COMPOSE["services"][name]
+
+
+@pytest.mark.parametrize("service", ["receiver", "worker"])
+def test_compose_runs_commands_that_exist_with_room_to_drain(service: str) -> None:
+    program, command = COMPOSE["services"][service]["command"]
+    assert program == "credhook"
+    assert LazyGroup().get_command(Context(LazyGroup()), command)
+    assert int(COMPOSE["services"][service]["stop_grace_period"].removesuffix("s")) > 10
+
+
+def variables(path: Path) -> set[str]:
+    return set(re.findall(r"^([A-Z_]+)=", path.read_text(), re.MULTILINE))
+
+
+def test_the_example_environments_hold_settings_that_exist_and_no_secret_of_the_other() -> None:
+    def known(*models: Any) -> set[str]:
+        return {field.validation_alias for model in models for field in model.model_fields.values()}
+
+    assert variables(DEPLOY / "receiver.env.example") <= known(ReceiverSettings)
+    assert variables(DEPLOY / "worker.env.example") <= known(WorkerSettings, EndpointSettings)
+    required = {f.validation_alias for f in WorkerSettings.model_fields.values() if f.is_required()}
+    assert required <= variables(DEPLOY / "worker.env.example")
+
+
+def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+    assert "USER credhook" in text
+    assert text.count("--require-hashes") == 2
+    packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for path in packaged["only-include"]:
+        assert re.search(rf"^COPY .*\b{re.escape(path)}\b", text, re.MULTILINE), path
+
+
+def test_redis_keeps_everything() -> None:
+    text = (DEPLOY / "redis.conf").read_text()
+    for line in ("appendonly yes", "appendfsync always", "maxmemory-policy noeviction"):
+        assert f"\n{line}\n" in text
+
+
+@pytest.mark.parametrize("lock", sorted(DEPLOY.glob("requirements*.txt")), ids=lambda path: path.name)
+def test_locks_carry_hashes_and_no_hosts(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    pinned = re.findall(r"^[a-z0-9][\w.\[\]-]*==\S+.*$", text, re.MULTILINE)
+    assert len(pinned) > 2
+    assert all(line.endswith("\\") for line in pinned)
+
+
+def test_the_lock_holds_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE))
+    for requirement in project["project"]["dependencies"]:
+        assert re.split(r"[\[<>=]", requirement)[0] in locked, requirement
+
+
+def test_the_procfile_names_web_worker_and_release() -> None:
+    lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines())
+    assert lines == {
+        "web": "credhook receiver",
+        "worker": "credhook worker",
+        "release": "credhook endpoints apply",
+    }
