@@ -20,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from receiver import metrics
 from receiver.events import Event, Malformed
 from receiver.inbox import Inbox, Outcome, Unavailable
 from receiver.settings import ReceiverSettings
@@ -109,13 +110,6 @@ class Webhooks:
             authenticate(claim, body, self._keys, now=time.time(), tolerance=self._tolerance)
         event = Event.parse(body)
         outcome = await self._inbox.accept(claim.delivery_id, event)
-        report = log.warning if outcome in {Outcome.CONFLICT, Outcome.QUARANTINED} else log.info
-        report(
-            "event_" + outcome.value,
-            webhook_id=claim.delivery_id,
-            event_type=event.type,
-            resource_id=event.resource_id,
-        )
         return outcome, claim.delivery_id
 
     def _check_path_secret(self, scope: Scope) -> None:
@@ -151,12 +145,8 @@ class Readiness:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 200 or 503, without a reason: the port is public."""
-        try:
-            await self._inbox.ping()
-        except Unavailable:
-            response = PlainTextResponse("not ready\n", 503)
-        else:
-            response = PlainTextResponse("ready\n")
+        ready = all(check.passed for check in await self._inbox.examine())
+        response = PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
         await response(scope, receive, send)
 
 
@@ -181,6 +171,7 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 def _refuse(refusal: Exception) -> Response:
     status, code, title = _ANSWERS[type(refusal)]
     headers = {"retry-after": str(RETRY_AFTER)} if isinstance(refusal, Unavailable) else None
+    metrics.REFUSALS.labels(status).inc()
     log.warning("delivery_refused", status=status, reason=str(refusal))
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 

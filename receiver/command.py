@@ -1,70 +1,131 @@
-"""`credhook receiver`: one process that serves the application until it is told to stop."""
+"""`credhook receiver`: serve the application until told to stop, in one process or in several."""
 
 import asyncio
+import os
 import signal
+import socket
 import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
 
 import click
 import structlog
 import uvicorn
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from receiver.app import create_app
-from receiver.inbox import Inbox, Unavailable
-from receiver.ledger import open_redis
+from receiver.inbox import Inbox
+from receiver.ledger.admin import admin_server, create_admin, ledger_gauges
+from receiver.ledger.connection import open_redis
+from receiver.ledger.health import examine
 from receiver.settings import ReceiverSettings
+from receiver.workers import Children, bind
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Seconds between two looks at a Redis that was not there at start, doubling up to the second figure.
+#: Seconds between two looks at Redis: the first while something is wrong, doubling up to the second.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+
+#: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
+_GRACE: Final = 8
 
 
 @click.command()
-def receiver() -> None:
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
+)
+@click.option("--fd", type=int, hidden=True, help="Accept from this socket, which a parent has bound.")
+def receiver(*, workers: int, fd: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
 
-    Everything is set by environment variables; the table in README.md lists them.
+    Everything else is set by environment variables; the table in README.md lists them.
     """
     settings = ReceiverSettings()
-    inbox = Inbox(open_redis(settings.redis_url.get_secret_value()), queue=settings.queue, retention=settings.retention)
+    if fd is not None:
+        sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None))
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: whoever reaches the port is believed")
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; set HOST and PORT"
+        ) from error
+    log.info("receiver_started", host=settings.host, port=listener.getsockname()[1], workers=workers)
+    code = _supervise(settings, listener, workers) if workers > 1 else _serve(settings, listener, settings.admin)
+    log.info("receiver_stopped", code=code)
+    sys.exit(code)
+
+
+def _serve(settings: ReceiverSettings, listener: socket.socket, admin: str | None) -> int:
+    """Serve in this process; the exit code."""
+    redis = open_redis(settings.redis_url.get_secret_value())
+    strict = settings.durability == "strict"
+    inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
     config = uvicorn.Config(
         create_app(settings, inbox),
-        host=settings.host,
-        port=settings.port,
         ssl_certfile=settings.tls_certfile,
         ssl_keyfile=settings.tls_keyfile,
         access_log=False,  # It writes paths, and a path may be the secret.
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
         server_header=False,
-        timeout_graceful_shutdown=8,
+        timeout_graceful_shutdown=_GRACE,
     )
     # Once drained, uvicorn raises the signal that stopped it again; a stop that was asked for is a success.
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: None)
+
+    async def serve() -> int:
+        # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
+        beside = [asyncio.create_task(_watch(inbox))]
+        if admin:
+            app = create_admin(redis, inbox.examine, queue=settings.queue, registry=REGISTRY)
+            beside.append(asyncio.create_task(admin_server(app, admin).serve()))
+        server = uvicorn.Server(config)
+        await server.serve(sockets=[listener])
+        for task in beside:
+            task.cancel()
+        return 0 if server.started else 1
+
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        sys.exit(runner.run(_serve(uvicorn.Server(config), inbox)))
+        return runner.run(serve())
 
 
-async def _serve(server: uvicorn.Server, inbox: Inbox) -> int:
-    """Serve at once, whether Redis is there or not: until it is, deliveries are answered with 503."""
-    watch = asyncio.create_task(_report_redis(inbox))
-    await server.serve()
-    watch.cancel()
-    return 0 if server.started else 1
+def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int) -> int:
+    """Serve in several processes; their counters come together in the parent's admin listener."""
+    with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
+        if settings.admin:
+            threading.Thread(target=_administrate, args=(settings, settings.admin, folder), daemon=True).start()
+        return Children(listener, workers, environment).run()
 
 
-async def _report_redis(inbox: Inbox) -> None:
-    wait = _FIRST_WAIT
+def _administrate(settings: ReceiverSettings, address: str, folder: str) -> None:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(Path(folder)))  # type: ignore[no-untyped-call]  # It ships no types here.
+    for gauge in ledger_gauges():
+        registry.register(gauge)
+    redis = open_redis(settings.redis_url.get_secret_value())
+    strict = settings.durability == "strict"
+    app = create_admin(redis, lambda: examine(redis, strict=strict), queue=settings.queue, registry=registry)
+    asyncio.run(admin_server(app, address).serve())
+
+
+async def _watch(inbox: Inbox) -> None:
+    """Name each thing about Redis that would lose events, whenever that changes; ask a silent Redis more often."""
+    wait, known = _FIRST_WAIT, None
     while True:
-        try:
-            await inbox.ping()
-        except Unavailable as reason:
-            log.error("redis_unreachable", error=str(reason), retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
-        else:
-            log.info("redis_reachable")
-            return
+        checks = await inbox.examine()
+        failed = [check for check in checks if not check.passed]
+        for check in failed:
+            if check not in (known or ()):
+                log.error("redis_unsafe", check=check.name, hint=check.remedy)
+        if not failed and failed != known:
+            log.info("redis_safe", checks=[check.name for check in checks])
+        known = failed
         await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _LONGEST_WAIT) if failed else _LONGEST_WAIT

@@ -10,13 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from hashlib import sha1
 from typing import Final
 
+import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
-from receiver import ledger
+from receiver import ledger, metrics
 from receiver.events import Event
+from receiver.ledger.connection import REDIS_TIMEOUT
+from receiver.ledger.health import Check, Facts, ask, examine
+
+log = structlog.get_logger("credhook.receiver")
 
 #: The most events that one script writes: it blocks Redis for about 5 ms then, and its arguments stay below Lua's
 #: limit.
@@ -61,6 +67,10 @@ if #jobs > 0 then
 end
 return outcomes
 """
+_ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
+
+#: Seconds after which Redis is asked again whether it fsyncs: somebody may have changed that while it ran.
+_FACTS_LAST: Final = 10.0
 
 
 class Unavailable(Exception):
@@ -89,12 +99,17 @@ class _Waiting:
 class Inbox:
     """Where authenticated events are written down before they are acknowledged."""
 
-    def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
-        """Write to `redis`; remember settled and quarantined events for `retention` seconds."""
+    def __init__(self, redis: Redis, *, queue: str, retention: int, strict: bool = False) -> None:
+        """Write to `redis`; remember settled and quarantined events for `retention` seconds.
+
+        With `strict`, an event counts as written only once it has been fsynced.
+        """
         self._redis = redis
-        self._script = redis.register_script(ACCEPT)
         self._queue = queue
         self._retention = retention
+        self._strict = strict
+        self._facts: Facts | None = None
+        self._facts_until = 0.0
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -110,16 +125,9 @@ class Inbox:
             self._writer = asyncio.create_task(self._write_groups())
         return await outcome
 
-    async def ping(self) -> None:
-        """Ask Redis for a sign of life.
-
-        Raises:
-            Unavailable: there was none.
-        """
-        try:
-            await self._redis.ping()
-        except (RedisError, OSError) as error:
-            raise Unavailable(type(error).__name__) from error
+    async def examine(self) -> tuple[Check, ...]:
+        """Whether events would be kept just now, one check at a time."""
+        return await examine(self._redis, strict=self._strict)
 
     async def aclose(self) -> None:
         """Finish what is waiting, then let go of the connections."""
@@ -130,33 +138,91 @@ class Inbox:
     async def _write_groups(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+            metrics.GROUP_SIZE.observe(len(group))
             try:
-                outcomes = await self._write(group)
-            except (RedisError, OSError) as error:
+                with metrics.STORE_SECONDS.time():
+                    outcomes = await self._write(group)
+            except (RedisError, OSError, Unavailable) as error:
                 # One answer for all who wait: each further group would only meet the same silence, seconds later.
                 group, self._waiting = group + self._waiting, []
                 _refuse(group, error)
+                # Whatever answers next may be another server, after a restart or a failover.
+                self._facts = None
+                await self._redis.connection_pool.disconnect()
             else:
                 for waiting, outcome in zip(group, outcomes, strict=True):
-                    if not waiting.outcome.cancelled():  # The client went away; the event stays.
+                    if not waiting.outcome.done():  # Its request may have been cancelled; the event stays.
                         waiting.outcome.set_result(outcome)
+                _report(group, outcomes)
 
     async def _write(self, group: Sequence[_Waiting]) -> list[Outcome]:
-        arguments: list[str | int | bytes] = [int(time.time() * 1000), self._retention, self._queue]
+        """Run the script for a group, and in `strict` see that it has reached the disk."""
+        must_wait = self._strict and await self._replies_too_early()
+        arguments = self._arguments(group)
+        try:
+            replies = await self._send(arguments, must_wait=must_wait)
+        except NoScriptError:  # The server is a new one, and has done nothing yet.
+            await self._redis.script_load(ACCEPT)
+            replies = await self._send(arguments, must_wait=must_wait)
+        return [Outcome(reply.decode()) for reply in replies]
+
+    async def _send(self, arguments: Sequence[str | int | bytes], *, must_wait: bool) -> list[bytes]:
+        """One round trip on one connection: the script, and where it must be waited for, its fsync."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.evalsha(_ACCEPT_SHA, 0, *arguments)
+        if must_wait:
+            pipeline.execute_command("WAITAOF", 1, 0, int(REDIS_TIMEOUT * 900))
+        replies = await pipeline.execute()
+        if must_wait and replies[1][0] < 1:
+            raise Unavailable("Redis has not fsynced in time")
+        outcomes: list[bytes] = replies[0]
+        return outcomes
+
+    async def _replies_too_early(self) -> bool:
+        """Whether this Redis replies before it has fsynced, so that `WAITAOF` must follow.
+
+        Raises:
+            Unavailable: it does, and could not tell.
+        """
+        if self._facts is None or time.monotonic() > self._facts_until:
+            self._facts = await ask(self._redis)
+            self._facts_until = time.monotonic() + _FACTS_LAST
+        if self._facts.fsyncs_each_write:
+            return False
+        if not self._facts.can_wait:
+            raise Unavailable("Redis does not fsync each write, as CREDHOOK_DURABILITY=strict demands")
+        return True
+
+    def _arguments(self, group: Sequence[_Waiting]) -> list[str | int | bytes]:
         fields = ledger.job_fields(self._queue, datetime.now(UTC))
-        arguments.append(len(fields))
+        arguments: list[str | int | bytes] = [int(time.time() * 1000), self._retention, self._queue, len(fields)]
         for name, value in fields.items():
             arguments += name, value
         for waiting in group:
             event_id, event = waiting.delivery_id, waiting.event
             job = (ledger.job_id(event_id), ledger.job_data(event_id)) if event.known else ("", b"")
             arguments += event_id, event.type, event.resource_id, *job
-        return [Outcome(reply.decode()) for reply in await self._script(args=arguments)]
+        return arguments
 
 
 def _refuse(group: Sequence[_Waiting], error: Exception) -> None:
     for waiting in group:
-        if not waiting.outcome.cancelled():
-            refusal = Unavailable(type(error).__name__)
-            refusal.__cause__ = error
+        if not waiting.outcome.done():
+            refusal = error if isinstance(error, Unavailable) else Unavailable(type(error).__name__)
             waiting.outcome.set_exception(refusal)
+
+
+def _report(group: Sequence[_Waiting], outcomes: Sequence[Outcome]) -> None:
+    """Log a group: one line for all that went as expected, since a line each would cost more than the events do."""
+    expected: dict[Outcome, list[dict[str, str]]] = {}
+    for waiting, outcome in zip(group, outcomes, strict=True):
+        event = waiting.event
+        ids = {"webhook_id": waiting.delivery_id, "event_type": event.type, "resource_id": event.resource_id}
+        if outcome in {Outcome.ACCEPTED, Outcome.DUPLICATE}:
+            expected.setdefault(outcome, []).append(ids)
+        else:
+            log.warning("event_" + outcome.value, **ids)
+            metrics.DELIVERIES.labels(outcome.value).inc()
+    for outcome, events in expected.items():
+        log.info("events_" + outcome.value, events=events)
+        metrics.DELIVERIES.labels(outcome.value).inc(len(events))

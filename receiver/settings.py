@@ -1,7 +1,7 @@
 """What the receiver is told by its environment, read once into a frozen object."""
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -68,6 +68,19 @@ class ReceiverSettings(BaseSettings):
         le=16_777_216,
         validation_alias="CREDHOOK_MAX_BODY",
         description="Bytes that a delivery's body may have.",
+    )
+    durability: Literal["strict", "standard"] = Field(
+        "strict",
+        validation_alias="CREDHOOK_DURABILITY",
+        description="`strict` answers 202 once the event has been fsynced (`appendfsync always`, or `WAITAOF` from "
+        "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
+        "second of events when power fails.",
+    )
+    admin: str | None = Field(
+        None,
+        pattern=r"^.+:\d{1,5}$",
+        validation_alias="CREDHOOK_ADMIN",
+        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
     queue: str = Field(
         "credhook",

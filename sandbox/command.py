@@ -5,22 +5,21 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import click
 import httpx
-from annotated_types import Ge, Le
-from pydantic.fields import FieldInfo
 
 from sandbox import tokens
-from sandbox.events import EVENT_TYPES, PREFIX, EventType, named
+from sandbox.events import EventType
 from sandbox.faults import Faults
 from sandbox.guard import is_loopback
+from sandbox.options import EventName, SigningKey, fault_options
 from sandbox.settings import SANDBOX_SECRET, TIME_SCALE, Settings
-from sandbox.signing import BadKeyError, parse_key
+from sandbox.signing import parse_key
 from sandbox.state import StateError
 
 #: Connections that wait to be accepted, so that a burst of a whole fleet finds room.
@@ -28,56 +27,6 @@ BACKLOG = 2048
 
 #: Seconds that requests under way get when the sandbox is told to end.
 GRACE = 1
-
-
-class SigningKey(click.ParamType[str]):
-    """A `whsec_…` or `whsk_…` key."""
-
-    name = "key"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Check that it signs."""
-        try:
-            parse_key(value)
-        except BadKeyError as problem:
-            self.fail(f"{problem}.", param, ctx)
-        return str(value)
-
-
-class EventName(click.ParamType[EventType]):
-    """One of the ten event types, in full or without `openid4vc.`."""
-
-    name = "type"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> EventType:
-        """Return the full name."""
-        known = ", ".join(event_type.removeprefix(PREFIX) for event_type in EVENT_TYPES)
-        return named(value) or self.fail(f"{value!r} is none of the event types: {known}.", param, ctx)
-
-
-def fault_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each fault, so that flags and `/sandbox/faults` cannot differ."""
-    for name, field in reversed(Faults.model_fields.items()):
-        command = click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            default=field.default,
-            help=field.description,
-            **_option_form(field),
-        )(command)
-    return command
-
-
-def _option_form(field: FieldInfo) -> dict[str, Any]:
-    if field.annotation is bool:
-        return {"is_flag": True}
-    if get_origin(field.annotation) is Literal:
-        return {"type": click.Choice(get_args(field.annotation))}
-    bounds: dict[str, Any] = {}
-    for bound in field.metadata:
-        bounds |= {"min": bound.ge} if isinstance(bound, Ge) else {}
-        bounds |= {"max": bound.le} if isinstance(bound, Le) else {}
-    return {"type": click.IntRange(**bounds)}
 
 
 @click.command()

@@ -6,20 +6,18 @@ import secrets
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 import httpx
-from pydantic_core import from_json
 
 from sandbox import deliveries, endpoints
 from sandbox.deliveries import PATIENCE, Attempt, Delivery, Outcome, wait_after
 from sandbox.events import EventType, notice
 from sandbox.faults import FaultSwitch
 from sandbox.forgeries import Forgery, forgeries
+from sandbox.posting import TIMEOUT, Answer, send
 from sandbox.signing import Key, headers
 from sandbox.state import State
 
@@ -28,34 +26,11 @@ logger = logging.getLogger(__name__)
 #: Attempts in flight at a time. Each has a client of its own, because httpx's pool grows slow when shared.
 SLOTS = 16
 
-#: Seconds that an endpoint has to answer, as common senders give it. Not scaled: it is the receiver's time.
-TIMEOUT = 15
-
-#: Bytes of an answer that are read in search of `data.status`.
-ANSWER_BYTES = 65_536
-
-#: Characters of `data.status` that are logged; receivers say a word.
-SAID_LENGTH = 100
-
 #: Seconds after which deliveries that are held back for reordering go out, however few they are.
 REORDER_PATIENCE = 1.0
 
 #: The receiver asks for no more (Standard Webhooks, "410 Gone").
 GONE = 410
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of sending: a status, or an error."""
-
-    status: int | None = None
-    error: str | None = None
-    said: str | None = None
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether the receiver has taken the delivery (specification, "Delivery rules", 4)."""
-        return self.status is not None and 200 <= self.status < 300  # noqa: PLR2004  2xx.
 
 
 class Courier:
@@ -285,32 +260,3 @@ class Courier:
         self._logged += 1
         if self._logged % 1000 == 0:
             log.trim(deliveries.LOG_LENGTH)
-
-
-async def send(client: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
-    """Post a body; whatever goes wrong becomes an answer with an error."""
-    sent = [("content-type", "application/json"), ("user-agent", "credhook-sandbox"), *headers]
-    try:
-        async with asyncio.timeout(TIMEOUT), client.stream("POST", url, content=body, headers=sent) as answer:
-            return Answer(status=answer.status_code, said=said(await _beginning(answer)))
-    except TimeoutError:
-        return Answer(error=f"no answer within {TIMEOUT} s")
-    except Exception as problem:  # noqa: BLE001  A URL that cannot be reached, in any way, is a failed attempt.
-        return Answer(error=f"{type(problem).__name__}: {problem}")
-
-
-async def _beginning(answer: httpx.Response) -> bytes:
-    read = b""
-    async for part in answer.aiter_bytes():
-        read += part
-        if len(read) > ANSWER_BYTES:
-            break
-    return read
-
-
-def said(body: bytes) -> str | None:
-    """Return `data.status` of a receiver's answer, where there is one."""
-    with suppress(ValueError, KeyError, TypeError):
-        status = from_json(body)["data"]["status"]
-        return status[:SAID_LENGTH] if isinstance(status, str) else None
-    return None

@@ -1,5 +1,6 @@
 """`credhook worker` and `credhook handlers`."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,7 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from receiver.events import EVENT_TYPES
-from receiver.ledger import open_redis_sync
+from receiver.ledger.admin import admin_server, create_admin
+from receiver.ledger.connection import open_redis, open_redis_sync
+from receiver.ledger.health import examine
 from worker.handlers import load
 from worker.reconcile import Reconciler
 from worker.rq_worker import EventWorker, Scheduler
@@ -44,6 +47,8 @@ def worker(*, burst: bool) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Until RQ has its own: waiting for Redis can be long.
     _wait_for(redis)
     log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    if settings.admin:
+        threading.Thread(target=_administrate, args=(settings, settings.admin), daemon=True, name="admin").start()
     interval = settings.lease / 3
     _every(1.0, Scheduler(settings.queue, connection=redis).tick, "scheduler")
     _every(interval, Reconciler(redis, queue=settings.queue, name=name, interval=interval).run, "reconciler")
@@ -86,6 +91,17 @@ def _wait_for(redis: Redis) -> None:
             return
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _administrate(settings: WorkerSettings, address: str) -> None:
+    """Answer on the admin listener, from a thread with a loop of its own: jobs may keep the main one busy."""
+
+    async def serve() -> None:
+        client = open_redis(settings.redis_url.get_secret_value())
+        app = create_admin(client, lambda: examine(client, strict=False), queue=settings.queue)
+        await admin_server(app, address).serve()
+
+    asyncio.run(serve())
 
 
 def _every(seconds: float, chore: Callable[[], object], name: str) -> None:

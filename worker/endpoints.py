@@ -60,7 +60,7 @@ class Plan:
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Plan:
     """What must be done so that exactly one endpoint at `url` receives the wanted types. Pure."""
     ours = [endpoint for endpoint in registered if endpoint.url == url]
-    right = [endpoint for endpoint in ours if _types(endpoint) == wanted]
+    right = [endpoint for endpoint in ours if _types(endpoint) == (wanted or frozenset(EVENT_TYPES))]
     keep = right[0] if right else None
     return Plan(url, wanted, keep is None, tuple(one for one in ours if one is not keep), keep)
 
@@ -80,8 +80,12 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
 
 
 def _types(endpoint: Endpoint) -> frozenset[str]:
-    """What an endpoint receives. Omitted types mean all events (specification); an empty list is taken likewise."""
-    return frozenset(endpoint.filter_types or ALL)
+    """What an endpoint receives: all, where it has no filter types, which a platform may also show as all ten."""
+    return frozenset(endpoint.filter_types or EVENT_TYPES)
+
+
+def _described(types: frozenset[str], separator: str = ", ") -> str:
+    return separator.join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
 
 
 def _in_order(types: Iterable[str]) -> tuple[str, ...]:
@@ -99,7 +103,7 @@ def list_endpoints() -> None:
     registered = _call(_registered)
     table = Table("id", "url", "event types", "created")
     for one in registered:
-        types = "\n".join(_in_order(_types(one))) or "all"
+        types = _described(_types(one), "\n")
         table.add_row(one.id, shown(one.url), types, str(one.created_at or ""))
     Console(width=None if sys.stdout.isatty() else 160).print(table if registered else "no endpoints are registered")
 
@@ -167,13 +171,13 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 
 def _print(steps: Plan) -> None:
     """Say what is to be done, a line each, in the order in which it is done."""
-    click.echo(f"{shown(steps.url)}: {', '.join(_in_order(steps.wanted)) or 'all events'}")
+    click.echo(f"{shown(steps.url)}: {_described(steps.wanted)}")
     if steps.keep is not None:
         click.echo(f"  keep    {steps.keep.id}")
     if steps.create:
         click.echo("  create  a new endpoint with these types")
     for endpoint in steps.delete:
-        click.echo(f"  delete  {endpoint.id} ({', '.join(_in_order(_types(endpoint))) or 'all events'})")
+        click.echo(f"  delete  {endpoint.id} ({_described(_types(endpoint))})")
     if steps.overlaps:
         click.echo("  note    while both exist, the platform may deliver one event twice, under two webhook-ids")
     if steps.empty:

@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 from rich.console import Console
 from rich.table import Table
 
-from receiver.ledger import EVENT, HANDLER, LEASES, State, open_redis_sync
+from receiver.ledger import EVENT, HANDLER, LEASES, State
+from receiver.ledger.connection import open_redis_sync
 from worker.settings import LedgerSettings
 
 #: Records fetched in one round trip.

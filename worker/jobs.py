@@ -15,7 +15,7 @@ import rq
 import structlog
 
 from credhook import configure_logs
-from receiver.ledger import open_redis
+from receiver.ledger.connection import open_redis
 from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.models import Issuance, Presentation

@@ -146,3 +146,9 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         validation_alias="CREDHOOK_LEASE",
         description="Seconds without a sign of life after which a worker's events are put back.",
     )
+    admin: str | None = Field(
+        None,
+        pattern=r"^.+:\d{1,5}$",
+        validation_alias="CREDHOOK_ADMIN",
+        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
+    )

@@ -5,23 +5,35 @@ request's fields may hold (refused here before anything is sent, and refused by 
 same), `REFUSED` is what the platform answers when it does not.
 """
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
-from uuid import uuid4
+from urllib.parse import parse_qs
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 
+from worker.api import operations
 from worker.api.auth import ClientCredentials
-from worker.api.client import SyncApi
+from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from worker.api.models import (
+    CertificateRequest,
+    EndpointRequest,
+    IdentityLinkRequest,
+    OfferRequest,
     PresetRequest,
+    TrustedEntityRequest,
     UserRequest,
 )
+from worker.api.operations import Call, Operation
 
 TYPES = (
     "openid4vc.issuance.offered",
@@ -77,7 +89,7 @@ class Recording(httpx.HTTPTransport):
     """The network, remembering the last exchange with the API and with the token endpoint."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(verify=shared_ssl_context())
         self.exchanges: list[tuple[httpx.Request, httpx.Response]] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -94,6 +106,7 @@ class Bench:
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
         self.wire = Recording()
+        self.aside = httpx.Client(base_url=f"{platform.url}/sandbox", verify=shared_ssl_context())
         self.now = 1_000.0
         self.auth = ClientCredentials(
             platform.environment["CREDHOOK_TOKEN_URL"], "sandbox", "sandbox", clock=lambda: self.now
@@ -117,10 +130,12 @@ class Bench:
 
     def sandbox(self, method: str, path: str, **options: Any) -> Any:
         """Ask what is the sandbox's own and not the platform's."""
-        return httpx.request(method, f"{self.platform.url}/sandbox{path}", **options).raise_for_status().json()["data"]
+        return self.aside.request(method, path, **options).raise_for_status().json()["data"]
 
     def make(self, event_type: str, **more: object) -> str:
-        return self.platform.make(event_type, **more)
+        """Make something happen; the id of the issuance or presentation."""
+        [happened] = self.sandbox("POST", "/events", json={"eventType": event_type, **more})
+        return str(happened["resourceId"])
 
     def chain(self) -> tuple[str, str, list[str]]:
         """A signing request's id, its certificate, and the parents: intermediate, root."""
@@ -143,6 +158,7 @@ def bench(sandbox: Platform) -> Iterator[Bench]:
     for endpoint in bench.api.endpoints.list():
         bench.api.endpoints.delete(endpoint.id)
     bench.api.close()
+    bench.aside.close()
 
 
 def unique(document: dict[str, Any]) -> dict[str, Any]:
@@ -171,35 +187,1022 @@ def is_timestamp(text: object) -> bool:
     return isinstance(text, str) and "T" in text and datetime.fromisoformat(text).tzinfo is not None
 
 
-# What the platform does.
+# What the platform does: (section, sentence, check).
+
+Check = Callable[[Bench], None]
+DONE: list[tuple[str, str, Check]] = []
 
 
-def creates_an_sd_jwt_preset(bench: Bench) -> None:
+def row(section: str) -> Callable[[Check], Check]:
+    """Enter a check into the table; its name is the row's sentence."""
+
+    def enter(check: Check) -> Check:
+        DONE.append((section, check.__name__.replace("_", " "), check))
+        return check
+
+    return enter
+
+
+@row("Response envelope")
+def every_success_has_data_and_otherwise_only_links_and_meta(bench: Bench) -> None:
+    api, name = bench.api, uuid4().hex
+    csr, certificate, _ = bench.chain()
+    api.users.create(user(username=name, externalIdentifier=f"x-{name}"))
+    for enveloped in (
+        lambda: api.presets.create(preset(unique(SD_JWT))),
+        lambda: api.presets.create(preset(unique(MDOC))),
+        lambda: api.templates.get("sandbox:membership"),
+        lambda: api.certificates.import_(csr, CertificateRequest(certificate=certificate)),
+        lambda: api.trusted_entities.create(TrustedEntityRequest.model_validate(ENTITY)),
+        lambda: api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT))),
+        lambda: api.users.create(user(username=uuid4().hex)),
+        api.users.list,
+        lambda: api.users.by_external_identifier(f"x-{name}"),
+        lambda: api.users.external_identifier(name),
+        lambda: api.users.link_identity(name, enabled=True),
+    ):
+        enveloped()
+        assert "data" in bench.body
+        assert set(bench.body) <= {"data", "links", "meta"}
+        assert bench.answer.headers["content-type"].startswith("application/json")
+
+
+@row("Response envelope")
+def a_wallet_credential_comes_in_a_bare_array(bench: Bench) -> None:
+    bench.api.wallet.accept(bench.offer())
+    assert isinstance(bench.body, list)
+
+
+@row("Response envelope")
+def a_client_reads_every_answer_with_and_without_its_envelope(bench: Bench) -> None:
+    created = bench.api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT)))
+    bench.platform.faults(envelopes="swapped")
+    assert created in bench.api.endpoints.list()
+    assert isinstance(bench.body, dict)
+    assert bench.api.templates.get("sandbox:membership").id == "sandbox:membership"
+    assert "data" not in bench.body
+    assert bench.api.wallet.accept(bench.offer())
+    assert isinstance(bench.body, dict)
+
+
+@row("Credential preset, format sd-jwt")
+def a_preset_is_answered_with_what_was_asked_and_what_the_platform_adds(bench: Bench) -> None:
     wanted = unique(SD_JWT)
     created = bench.api.presets.create(preset(wanted))
     assert bench.answer.status_code == 200
-    assert bench.request.headers["content-type"] == "application/json"
-    shown = bench.body["data"]
-    assert {name: shown[name] for name in wanted} == wanted
-    assert created.id == f"{created.author}:{wanted['code']}"
-    assert urlsplit(created.template_type).scheme
-    assert created.code in created.template_type
+    assert created.template_type.startswith(("https:", "http:", "urn:"))
     assert created.author in created.template_type
-    assert is_timestamp(shown["createdAt"])
-    assert is_timestamp(shown["updatedAt"])
+    assert wanted["code"] in created.template_type
+    added = the_platform_adds_to(wanted, bench)
+    assert set(added) == {"id", "author", "templateType", "createdAt", "updatedAt"}
 
 
-def creates_an_mdoc_preset(bench: Bench) -> None:
+@row("Credential preset, format sd-jwt")
+def a_preset_has_an_issuer_even_if_none_was_asked_for_and_no_validity_then(bench: Bench) -> None:
+    wanted = {name: value for name, value in unique(SD_JWT).items() if name not in {"issuerConfig", "validUntil"}}
+    bench.api.presets.create(preset(wanted))
+    assert bench.body["data"]["issuerConfig"]["signer"] in {"did:web", "certificate"}
+    assert "validUntil" not in bench.body["data"]
+
+
+@row("Credential preset, format mdoc")
+def an_mdoc_preset_is_answered_with_its_type_as_template_type(bench: Bench) -> None:
     wanted = unique(MDOC)
     created = bench.api.presets.create(preset(wanted))
     assert bench.answer.status_code == 200
-    shown = bench.body["data"]
-    assert (
-        {name: shown[name] for name in wanted if name != "type"} == {**wanted, "type": 0} | {"type": 0} and False
-    ) or {name: shown[name] for name in wanted if name != "type"} == {
-        name: value for name, value in wanted.items() if name != "type"
-    }
-    assert created.template_type == wanted["type"]
-    assert created.id == f"{created.author}:{wanted['code']}"
+    assert created.template_type == wanted.pop("type")
+    added = the_platform_adds_to(wanted, bench)
+    assert set(added) == {"id", "author", "templateType", "createdAt", "updatedAt"}
+
+
+@row("Credential preset, format mdoc")
+def an_mdoc_presets_issuer_may_be_null_but_is_there(bench: Bench) -> None:
+    wanted = {name: value for name, value in unique(MDOC).items() if name != "issuerConfig"}
+    bench.api.presets.create(preset(wanted))
+    assert bench.body["data"]["issuerConfig"] is None
+
+
+def the_platform_adds_to(wanted: dict[str, Any], bench: Bench) -> dict[str, Any]:
+    """What a preset says beyond its request, once what both say has been compared."""
+    shown: dict[str, Any] = bench.body["data"]
+    assert {name: shown[name] for name in wanted} == wanted
+    assert shown["id"] == f"{shown['author']}:{wanted['code']}"
     assert is_timestamp(shown["createdAt"])
     assert is_timestamp(shown["updatedAt"])
+    return {name: value for name, value in shown.items() if name not in wanted}
+
+
+TEMPLATE_FIELDS = {
+    *("name", "description", "attributes", "createdAt", "updatedAt", "archivedAt", "format", "id", "type"),
+}
+
+
+@row("Credential template")
+def an_sd_jwt_template_shows_its_preset(bench: Bench) -> None:
+    wanted = unique(SD_JWT)
+    created = bench.api.presets.create(preset(wanted))
+    template = bench.api.templates.get(created.id)
+    assert bench.answer.status_code == 200
+    assert set(bench.body["data"]) == TEMPLATE_FIELDS
+    assert bench.body["data"]["attributes"] == wanted["templateAttributes"]
+    assert (template.id, template.name, template.description) == (
+        created.id,
+        wanted["templateName"],
+        wanted["templateDescription"],
+    )
+    assert template.format == "sd-jwt-vc"
+    assert template.type == created.template_type
+
+
+@row("Credential template")
+def a_template_of_the_second_variant_is_read_as_well(bench: Bench) -> None:
+    created = bench.api.presets.create(preset(unique(MDOC)))
+    template = bench.api.templates.get(created.id)
+    assert template.id == created.id
+    assert template.attributes
+
+
+@row("States and transitions")
+def a_template_is_not_archived_until_it_is(bench: Bench) -> None:
+    id_ = bench.api.presets.create(preset(unique(SD_JWT))).id
+    assert not bench.api.templates.get(id_).archived
+    assert bench.body["data"]["archivedAt"] is None
+    bench.sandbox("POST", f"/templates/{id_}/archive")
+    assert bench.api.templates.get(id_).archived
+    assert is_timestamp(bench.body["data"]["archivedAt"])
+
+
+@row("States and transitions")
+def a_wallet_credential_is_pending_accepted_or_rejected(bench: Bench) -> None:
+    for credential in bench.api.wallet.accept(bench.offer()):
+        assert credential.is_("pending", "accepted", "rejected")
+
+
+@row("User")
+def a_user_has_an_id_names_an_address_and_is_enabled(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    found = next(each for each in bench.api.users.list() if each.username == wanted["username"])
+    shown = next(each for each in bench.body["data"] if each["username"] == wanted["username"])
+    assert set(shown) == {"id", "username", "email", "firstName", "lastName", "enabled"}
+    assert UUID(found.id)
+    assert (found.email, found.first_name, found.last_name) == (wanted["email"], "Ada", "Example")
+    assert found.enabled is True
+
+
+@row("Onboarding result")
+def a_new_account_has_a_temporary_password(bench: Bench) -> None:
+    wanted = unique(USER)
+    result = bench.api.users.create(user(**wanted))
+    assert bench.answer.status_code == 201
+    assert set(bench.body["data"]) == {"email", "tempPassword"}
+    assert result.email == wanted["email"]
+    assert result.temp_password
+    assert not result.existed
+
+
+@row("Onboarding result")
+def an_account_that_existed_has_none(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    assert bench.api.users.create(user(**wanted)).existed
+    assert bench.answer.status_code == 201
+    assert bench.body["data"]["tempPassword"] == ""
+
+
+@row("Identity link result")
+def a_link_names_the_user_and_the_tenants_provider(bench: Bench) -> None:
+    name = f"user-{uuid4().hex}"
+    bench.api.users.create(user(username=name))
+    link = bench.api.users.link_identity(name, enabled=True)
+    assert set(bench.body["data"]) == {"username", "idpAlias", "linked"}
+    assert (link.username, link.linked) == (name, True)
+    assert link.idp_alias
+
+
+@row("External identifier result")
+def an_external_identifier_is_read_by_username(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    found = bench.api.users.external_identifier(wanted["username"])
+    assert bench.answer.status_code == 200
+    assert bench.body["data"] == {"externalIdentifier": wanted["externalIdentifier"]}
+    assert found.external_identifier == wanted["externalIdentifier"]
+
+
+@row("Wallet credential")
+def an_accepted_offer_becomes_credentials_with_every_field(bench: Bench) -> None:
+    credentials = bench.api.wallet.accept(bench.offer())
+    assert bench.answer.status_code == 201
+    assert credentials
+    for credential, shown in zip(credentials, bench.body, strict=True):
+        assert {"id", "claims", "iat", "status", "format", "vct"} <= set(shown)
+        assert UUID(shown["id"]) == credential.id
+        assert isinstance(shown["claims"], dict)
+        assert is_timestamp(shown["iat"])
+        assert shown["format"] == "vc+sd-jwt"
+
+
+@row("Wallet credential")
+def claims_hold_strings_numbers_booleans_objects_and_arrays(bench: Bench) -> None:
+    wanted = unique(SD_JWT)
+    wanted["templateAttributes"] = {
+        "text": {"type": "string"},
+        "count": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "deep": {"type": "object", "properties": {"inner": {"type": "string"}}},
+        "many": {"type": "array", "items": {"type": "number"}},
+    }
+    claims = {"text": "ä", "count": 1.5, "flag": False, "deep": {"inner": "x"}, "many": [1, 2]}
+    template = bench.api.presets.create(preset(wanted)).id
+    issuance = bench.make("openid4vc.issuance.offered", templateId=template, attributes=claims)
+    offer = bench.api.issuances.get(issuance).offer_uri
+    assert offer is not None
+    assert bench.api.wallet.accept(offer)[0].claims == claims
+
+
+@row("Wallet credential")
+def the_issuer_is_a_did_for_sd_jwt_and_a_distinguished_name_for_mdoc(bench: Bench) -> None:
+    for document, beginning in ((SD_JWT, "did:"), (MDOC, "CN=")):
+        template = bench.api.presets.create(preset(unique(document))).id
+        issuer = bench.api.wallet.accept(bench.offer(template))[0].iss
+        assert issuer is not None
+        assert issuer.startswith(beginning)
+
+
+@row("Certificate record")
+def an_import_is_answered_with_a_record_of_strings(bench: Bench) -> None:
+    csr, certificate, parents = bench.chain()
+    request = CertificateRequest(certificate=certificate, parent_certificates=tuple(parents))
+    record = bench.api.certificates.import_(csr, request)
+    shown = bench.body["data"]
+    assert set(shown) == {
+        *("id", "createdAt", "updatedAt", "certificateSigningRequest"),
+        *("subjectKeyIdentifier", "certificateId", "expiresAt"),
+    }
+    assert all(isinstance(value, str) for value in shown.values())
+    assert record.certificate_id == shown["certificateId"]
+
+
+@row("Trusted entity")
+def a_trusted_entity_is_answered_with_every_field(bench: Bench) -> None:
+    entity = bench.api.trusted_entities.create(TrustedEntityRequest.model_validate(ENTITY))
+    assert bench.answer.status_code == 201
+    shown = bench.body["data"]
+    assert set(shown) == {"id", "name", "createdAt", "updatedAt", "dids", "certificates"}
+    assert {name: shown[name] for name in ENTITY} == ENTITY
+    assert is_timestamp(shown["createdAt"])
+    assert is_timestamp(shown["updatedAt"])
+    assert entity.id
+
+
+@row("Webhook endpoint")
+def an_endpoint_is_answered_with_every_field(bench: Bench) -> None:
+    wanted = unique(ENDPOINT)
+    endpoint = bench.api.endpoints.create(EndpointRequest.model_validate(wanted))
+    assert bench.answer.status_code == 201
+    shown = bench.body["data"]
+    assert set(shown) == {"id", "url", "filterTypes", "createdAt", "updatedAt"}
+    assert {name: shown[name] for name in wanted} == wanted
+    assert is_timestamp(shown["createdAt"])
+    assert is_timestamp(shown["updatedAt"])
+    assert endpoint.id == wanted["id"]
+
+
+@row("Endpoints: certificates and trusted entities")
+def parents_are_optional_and_roots_among_them_are_ignored(bench: Bench) -> None:
+    csr, certificate, (intermediate, root) = bench.chain()
+    for parents in (None, (intermediate,), (intermediate, root), (root, intermediate), (root,)):
+        request = CertificateRequest(certificate=certificate, parent_certificates=parents)
+        assert bench.api.certificates.import_(csr, request).certificate_id
+
+
+@row("Endpoints: webhook endpoints")
+def the_list_holds_every_endpoint_of_the_organisation(bench: Bench) -> None:
+    assert bench.api.endpoints.list() == ()
+    created = [bench.api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT))) for _ in range(3)]
+    assert {each.id for each in bench.api.endpoints.list()} == {each.id for each in created}
+    assert isinstance(bench.body, list)
+
+
+@row("Endpoints: webhook endpoints")
+def an_endpoint_without_an_id_gets_one(bench: Bench) -> None:
+    assert bench.api.endpoints.create(EndpointRequest(url="https://127.0.0.1:9/")).id
+
+
+@row("Endpoints: webhook endpoints")
+def an_endpoint_without_types_receives_every_event(bench: Bench) -> None:
+    endpoint = bench.api.endpoints.create(EndpointRequest(url="https://127.0.0.1:9/"))
+    assert set(endpoint.filter_types or TYPES) == set(TYPES)
+    for event_type in TYPES:
+        assert deliveries(bench, event_type) == 1
+
+
+@row("Endpoints: webhook endpoints")
+def a_deleted_endpoint_is_gone_and_the_answer_has_no_body(bench: Bench) -> None:
+    endpoint = bench.api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT)))
+    bench.api.endpoints.delete(endpoint.id)
+    assert bench.answer.status_code == 204
+    assert bench.answer.content == b""
+    assert bench.api.endpoints.list() == ()
+
+
+@row("Endpoints: consumer onboarding")
+def a_user_is_known_by_email_or_username_alone(bench: Bench) -> None:
+    for wanted in ({"email": f"{uuid4().hex}@b.example"}, {"username": uuid4().hex}):
+        assert not bench.api.users.create(user(**wanted)).existed
+        assert bench.api.users.create(user(**wanted)).existed
+
+
+@row("Endpoints: consumer onboarding")
+def a_user_is_resolved_by_either_name_they_have(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    assert bench.api.users.create(user(email=wanted["email"])).existed
+    assert bench.api.users.create(user(username=wanted["username"])).existed
+
+
+@row("Endpoints: consumer onboarding")
+def a_user_is_found_by_external_identifier(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    assert bench.api.users.by_external_identifier(wanted["externalIdentifier"]).username == wanted["username"]
+    assert bench.answer.status_code == 200
+
+
+@row("Endpoints: consumer onboarding")
+def names_with_characters_that_urls_reserve_are_found(bench: Bench) -> None:
+    for mark in ("a+b@c.example", "a b", "ä%2fb", "a?b=c&d#e;f", "日本"):
+        wanted = {"username": f"{mark}{uuid4().hex}".lower(), "externalIdentifier": f"{mark}{uuid4().hex}"}
+        bench.api.users.create(user(**wanted))
+        assert bench.api.users.by_external_identifier(wanted["externalIdentifier"]).username == wanted["username"]
+        found = bench.api.users.external_identifier(wanted["username"])
+        assert found.external_identifier == wanted["externalIdentifier"]
+        assert bench.api.users.link_identity(wanted["username"], enabled=True).linked
+
+
+@row("Endpoints: consumer onboarding")
+def an_external_identifier_is_any_string_even_with_a_slash(bench: Bench) -> None:
+    wanted = {"username": uuid4().hex, "externalIdentifier": f"crm/{uuid4().hex}"}
+    bench.api.users.create(user(**wanted))
+    assert bench.api.users.by_external_identifier(wanted["externalIdentifier"]).username == wanted["username"]
+
+
+@row("Endpoints: consumer onboarding")
+def linking_and_unlinking_are_idempotent(bench: Bench) -> None:
+    name = uuid4().hex
+    bench.api.users.create(user(username=name))
+    for enabled in (True, True, False, False, True):
+        assert bench.api.users.link_identity(name, enabled=enabled).linked is enabled
+
+
+@row("Authentication")
+def every_request_carries_a_bearer_token_and_the_token_request_none(bench: Bench) -> None:
+    bench.api.users.list()
+    asked, listed = (request for request, _ in bench.wire.exchanges)
+    assert "authorization" not in asked.headers
+    assert listed.headers["authorization"].startswith("Bearer ")
+
+
+@row("Authentication")
+def a_token_is_asked_for_with_the_client_credentials_grant_in_a_form(bench: Bench) -> None:
+    bench.api.users.list()
+    request, answer = bench.wire.exchanges[0]
+    assert request.method == "POST"
+    assert request.url.path == "/realms/sandbox/protocol/openid-connect/token"
+    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert parse_qs(request.content.decode()) == {
+        "grant_type": ["client_credentials"],
+        "client_id": ["sandbox"],
+        "client_secret": ["sandbox"],
+    }
+    assert answer.status_code == 200
+
+
+@row("Authentication")
+def the_token_answer_has_its_fields_and_no_refresh_token(bench: Bench) -> None:
+    bench.api.users.list()
+    granted = bench.wire.exchanges[0][1].json()
+    assert set(granted) == {
+        *("access_token", "expires_in", "refresh_expires_in", "token_type", "not-before-policy", "scope"),
+    }
+    assert isinstance(granted["access_token"], str)
+    assert granted["token_type"] == "Bearer"
+    assert granted["not-before-policy"] == 0
+    assert isinstance(granted["scope"], str)
+
+
+@row("Authentication")
+def a_token_is_cached_and_after_it_the_whole_exchange_is_repeated(bench: Bench) -> None:
+    bench.api.users.list()
+    bench.api.users.list()
+    assert bench.sent_to("/token") == 1
+    bench.now += 300
+    bench.api.users.list()
+    assert bench.sent_to("/token") == 2
+
+
+@row("Authentication")
+def a_401_is_answered_with_one_retry_and_a_fresh_token(bench: Bench) -> None:
+    bench.api.users.list()
+    bench.platform.faults(unauthorized=1)
+    bench.api.users.list()
+    assert bench.sent_to("/token") == 2
+    assert bench.sent_to("/users") == 3
+
+
+@row("Authentication")
+def the_tenant_is_that_of_the_client(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    assert wanted["username"] in {each.username for each in bench.api.users.list()}
+
+
+def deliveries(bench: Bench, event_type: str) -> int:
+    """How many deliveries the platform makes of an event, one for each endpoint that wants it."""
+    [happened] = bench.sandbox("POST", "/events", json={"eventType": event_type})
+    return len(happened["webhookIds"])
+
+
+@row("Events")
+def an_endpoint_with_types_receives_only_these(bench: Bench) -> None:
+    for wanted in TYPES:
+        endpoint = bench.api.endpoints.create(
+            EndpointRequest.model_validate({"url": "https://127.0.0.1:9/", "filterTypes": [wanted]})
+        )
+        assert [deliveries(bench, event_type) for event_type in TYPES] == [int(each == wanted) for each in TYPES]
+        bench.api.endpoints.delete(endpoint.id)
+
+
+STATUS_AFTER = dict(
+    zip(
+        TYPES,
+        (
+            *("offered", "completed", "failed", "partiallyIssued", "expired"),
+            *("requested", "verified", "rejected", "expired", "verified"),
+        ),
+        strict=True,
+    )
+)
+
+
+@row("Events")
+def the_details_of_every_type_are_fetched_by_the_id_of_its_resource(bench: Bench) -> None:
+    for event_type, status in STATUS_AFTER.items():
+        resource = bench.make(event_type)
+        kind = bench.api.issuances if ".issuance." in event_type else bench.api.presentations
+        details = kind.get(resource)
+        assert details.id == resource
+        assert details.is_(status), event_type
+        assert resource in {each.id for each in kind.list()}
+
+
+@row("Events")
+def a_presentation_with_data_is_trusted_only_if_its_credential_is_valid(bench: Bench) -> None:
+    data = bench.api.presentations.get(bench.make("openid4vc.verification.data", attributes={"name": "Ada"}))
+    assert data.trusted
+    assert data.has_data
+    assert data.credentials[0].attributes == {"name": "Ada"}
+    invalid = bench.api.presentations.get(bench.make("openid4vc.verification.data", isValid=False))
+    assert not invalid.trusted
+
+
+@row("Events")
+def one_presentation_is_picked_from_the_list_by_its_id(bench: Bench) -> None:
+    wanted, _ = (bench.make("openid4vc.verification.requested") for _ in range(2))
+    assert [each.id for each in bench.api.presentations.list(wanted)] == [wanted]
+
+
+@row("Errors")
+def an_existing_account_is_no_error(bench: Bench) -> None:
+    wanted = unique(USER)
+    bench.api.users.create(user(**wanted))
+    bench.api.users.create(user(**wanted))
+    assert bench.answer.status_code == 201
+    assert "errors" not in bench.body
+
+
+@row("Errors")
+def a_500_may_be_retried(bench: Bench) -> None:
+    bench.platform.faults(server_errors=1)
+    with pytest.raises(TryLater):
+        bench.api.users.list()
+    bench.api.users.list()
+
+
+@row("Errors")
+def every_error_has_an_id_of_its_own(bench: Bench) -> None:
+    ids = set()
+    for _ in range(3):
+        with pytest.raises(NotThere) as caught:
+            bench.api.templates.get("none")
+        ids.add(caught.value.errors[0].id)
+    assert len(ids) == 3
+    assert None not in ids
+
+
+@row("Limits")
+def an_access_token_lives_300_seconds_and_is_renewed_30_before_their_end(bench: Bench) -> None:
+    bench.api.users.list()
+    assert bench.wire.exchanges[0][1].json()["expires_in"] == 300
+    bench.now += 269.9
+    bench.api.users.list()
+    assert bench.sent_to("/token") == 1
+    bench.now += 0.2
+    bench.api.users.list()
+    assert bench.sent_to("/token") == 2
+
+
+@row("Limits")
+def there_is_no_refresh_token(bench: Bench) -> None:
+    bench.api.users.list()
+    granted = bench.wire.exchanges[0][1].json()
+    assert granted["refresh_expires_in"] == 0
+    assert "refresh_token" not in granted
+
+
+@row("Limits")
+def a_vct_has_1_to_256_characters(bench: Bench) -> None:
+    for length in (1, 256):
+        template = bench.api.presets.create(preset(unique(MDOC) | {"type": "t" * length})).id
+        assert bench.api.wallet.accept(bench.offer(template))[0].vct == "t" * length
+    template = bench.api.presets.create(preset(unique(MDOC) | {"type": "t" * 257})).id
+    with pytest.raises(InvalidRequest) as caught:
+        bench.api.wallet.accept(bench.offer(template))
+    assert caught.value.status == 400
+
+
+@row("Limits")
+def an_iss_has_1_to_512_characters(bench: Bench) -> None:
+    for credential in bench.api.wallet.accept(bench.offer()):
+        assert 1 <= len(credential.iss or "") <= 512
+
+
+@row("Versioning")
+def no_path_carries_a_version(bench: Bench) -> None:
+    every = [each for each in vars(operations).values() if isinstance(each, Operation)]
+    assert not [each.path for each in every if "/v1" in each.path or "/v2" in each.path]
+    bench.api.users.list()
+    assert bench.request.url.path == "/consumer-onboarding/api/users"
+
+
+@pytest.mark.parametrize(
+    "check", [check for _, _, check in DONE], ids=[f"{section}: {sentence}" for section, sentence, _ in DONE]
+)
+def test_the_platform_does_what_the_specification_says(bench: Bench, check: Check) -> None:
+    check(bench)
+
+
+# What a field may hold: (section, request, field, value, whether it may). `...` leaves the field out.
+
+#: A name that no other row uses; fixed, because it becomes part of the names of tests.
+SOME = "0-named-a"
+REQUESTS: dict[str, tuple[dict[str, Any], TypeAdapter[Any], Call[Any]]] = {
+    "sd-jwt": (SD_JWT, TypeAdapter(PresetRequest), operations.CREATE_PRESET(preset(SD_JWT))),
+    "mdoc": (MDOC, TypeAdapter(PresetRequest), operations.CREATE_PRESET(preset(MDOC))),
+    "endpoint": (
+        ENDPOINT,
+        TypeAdapter(EndpointRequest),
+        operations.CREATE_ENDPOINT(EndpointRequest.model_validate(ENDPOINT)),
+    ),
+    "entity": (
+        ENTITY,
+        TypeAdapter(TrustedEntityRequest),
+        operations.CREATE_TRUSTED_ENTITY(TrustedEntityRequest.model_validate(ENTITY)),
+    ),
+    "user": (USER, TypeAdapter(UserRequest), operations.CREATE_USER(user(**USER))),
+    "link": (
+        {"enabled": True},
+        TypeAdapter(IdentityLinkRequest),
+        operations.LINK_IDENTITY(IdentityLinkRequest(enabled=True), username="u"),
+    ),
+    "offer": (
+        {"credentialOffer": "openid-credential-offer://?x"},
+        TypeAdapter(OfferRequest),
+        operations.ACCEPT_OFFER(OfferRequest(credential_offer="x")),
+    ),
+}
+
+SD = "Credential preset, format sd-jwt"
+SD_ATTRIBUTE = "SD-JWT attribute definition"
+MD = "Credential preset, format mdoc"
+MD_ATTRIBUTE = "Mdoc attribute definition"
+LIMITS = "Limits"
+HOOKS = "Endpoints: webhook endpoints"
+TRUST = "Endpoints: certificates and trusted entities"
+ONBOARDING = "Endpoints: consumer onboarding"
+WALLET = "Endpoints: wallet credentials"
+
+Rule = tuple[str, str, str, Any, bool]
+
+
+def rules(section: str, request: str, field: str, *values: Any, may: bool) -> list[Rule]:
+    return [(section, request, field, value, may) for value in values]
+
+
+def attribute(definition: dict[str, Any], *, may: bool) -> list[Rule]:
+    return rules(SD_ATTRIBUTE, "sd-jwt", "templateAttributes/a", definition, may=may)
+
+
+def mdoc_attribute(definition: dict[str, Any], *, may: bool) -> list[Rule]:
+    return rules(MD_ATTRIBUTE, "mdoc", "templateAttributes/org.example/properties/a", definition, may=may)
+
+
+RULES: list[Rule] = [
+    # Both formats: what is required, and of which type.
+    *(
+        rule
+        for section, request in ((SD, "sd-jwt"), (MD, "mdoc"))
+        for rule in (
+            *rules(section, request, "credentialFormat", ..., "SD-JWT", "jwt", 1, may=False),
+            *rules(section, request, "templateName", ..., 1, ["a"], may=False),
+            *rules(section, request, "templateDescription", ..., 1, may=False),
+            *rules(section, request, "code", ..., 1, "", "A", "a_b", "a b", "ä", "a.b", "a\n", may=False),
+            *rules(section, request, "code", f"{SOME}-{request}", may=True),
+            *rules(section, request, "templateAttributes", ..., [], "a", may=False),
+            *rules(section, request, "templateAttributes", {}, may=True),
+            *rules(section, request, "issuerConfig", ..., may=True),
+            *rules(section, request, "issuerConfig", {"signer": "certificate"}, may=True),
+            *rules(section, request, "issuerConfig/keyType", "P-256", "Ed25519", may=True),
+            *rules(section, request, "issuerConfig/keyType", "P-384", "p-256", 1, may=False),
+            *rules(section, request, "issuerConfig", {}, {"signer": "did:key"}, "certificate", may=False),
+            *rules(section, request, "validUntil/future", ..., {}, 1, may=False),
+            *(
+                rule
+                for part in ("days", "months", "years")
+                for rule in (
+                    *rules(LIMITS, request, f"validUntil/future/{part}", 0, 1, 999, may=True),
+                    *rules(LIMITS, request, f"validUntil/future/{part}", -1, 0.5, "1", True, may=False),
+                    *rules(section, request, f"validUntil/future/{part}", ..., may=False),
+                )
+            ),
+        )
+    ),
+    # sd-jwt alone.
+    *rules(SD, "sd-jwt", "issuerConfig", {"signer": "did:web"}, may=True),
+    *rules(SD, "sd-jwt", "issuerConfig", {"signer": "did:web", "keyType": "P-256"}, may=False),
+    *rules(SD, "sd-jwt", "validUntil", ..., may=True),
+    *rules(SD, "sd-jwt", "validUntil/start", "issuance", "validFrom", may=True),
+    *rules(SD, "sd-jwt", "validUntil/start", ..., "validUntil", "", 1, may=False),
+    # mdoc alone.
+    *rules(MD, "mdoc", "issuerConfig", {"signer": "did:web"}, may=False),
+    *rules(MD, "mdoc", "validUntil", ..., may=False),
+    *rules(MD, "mdoc", "type", ..., 1, may=False),
+    *rules(LIMITS, "mdoc", "type", "", may=False),
+    *rules(LIMITS, "mdoc", "type", "t", may=True),
+    *rules(MD, "mdoc", "templateAttributes/org.example", {}, {"a": {"type": "string"}}, may=False),
+    *rules(MD, "mdoc", "templateAttributes/org.example", {"properties": {}}, may=True),
+    *rules(LIMITS, "sd-jwt", "code", f"{SOME}-0", may=True),
+    *rules(LIMITS, "sd-jwt", "code", "Code", "", may=False),
+    # Attributes.
+    *(rule for kind in ("string", "number", "boolean", "date") for rule in attribute({"type": kind}, may=True)),
+    *attribute(
+        {"type": "string", "name": "n", "description": "d", "required": False, "alwaysDisclosed": False}, may=True
+    ),
+    *attribute({"type": "object", "properties": {}}, may=True),
+    *attribute(
+        {"type": "object", "properties": {"b": {"type": "object", "properties": {"c": {"type": "date"}}}}}, may=True
+    ),
+    *attribute({"type": "array"}, may=True),
+    *attribute({"type": "array", "items": {"type": "string"}}, may=True),
+    *attribute({"type": "array", "items": {"type": "array", "items": {"type": "number"}}}, may=True),
+    *attribute({}, may=False),
+    *attribute({"type": "object"}, may=False),
+    *attribute({"type": "object", "properties": []}, may=False),
+    *attribute({"type": "object", "properties": {"b": {"type": "text"}}}, may=False),
+    *attribute({"type": "array", "items": {"type": "text"}}, may=False),
+    *(rule for kind in ("binary", "text", "", 1, None) for rule in attribute({"type": kind}, may=False)),
+    *attribute({"type": "string", "name": 1}, may=False),
+    *attribute({"type": "string", "description": 1}, may=False),
+    *attribute({"type": "string", "required": "true"}, may=False),
+    *attribute({"type": "string", "alwaysDisclosed": 1}, may=False),
+    *(
+        rule
+        for kind in ("string", "number", "boolean", "date", "binary", "array")
+        for rule in mdoc_attribute({"type": kind}, may=True)
+    ),
+    *mdoc_attribute({"type": "string", "name": "n", "description": "d", "required": False}, may=True),
+    *mdoc_attribute({"type": "array", "items": {"type": "binary"}}, may=True),
+    *mdoc_attribute({"type": "array", "items": {"type": "object"}}, may=False),
+    *(rule for kind in ("object", "text", 1) for rule in mdoc_attribute({"type": kind}, may=False)),
+    *mdoc_attribute({}, may=False),
+    *mdoc_attribute({"type": "string", "name": 1}, may=False),
+    *mdoc_attribute({"type": "string", "description": 1}, may=False),
+    *mdoc_attribute({"type": "string", "required": "true"}, may=False),
+    *mdoc_attribute({"type": "string", "alwaysDisclosed": True}, may=False),
+    # Webhook endpoints.
+    *rules(HOOKS, "endpoint", "url", ..., 1, "", "http://a.example/", "a.example", "https://", may=False),
+    *rules(HOOKS, "endpoint", "url", "https://a.example/hooks?x=y", "https://127.0.0.1:8443/", may=True),
+    *rules(HOOKS, "endpoint", "id", 1, may=False),
+    *rules(HOOKS, "endpoint", "id", ..., f"chosen-{SOME}", may=True),
+    *rules("Events", "endpoint", "filterTypes", ..., list(TYPES), *([each] for each in TYPES), may=True),
+    *rules("Events", "endpoint", "filterTypes", ["openid4vc.issuance.revoked"], [1], TYPES[0], may=False),
+    # Certificates and trusted entities.
+    *rules(TRUST, "entity", "name", ..., 1, may=False),
+    *rules(TRUST, "entity", "dids", ..., [], may=True),
+    *rules(TRUST, "entity", "dids", "did:web:a", ["did:web:a"], [{"did": "did:web:a"}], [{"name": "n"}], may=False),
+    *rules(TRUST, "entity", "dids", [{"did": 1, "name": "n"}], [{"did": "did:web:a", "name": 1}], may=False),
+    *rules(TRUST, "entity", "certificates", ..., [], ["any"], [{"any": 1}], may=True),
+    *rules(TRUST, "entity", "certificates", "any", may=False),
+    # Users.
+    *(
+        rule
+        for field in ("email", "username", "firstName", "lastName", "externalIdentifier")
+        for rule in (
+            *rules(ONBOARDING, "user", field, ..., may=True),
+            *rules(ONBOARDING, "user", field, 1, ["a"], may=False),
+        )
+    ),
+    *rules(ONBOARDING, "link", "enabled", ..., "true", 1, may=False),
+    # The wallet.
+    *rules(WALLET, "offer", "credentialOffer", ..., 1, "", may=False),
+]
+
+
+def written(request: str, field: str, value: Any) -> dict[str, Any]:
+    document = deepcopy(unique(REQUESTS[request][0]))
+    *folders, last = field.split("/")
+    place = document
+    for folder in folders:
+        place = place[folder]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("section", "request_", "field", "value", "may"),
+    RULES,
+    ids=[
+        f"{section}: {field} {'may' if may else 'may not'} be {'absent' if value is ... else json.dumps(value)[:40]}"
+        for section, _, field, value, may in RULES
+    ],
+)
+def test_a_field_holds_what_the_specification_says(
+    bench: Bench, section: str, request_: str, field: str, value: Any, may: bool
+) -> None:
+    document = written(request_, field, value)
+    _, reader, call = REQUESTS[request_]
+    as_it_is = replace(call, body=json.dumps(document).encode())
+    if may:
+        request = reader.validate_python(document)
+        shown = bench.api.send(call.operation(request)).model_dump(mode="json", exclude_unset=True)
+        assert json.loads(bench.request.content) == document
+        assert request_ == "user" or all(shown[name] == sent for name, sent in document.items() if name != "type")
+    else:
+        with pytest.raises(ValidationError):
+            reader.validate_python(document)
+        with pytest.raises(InvalidRequest) as caught:
+            bench.api.send(as_it_is)
+        assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
+
+
+def test_a_user_without_email_and_username_is_refused_here_and_there(bench: Bench) -> None:
+    with pytest.raises(ValidationError):
+        user(firstName="Ada")
+    with pytest.raises(InvalidRequest) as caught:
+        bench.api.send(replace(REQUESTS["user"][2], body=b'{"firstName": "Ada"}'))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"certificate": ...},
+        {"certificate": 1},
+        {"certificate": "MIIB"},
+        {"parentCertificates": "MIIB"},
+        {"parentCertificates": ["MIIB"]},
+    ],
+    ids=lambda change: f"{TRUST}: {change}",
+)
+def test_an_import_takes_pem_and_nothing_else(bench: Bench, change: dict[str, Any]) -> None:
+    csr, certificate, parents = bench.chain()
+    document = {"certificate": certificate, "parentCertificates": parents} | change
+    document = {name: value for name, value in document.items() if value is not ...}
+    with pytest.raises(ValidationError):
+        CertificateRequest.model_validate(document)
+    call = operations.IMPORT_CERTIFICATE(CertificateRequest(certificate=certificate), id=csr)
+    with pytest.raises(InvalidRequest) as caught:
+        bench.api.send(replace(call, body=json.dumps(document).encode()))
+    assert (caught.value.status, caught.value.errors[0].code) == (400, "VALIDATION_ERROR")
+
+
+# What the platform answers instead: (section, sentence, act, error, status, code, title).
+
+Act = Callable[[Bench], object]
+
+HAPPEN: Operation[Any] = Operation("sandbox.events", "POST", "/sandbox/events", (201,), result=TypeAdapter(Any))
+
+
+def happen(bench: Bench, **event: Any) -> object:
+    """Make something happen through the client, so that its refusal is read like any other."""
+    return bench.api.send(Call(HAPPEN, HAPPEN.path, body=json.dumps(event).encode()))
+
+
+def twice(bench: Bench, document: dict[str, Any]) -> None:
+    for _ in range(2):
+        bench.api.endpoints.create(EndpointRequest.model_validate(document))
+
+
+def with_fault(act: Act, **faults: int) -> Act:
+    def disturbed(bench: Bench) -> object:
+        bench.platform.faults(**faults)
+        return act(bench)
+
+    return disturbed
+
+
+def by_archived_template(bench: Bench) -> object:
+    id_ = bench.api.presets.create(preset(unique(SD_JWT))).id
+    bench.sandbox("POST", f"/templates/{id_}/archive")
+    return happen(bench, eventType=TYPES[0], templateId=id_)
+
+
+NOT_FOUND = (NotThere, 404, "NOT_FOUND", "Not Found")
+INVALID = (InvalidRequest, 400, "VALIDATION_ERROR", "Validation Failed")
+UNAUTHORIZED = (NotAuthenticated, 401, "UNAUTHORIZED", "Unauthorized")
+FAILED = (TryLater, 500, "INTERNAL_SERVER_ERROR", "Internal Server Error")
+
+REFUSED: list[tuple[str, str, Act, tuple[type[ApiError], int, str, str]]] = [
+    ("Endpoints: presets and templates", "an unknown template", lambda b: b.api.templates.get("a:b"), NOT_FOUND),
+    ("Errors", "an archived template", by_archived_template, NOT_FOUND),
+    ("Errors", "an unknown presentation", lambda b: b.api.presentations.get("none"), NOT_FOUND),
+    ("Errors", "an unknown issuance", lambda b: b.api.issuances.get("none"), NOT_FOUND),
+    (HOOKS, "an unknown endpoint", lambda b: b.api.endpoints.delete("none"), NOT_FOUND),
+    (
+        TRUST,
+        "an unknown signing request",
+        lambda b: b.api.certificates.import_("none", CertificateRequest(certificate=b.chain()[1])),
+        NOT_FOUND,
+    ),
+    (ONBOARDING, "an unknown external identifier", lambda b: b.api.users.by_external_identifier("none"), NOT_FOUND),
+    (ONBOARDING, "the identifier of an unknown user", lambda b: b.api.users.external_identifier("none"), NOT_FOUND),
+    (ONBOARDING, "a link of an unknown user", lambda b: b.api.users.link_identity("none", enabled=True), NOT_FOUND),
+    (
+        "Errors",
+        "attributes that do not fit their template",
+        lambda b: happen(b, eventType=TYPES[0], templateId="sandbox:membership", attributes={"shoeSize": 44}),
+        INVALID,
+    ),
+    ("Errors", "a malformed body", lambda b: b.api.send(replace(REQUESTS["user"][2], body=b"{")), INVALID),
+    ("Errors", "a failure", with_fault(lambda b: b.api.users.list(), server_errors=1), FAILED),
+    ("Authentication", "two 401 in a row", with_fault(lambda b: b.api.users.list(), unauthorized=2), UNAUTHORIZED),
+    (
+        "Errors",
+        "a conflict, not shown",
+        lambda b: twice(b, unique(ENDPOINT)),
+        (InvalidRequest, 409, "CONFLICT", "Conflict"),
+    ),
+    (
+        "Errors",
+        "too many requests, not shown",
+        with_fault(lambda b: b.api.users.list(), rate_limit=1, retry_after=7),
+        (TryLater, 429, "TOO_MANY_REQUESTS", "Too Many Requests"),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("act", "expected"),
+    [(act, expected) for _, _, act, expected in REFUSED],
+    ids=[f"{section}: {sentence}" for section, sentence, _, _ in REFUSED],
+)
+def test_an_error_is_read_as_the_specification_has_it(
+    bench: Bench, act: Act, expected: tuple[type[ApiError], int, str, str]
+) -> None:
+    error, status, code, title = expected
+    with pytest.raises(ApiError) as caught:
+        act(bench)
+    assert type(caught.value) is error
+    assert caught.value.status == status
+    first = caught.value.errors[0]
+    assert (first.status, first.code, first.title) == (status, code, title)
+    assert first.detail
+    assert first.id
+    shown = bench.body["errors"]
+    assert isinstance(shown, list)
+    assert set(shown[0]) <= {"detail", "id", "status", "code", "title", "source", "meta"}
+    assert isinstance(shown[0]["status"], int)
+    assert set(bench.body) == {"errors"}
+
+
+def test_attributes_that_do_not_fit_are_refused_by_template_and_not_by_name(bench: Bench) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        happen(bench, eventType=TYPES[0], templateId="sandbox:membership", attributes={"shoeSize": 44})
+    detail = caught.value.errors[0].detail or ""
+    assert "sandbox:membership" in detail
+    assert "shoeSize" not in bench.answer.text
+
+
+def test_an_invalid_field_is_pointed_at(bench: Bench) -> None:
+    document = written("sd-jwt", "code", "A")
+    with pytest.raises(InvalidRequest) as caught:
+        bench.api.send(replace(REQUESTS["sd-jwt"][2], body=json.dumps(document).encode()))
+    source = caught.value.errors[0].source
+    assert source is not None
+    assert source.pointer == "/code"
+
+
+def test_a_wish_to_wait_is_handed_on(bench: Bench) -> None:
+    bench.platform.faults(rate_limit=1, retry_after=7)
+    with pytest.raises(TryLater) as caught:
+        bench.api.users.list()
+    assert caught.value.retry_after == 7.0
+
+
+# Without a token, and with the wrong client.
+
+
+class Tokenless(ClientCredentials):
+    """Sends requests as they are."""
+
+    def sync_auth_flow(self, request: httpx.Request) -> Any:
+        yield request
+
+
+EVERY: dict[str, Act] = {
+    "endpoints.list": lambda b: b.api.endpoints.list(),
+    "endpoints.create": lambda b: b.api.endpoints.create(EndpointRequest.model_validate(ENDPOINT)),
+    "endpoints.delete": lambda b: b.api.endpoints.delete("e"),
+    "presets.create": lambda b: b.api.presets.create(preset(SD_JWT)),
+    "templates.get": lambda b: b.api.templates.get("sandbox:membership"),
+    "certificates.import_": lambda b: b.api.certificates.import_("c", CertificateRequest(certificate=b.chain()[1])),
+    "trusted_entities.create": lambda b: b.api.trusted_entities.create(TrustedEntityRequest.model_validate(ENTITY)),
+    "users.create": lambda b: b.api.users.create(user(username="u")),
+    "users.list": lambda b: b.api.users.list(),
+    "users.by_external_identifier": lambda b: b.api.users.by_external_identifier("x"),
+    "users.external_identifier": lambda b: b.api.users.external_identifier("u"),
+    "users.link_identity": lambda b: b.api.users.link_identity("u", enabled=True),
+    "wallet.accept": lambda b: b.api.wallet.accept("openid-credential-offer://x"),
+    "issuances.get": lambda b: b.api.issuances.get("i"),
+    "issuances.list": lambda b: b.api.issuances.list(),
+    "presentations.get": lambda b: b.api.presentations.get("p"),
+    "presentations.list": lambda b: b.api.presentations.list(),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_operation_is_done_without_a_token(bench: Bench, name: str) -> None:
+    with_token, bench.api = bench.api, SyncApi(bench.platform.url, Tokenless("http://x", "", ""), transport=bench.wire)
+    try:
+        with pytest.raises(NotAuthenticated) as caught:
+            EVERY[name](bench)
+    finally:
+        bench.api = with_token
+    assert (caught.value.operation, caught.value.status) == (name, 401)
+    assert (caught.value.errors[0].code, caught.value.errors[0].title) == ("UNAUTHORIZED", "Unauthorized")
+
+
+def test_the_table_above_has_every_operation() -> None:
+    assert set(EVERY) == {each.name for each in vars(operations).values() if isinstance(each, Operation)}
+
+
+@pytest.mark.parametrize(
+    ("client", "secret", "realm", "status"),
+    [("sandbox", "wrong", "sandbox", 401), ("nobody", "sandbox", "sandbox", 401), ("sandbox", "sandbox", "none", 404)],
+)
+def test_a_client_that_the_provider_does_not_know_is_not_authenticated(
+    sandbox: Platform, client: str, secret: str, realm: str, status: int
+) -> None:
+    token_url = f"{sandbox.url}/realms/{realm}/protocol/openid-connect/token"
+    with (
+        SyncApi(sandbox.url, ClientCredentials(token_url, client, secret)) as api,
+        pytest.raises(NotAuthenticated) as caught,
+    ):
+        api.users.list()
+    assert (caught.value.operation, caught.value.status) == ("token", status)
+
+
+async def test_the_asynchronous_sender_reads_the_same(bench: Bench) -> None:
+    presentation = bench.make("openid4vc.verification.data")
+    issuance = bench.make("openid4vc.issuance.completed")
+    async with AsyncApi(bench.platform.url, bench.auth) as api:
+        assert await api.presentations.get(presentation) == bench.api.presentations.get(presentation)
+        assert await api.issuances.get(issuance) == bench.api.issuances.get(issuance)
+        assert await api.users.list() == bench.api.users.list()
+        assert await api.templates.get("sandbox:permit") == bench.api.templates.get("sandbox:permit")
+        created = await api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT)))
+        assert await api.endpoints.list() == (created,)
+        await api.endpoints.delete(created.id)
+        with pytest.raises(NotThere):
+            await api.endpoints.delete(created.id)
+
+
+async def test_many_requests_on_one_connection_outlive_a_revoked_token(bench: Bench) -> None:
+    async with AsyncApi(bench.platform.url, bench.auth, max_connections=1) as api:
+        await api.users.list()
+        bench.platform.faults(unauthorized=1)
+        await asyncio.gather(*(api.users.list() for _ in range(20)))
+
+
+def test_every_section_of_the_specification_has_its_rows() -> None:
+    sections = {section for section, _, _ in DONE} | {rule[0] for rule in RULES} | {each[0] for each in REFUSED}
+    assert sections == {
+        *("Response envelope", SD, SD_ATTRIBUTE, MD, MD_ATTRIBUTE, "Credential template", "User", "Onboarding result"),
+        *("Identity link result", "External identifier result", "Wallet credential", "Certificate record"),
+        *("Trusted entity", "Webhook endpoint", "States and transitions", "Endpoints: presets and templates"),
+        *(TRUST, HOOKS, ONBOARDING, WALLET, "Authentication", "Events", "Errors", LIMITS, "Versioning"),
+    }

@@ -159,7 +159,7 @@ def test_without_redis_deliveries_are_503_until_it_is_there(tmp_path: Path) -> N
         assert refused.json()["errors"][0]["code"] == "SERVICE_UNAVAILABLE"
         ready = process.url.replace("/webhooks", "/readyz")
         assert httpx.get(ready).status_code == 503
-        until(lambda: '"redis_unreachable"' in process.text)
+        until(lambda: '"redis_unsafe"' in process.text)
 
         server = start_server(tmp_path, port)
         try:

@@ -56,6 +56,7 @@ def test_apply_twice_changes_nothing_the_second_time(endpoints: Run, sandbox: Pl
 
 def test_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(endpoints: Run, sandbox: Platform) -> None:
     endpoints("apply", "--all")
+    assert "nothing to do" in endpoints("apply", "--all").stdout
     (old,) = registered(sandbox)
     types = ["--type", "openid4vc.issuance.completed", "--type", "openid4vc.verification.data"]
     planned = endpoints("plan", *types)

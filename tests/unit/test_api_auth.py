@@ -9,7 +9,7 @@ from waiting import until, until_async
 
 from worker.api.auth import ClientCredentials, Token, TokenCache
 from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"
@@ -386,6 +386,13 @@ async def test_after_a_failed_fetch_the_next_request_tries_again() -> None:
         assert caught.value.operation == "token"
         platform.refuse_tokens = None
         assert (await api.presentations.get("p")).id == "p"
+
+
+async def test_a_token_url_that_is_none_fails_everyone_at_once() -> None:
+    auth = ClientCredentials("https://id.example:port/", "me", "s3cret")
+    async with async_api(Platform(), auth) as api:
+        outcomes = await asyncio.gather(*(api.presentations.get("p") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [InvalidRequest] * 3
 
 
 # What the token endpoint may answer.

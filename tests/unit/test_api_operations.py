@@ -167,7 +167,9 @@ REQUESTS: list[tuple[Callable[[SyncApi], object], str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "method", "target", "body"), REQUESTS, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("call", "method", "target", "body"), REQUESTS, ids=[f"{method} {target}" for _, method, target, _ in REQUESTS]
+)
 def test_each_operation_sends_what_the_specification_says(
     call: Callable[[SyncApi], object], method: str, target: str, body: Any
 ) -> None:

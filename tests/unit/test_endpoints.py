@@ -1,5 +1,6 @@
 import pytest
 
+from receiver.events import EVENT_TYPES
 from worker.api.models import Endpoint
 from worker.endpoints import ALL, plan, shown
 
@@ -28,6 +29,8 @@ def test_what_is_right_already_is_kept_whatever_the_order_of_its_types() -> None
 @pytest.mark.parametrize("types", [None, ()])
 def test_no_types_means_all(types: tuple[str, ...] | None) -> None:
     assert plan(URL, ALL, [endpoint("a", types=types)]).empty
+    assert plan(URL, ALL, [endpoint("a", types=EVENT_TYPES)]).empty
+    assert plan(URL, frozenset(EVENT_TYPES), [endpoint("a", types=types)]).empty
     assert plan(URL, TWO, [endpoint("a", types=types)]).overlaps
 
 

@@ -59,7 +59,7 @@ def test_the_receiver_imports_nothing_of_the_others() -> None:
 
 def test_the_worker_imports_only_the_vocabulary_and_the_ledger_of_the_receiver() -> None:
     foreign = {t for name in GRAPH if room(name) == "worker" for t in GRAPH[name] if room(t) != "worker"}
-    assert foreign == {"receiver.events", "receiver.ledger"}
+    assert {".".join(target.split(".")[:2]) for target in foreign} == {"receiver.events", "receiver.ledger"}
 
 
 def test_the_sandbox_imports_neither() -> None:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from asyncio import wrap_future
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from copy import copy
 from dataclasses import dataclass, field
@@ -177,33 +177,34 @@ class ClientCredentials(httpx.Auth):
                 token = self._tokens.get()
                 if token is not None and self._clock() < token.renew_at:
                     return token
-                flight, leads = self._flight or Flight(), self._flight is None
-                self._flight = flight
-            if leads:
-                return (yield from self._fetch(flight, request))
-            yield flight
-            outcome = flight.result()
+                awaited = self._flight
+                ours = self._flight = awaited or _flight()
+            if awaited is None:
+                return (yield from self._fetch(ours, request))
+            yield awaited
+            outcome = awaited.result()
             if isinstance(outcome, Token):
                 return outcome
             if outcome is not None:
                 raise copy(outcome)
 
     def _fetch(self, flight: Flight, request: httpx.Request) -> Generator[Step, Any, Token]:
-        """Fetch a token, and tell those who wait how that ended."""
-        flight.set_running_or_notify_cancel()  # Else one of those who wait could cancel it for all.
-        ask = self._token_request(request)
-        asked_at = self._clock()
+        """Fetch a token, and tell those who wait how that ended, whatever happens: they would wait for ever."""
+        failed: Mapping[str, Any] = {}
         outcome: Outcome = None
         try:
+            ask = self._token_request(request)
+            failed = ask.extensions
+            asked_at = self._clock()
             response: httpx.Response = yield ask
             outcome = token = _granted(response, asked_at)
             self._tokens.replace(token)
         except ApiError as error:
             outcome = error
             raise
-        except GeneratorExit:
-            if FAILURE in ask.extensions:
-                outcome = TryLater(f"token: no answer: {ask.extensions[FAILURE]}", operation="token")
+        except GeneratorExit:  # It is all that httpx tells the flow of a failure, and of a cancellation as well.
+            if FAILURE in failed:
+                outcome = TryLater(f"token: no answer: {failed[FAILURE]}", operation="token")
             raise
         finally:
             with self._lock:
@@ -260,6 +261,13 @@ class ClientCredentials(httpx.Auth):
             return
         finally:
             flow.close()
+
+
+def _flight() -> Flight:
+    """Return a flight that is under way, so that none of those who wait can cancel it for all."""
+    flight = Flight()
+    flight.set_running_or_notify_cancel()
+    return flight
 
 
 def _authorised(request: httpx.Request, token: Token) -> httpx.Request:

@@ -28,6 +28,12 @@ from worker.api.transport import AsyncBounded, Bounded
 
 R = TypeVar("R")
 
+#: An answer is read as it comes: a compressed one could be far longer than its transport says.
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
+
+#: All that httpx lets through when a request cannot be sent or answered.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError)
+
 
 class Settings(Client, Protocol):
     """What a sender needs to know, as the worker's settings have it."""
@@ -222,13 +228,6 @@ class SyncApi(Platform[SyncSender]):
 def shared_ssl_context() -> ssl.SSLContext:
     """Return the process's own trust for TLS. Loading it takes longer than a request, so it is loaded once."""
     return httpx.create_ssl_context()
-
-
-#: An answer is read as it comes: a compressed one could be far longer than its transport says.
-_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
-
-#: All that httpx lets through when a request cannot be sent or answered.
-_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError)
 
 
 def _limits(max_connections: int | None) -> httpx.Limits:

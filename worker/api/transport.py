@@ -15,8 +15,8 @@ import httpx
 #: Bytes of an answer that are read. A page of presentations is some hundred kilobytes.
 LONGEST_BODY = 4 * 1024 * 1024
 
-#: Where a failed request keeps the name of its failure, among its `extensions`: httpx closes an authentication flow
-#: without telling it.
+#: Where a failed request keeps the name of its failure, among its `extensions`. httpx closes an authentication flow
+#: without saying why, and the flow must tell a failure, which concerns everyone, from a task that was cancelled.
 FAILURE = "credhook.failure"
 
 

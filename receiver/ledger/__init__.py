@@ -16,18 +16,12 @@ it the memory of its webhook-id.
 
 import json
 import re
+import struct
 import zlib
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Final, cast
-from urllib.parse import unquote, urlsplit
-
-import redis.asyncio
-import redis.asyncio.sentinel
-import redis.sentinel
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from typing import Final
 
 PREFIX: Final = "credhook:"
 #: Hash per event; the webhook-id follows.
@@ -78,8 +72,14 @@ def job_id(event_id: str) -> str:
 
 
 def job_data(event_id: str) -> bytes:
-    """The `data` field of the job: function, instance, arguments; JSON and zlib as RQ's JSONSerializer reads it."""
-    return zlib.compress(json.dumps([JOB_FUNCTION, None, [event_id], {}]).encode(), level=1)
+    """The `data` field of the job: function, instance, arguments, as RQ's JSONSerializer and zlib read them.
+
+    A zlib stream of one stored block, put together by hand. `zlib.compress` would set up a compressor of 256 KiB to
+    save eight bytes: 50 microseconds per event, measured, as much as all else that a delivery costs; this is 0.3.
+    """
+    data = json.dumps([JOB_FUNCTION, None, [event_id], {}]).encode()
+    size = len(data)
+    return b"x\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
 
 
 def job_fields(queue: str, now: datetime) -> dict[str, str | int]:
@@ -103,55 +103,3 @@ def job_fields(queue: str, now: datetime) -> dict[str, str | int]:
         "result_ttl": 0,
         "failure_ttl": FAILURE_TTL,
     }
-
-
-#: Seconds until a silent Redis counts as gone: a sender waits for us no longer than this.
-REDIS_TIMEOUT: Final = 5.0
-
-
-def open_redis(url: str, **options: Any) -> redis.asyncio.Redis:
-    """An asynchronous client for `REDIS_URL`; opens no connection yet.
-
-    A failed command is not sent again by itself: what may be repeated is decided where the command is known.
-    """
-    timeouts = {"socket_timeout": REDIS_TIMEOUT, "socket_connect_timeout": REDIS_TIMEOUT}
-    options = {**timeouts, "retry": Retry(NoBackoff(), 0), **options}
-    if not url.startswith("redis+sentinel"):
-        return redis.asyncio.Redis.from_url(url, **options)
-    hosts, service, options = _sentinel(url, options)
-    sentinel = redis.asyncio.sentinel.Sentinel(hosts, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
-    return cast(redis.asyncio.Redis, sentinel.master_for(service, **options))
-
-
-def open_redis_sync(url: str, **options: Any) -> redis.Redis:
-    """The same for RQ and for the command line, which are synchronous."""
-    if not url.startswith("redis+sentinel"):
-        return redis.Redis.from_url(url, **options)
-    hosts, service, options = _sentinel(url, options)
-    sentinel = redis.sentinel.Sentinel(hosts, **options)  # type: ignore[no-untyped-call]  # redis-py's gap
-    return cast(redis.Redis, sentinel.master_for(service, **options))  # type: ignore[no-untyped-call]  # as above
-
-
-def _sentinel(url: str, options: dict[str, Any]) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """Take apart `redis+sentinel://[user:password@]host:port,host:port/service[/db]`; `rediss+…` asks for TLS."""
-    parts = urlsplit(url)
-    credentials, _, addresses = parts.netloc.rpartition("@")
-    user, _, password = credentials.partition(":")
-    service, _, db = parts.path.strip("/").partition("/")
-    if not service:
-        raise ValueError("REDIS_URL: a Sentinel URL names its service, redis+sentinel://host:port/service")
-    hosts = []
-    for address in addresses.split(","):
-        host, _, port = address.rpartition(":")
-        hosts.append((host, int(port)) if host else (port, 26_379))
-    return (
-        hosts,
-        service,
-        options
-        | {
-            "db": int(db or 0),
-            "username": unquote(user) or None,
-            "password": unquote(password) or None,
-            "ssl": parts.scheme.startswith("rediss"),
-        },
-    )

@@ -1,0 +1,90 @@
+"""The admin listener of receiver and worker: health, readiness with each failing check by name, and metrics.
+
+It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only operators reach it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from receiver.ledger import DEAD, LEASES, OPEN, QUARANTINED
+from receiver.ledger.health import Check
+
+Examine = Callable[[], Awaitable[Sequence[Check]]]
+
+_EVENTS: Final = Gauge("credhook_events", "Events in the ledger, by what they wait for.", ["state"])
+_QUEUE: Final = Gauge("credhook_queue_length", "Jobs in RQ's queue.")
+
+
+def ledger_gauges() -> tuple[Gauge, Gauge]:
+    """The gauges that each scrape fills, to be shown in another registry than the process's own."""
+    return _EVENTS, _QUEUE
+
+
+def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: CollectorRegistry = REGISTRY) -> Starlette:
+    """The admin application.
+
+    Args:
+        redis: asked for the ledger's figures at each scrape. Never through RQ's registries: counting them cleans them
+            up, and two clean-ups at once enqueue a job twice.
+        examine: what readiness means here.
+        queue: RQ's queue.
+        registry: whose metrics are shown.
+    """
+
+    async def readyz(_: Request) -> Response:
+        checks = await examine()
+        ready = all(check.passed for check in checks)
+        shown = {check.name: "ok" if check.passed else check.remedy for check in checks}
+        return JSONResponse({"ready": ready, "checks": shown}, 200 if ready else 503)
+
+    async def metrics(_: Request) -> Response:
+        try:
+            await _ask_ledger(redis, queue)
+        except (RedisError, OSError):
+            _EVENTS.clear()  # No figure is better than an old one.
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Starlette(
+        routes=[
+            Route("/healthz", lambda _: PlainTextResponse("alive\n")),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+async def _ask_ledger(redis: Redis, queue: str) -> None:
+    pipeline = redis.pipeline(transaction=False)
+    for key in (OPEN, LEASES, DEAD, QUARANTINED):
+        pipeline.zcard(key)
+    pipeline.llen(f"rq:queue:{queue}")
+    *counts, length = await pipeline.execute()
+    for state, count in zip(("open", "leased", "dead", "quarantined"), counts, strict=True):
+        _EVENTS.labels(state).set(count)
+    _QUEUE.set(length)
+
+
+def admin_server(app: Starlette, address: str) -> uvicorn.Server:
+    """A server for it on `host:port`, to be run beside the process's own work."""
+    host, _, port = address.rpartition(":")
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=host.strip("[]"),
+            port=int(port),
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            lifespan="off",
+        )
+    )

@@ -1,0 +1,97 @@
+"""Several receiver processes on one port: the parent holds the socket, its children accept from it.
+
+The socket outlives a child that dies: connections that wait in it are taken by the others. The children share nothing
+else; Redis makes them behave as one.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger("credhook.receiver")
+
+#: Seconds before a child that died is replaced: at once the first time, later if it keeps dying.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+
+#: Seconds that a child must have lived for its death to count as the first again.
+_LONG_LIFE: Final = 30.0
+
+#: Seconds that children get to drain after SIGTERM; their own limit is below it.
+DRAIN: Final = 10.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket.
+
+    Raises:
+        OSError: the address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # uvloop and asyncio switch Nagle's algorithm off only where the protocol is named.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(2048)
+    listener.set_inheritable(True)
+    return listener
+
+
+class Children:
+    """The receiver processes, replaced when they die, until SIGTERM or SIGINT ends them all."""
+
+    def __init__(self, listener: socket.socket, number: int, environment: Mapping[str, str]) -> None:
+        """`listener`: the socket that all accept from; `environment`: what they are given."""
+        self._environment = environment
+        self._command = [sys.executable, "-m", "receiver", "--fd", str(listener.fileno())]
+        self._listener = listener
+        self._number = number
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep them running; 0 once all have drained after a signal, else 1."""
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, self._stop)
+        self._children = [self._start() for _ in range(self._number)]
+        waits = [_FIRST_WAIT] * self._number
+        while not self._stopping:
+            for index, (child, born) in enumerate(self._children):
+                if child.poll() is None or self._stopping:
+                    continue
+                lived = time.monotonic() - born
+                waits[index] = _FIRST_WAIT if lived > _LONG_LIFE else min(2 * waits[index], _LONGEST_WAIT)
+                log.error("receiver_died", pid=child.pid, code=child.returncode, restart_in=waits[index])
+                time.sleep(waits[index])
+                self._children[index] = self._start()
+            time.sleep(0.05)
+        return self._drain()
+
+    def _start(self) -> "tuple[subprocess.Popen[bytes], float]":
+        child = subprocess.Popen(  # noqa: S603  The program is this one.
+            self._command, pass_fds=[self._listener.fileno()], env=self._environment
+        )
+        return child, time.monotonic()
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+
+    def _drain(self) -> int:
+        """Ask all, wait, insist. The socket is closed first, so that nobody new is let in."""
+        self._listener.close()
+        for child, _ in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + DRAIN
+        codes = []
+        for child, _ in self._children:
+            try:
+                codes.append(child.wait(max(0.0, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                codes.append(child.wait())
+        return 0 if all(code in {0, -signal.SIGTERM} for code in codes) else 1

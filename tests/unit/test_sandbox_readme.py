@@ -1,0 +1,34 @@
+"""What the sandbox can do is in its README."""
+
+from pathlib import Path
+
+import pytest
+
+from sandbox.app import OPERATIONS
+from sandbox.command import sandbox
+from sandbox.faults import Faults
+from sandbox.operations import Operation
+from sandbox.settings import SANDBOX_SECRET
+
+README = (Path(__file__).parents[2] / "sandbox" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
+def test_every_route_is_told_of(operation: Operation) -> None:
+    assert f"{operation.method} {operation.path}`" in README
+
+
+@pytest.mark.parametrize("name", [field.alias or name for name, field in Faults.model_fields.items()])
+def test_every_fault_is_told_of(name: str) -> None:
+    assert f"`{name}`" in README
+
+
+@pytest.mark.parametrize(
+    "option", [each.opts[0] for each in sandbox.params if each.name not in {*Faults.model_fields, "env"}]
+)
+def test_every_option_is_told_of(option: str) -> None:
+    assert f"`{option}" in README
+
+
+def test_the_published_secret_is_the_one_in_use() -> None:
+    assert SANDBOX_SECRET in README
