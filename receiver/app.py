@@ -32,8 +32,12 @@ log = structlog.get_logger("credhook.receiver")
 RETRY_AFTER: Final = 5
 
 
+#: Bytes of all header names and values. uvicorn sets no limit of its own where httptools parses.
+MAX_HEADERS: Final = 16_384
+
+
 class TooLarge(Exception):
-    """The body is longer than `CREDHOOK_MAX_BODY`."""
+    """The body is longer than `CREDHOOK_MAX_BODY`, or the headers are longer than any sender's."""
 
 
 class NotFound(Exception):
@@ -54,7 +58,7 @@ _ANSWERS: Final[dict[type[Exception], tuple[int, str, str]]] = {
 _DETAILS: Final[dict[type[Exception], str]] = {
     Unauthenticated: "The delivery could not be authenticated.",
     NotFound: "There is nothing here.",
-    TooLarge: "The body is too large.",
+    TooLarge: "The delivery is too large.",
     Unavailable: "The delivery could not be stored; please send it again.",
 }
 
@@ -104,7 +108,10 @@ class Webhooks:
     async def _accept(self, scope: Scope, receive: Receive) -> tuple[Outcome, str]:
         """Route, headers, bounded body, signature, JSON, ledger: each only after the one before."""
         self._check_path_secret(scope)
-        claim = read_headers(scope["headers"], signed=bool(self._keys))
+        headers = scope["headers"]
+        if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
+            raise TooLarge("the headers are over 16 KiB")
+        claim = read_headers(headers, signed=bool(self._keys))
         body = await _read(scope, receive, self._max_body)
         if self._keys:
             authenticate(claim, body, self._keys, now=time.time(), tolerance=self._tolerance)

@@ -1,0 +1,126 @@
+"""The table of refusals, over a raw socket against a process, and in process against the application."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from refusals import Refusal, refusals, request, signed
+from serving import Receiver, receiver
+from signing import SECRET
+from waiting import until
+
+from receiver.app import create_app
+from receiver.inbox import Inbox
+from receiver.settings import ReceiverSettings
+
+NAMES = [refusal.name for refusal in refusals()]
+
+
+def refusal(name: str) -> Refusal:
+    """The row, freshly signed."""
+    return next(row for row in refusals() if row.name == name)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Receiver]:
+    with receiver(tmp_path_factory.mktemp("receiver"), redis_server) as process:
+        yield process
+
+
+def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the first answer; the connection is closed after it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
+        raw.sendall(sent)
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += _some(raw)
+        head, _, content = received.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        while len(content) < int(headers.get("content-length", 0)):
+            content += _some(raw)
+    return int(first.split()[1]), headers, content
+
+
+def _some(raw: socket.socket) -> bytes:
+    received = raw.recv(65_536)
+    assert received, "the connection was closed without an answer"
+    return received
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: str) -> None:
+    row = refusal(name)
+    before = len(server.text)
+    status, headers, content = answer(server.port, row.sent)
+    assert status == row.status
+    if headers.get("content-type") == "application/json":
+        (error,) = json.loads(content)["errors"]
+        assert error["status"] == status
+        assert error["detail"]
+    else:
+        assert row.reason is None
+    if row.reason is not None:
+        until(lambda: json.dumps(row.reason) in server.text[before:], what=row.reason)
+    assert "Traceback" not in server.text
+    with Redis.from_url(redis_server) as redis:
+        assert not redis.exists("credhook:event:msg_1", "credhook:event:msg_2")
+
+
+def test_the_server_is_alive_and_well_after_all_of_them(server: Receiver) -> None:
+    for row in refusals():
+        answer(server.port, row.sent)
+    status, _, content = answer(server.port, request(*signed("msg_ok")))
+    assert (status, json.loads(content)["data"]["status"]) == (202, "accepted")
+
+
+#: Chunks are the server's business, not the application's.
+IN_PROCESS = [row.name for row in refusals() if row.reason is not None and b"chunked" not in row.sent]
+
+
+@pytest.mark.parametrize("name", IN_PROCESS)
+async def test_a_refusal_in_process(async_redis: AsyncRedis, name: str) -> None:
+    row = refusal(name)
+    settings: Any = ReceiverSettings
+    app = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), Inbox(async_redis, queue="credhook", retention=3_600))
+    head, _, content = row.sent.partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    method, path, _ = first.decode().split()
+    headers = [(name.lower(), value.lstrip()) for name, _, value in (line.partition(b":") for line in lines)]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "root_path": ""}
+    await asyncio.wait_for(app(scope, receive, send), 10)
+    assert sent[0]["status"] == row.status
+
+
+async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver, redis_server: str) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(request(*signed("msg_gone"))[:-5])
+    assert answer(server.port, request(*signed("msg_after")))[0] == 202
+    with Redis.from_url(redis_server) as redis:
+        assert not redis.exists("credhook:event:msg_gone")
+    assert "receiver_failed" not in server.text
+
+
+def test_pipelined_deliveries_are_each_answered_in_order(server: Receiver) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(b"".join(request(*signed(f"msg_p{i}")) for i in range(10)))
+        received = b""
+        while received.count(b'"status": "accepted"') < 10:
+            received += _some(raw)
+    assert [received.index(b"msg_p%d" % i) for i in range(10)] == sorted(
+        received.index(b"msg_p%d" % i) for i in range(10)
+    )

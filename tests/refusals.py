@@ -1,0 +1,123 @@
+"""Every way in which the receiver refuses, as one table for all levels of tests: what is sent, status, logged reason.
+
+A row is bytes on a socket, so that nothing between the test and the receiver can tidy it up.
+"""
+# ruff: noqa: E501  A row of the table is one line.
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from signing import OTHER_SECRET, body, sign
+
+BODY: Final = body()
+
+
+def request(*lines: str, content: bytes = BODY, first: str = "POST /webhooks HTTP/1.1", length: bool = True) -> bytes:
+    """A request: its first line, `host`, the given header lines, a true `content-length` unless told otherwise, a body."""
+    headers = [first, "host: inbox", *lines]
+    if length:
+        headers.append(f"content-length: {len(content)}")
+    return "\r\n".join([*headers, "", ""]).encode("latin-1") + content
+
+
+def signed(
+    webhook_id: str = "msg_1", at: int | None = None, *, content: bytes = BODY, signature: str = ""
+) -> list[str]:
+    """The three headers, signed with the first of the receiver's keys."""
+    timestamp = str(int(time.time()) if at is None else at)
+    return [
+        f"webhook-id: {webhook_id}",
+        f"webhook-timestamp: {timestamp}",
+        f"webhook-signature: {signature or sign(webhook_id, timestamp, content)}",
+    ]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One row.
+
+    Attributes:
+        name: what is wrong with it.
+        sent: the request's bytes, made when the test runs, since signatures age.
+        status: what the sender is told.
+        reason: what the log says; None where the server refuses before our code sees it.
+    """
+
+    name: str
+    sent: bytes
+    status: int
+    reason: str | None
+
+
+def refusals() -> list[Refusal]:
+    """The table. The receiver accepts one key, `signing.SECRET`."""
+    now = int(time.time())
+    one, two, three = signed()
+    text = f"{now}"
+    big = b" " * 65_537
+    shifted = signed("msg_1", content=b"x." + BODY)
+
+    def malformed(content: bytes) -> bytes:
+        return request(*signed(content=content), content=content)
+
+    def chunked(*chunks: bytes, headers: list[str]) -> bytes:
+        content = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+        return request(*headers, "transfer-encoding: chunked", content=content, length=False)
+
+    return [
+        # Route and method.
+        Refusal("another path", request(*signed(), first="POST /webhook HTTP/1.1"), 404, None),
+        Refusal("a path below", request(*signed(), first="POST /webhooks/x HTTP/1.1"), 404, None),
+        Refusal("a path that climbs", request(*signed(), first="POST /x/../webhooks HTTP/1.1"), 404, None),
+        Refusal("GET", request(*signed(), first="GET /webhooks HTTP/1.1"), 405, None),
+        Refusal("PUT", request(*signed(), first="PUT /webhooks HTTP/1.1"), 405, None),
+        # Header rules.
+        Refusal("no headers of ours", request(), 400, "webhook-id should be there exactly once"),
+        Refusal("no id", request(two, three), 400, "webhook-id should be there exactly once"),
+        Refusal("no timestamp", request(one, three), 400, "webhook-timestamp should be there exactly once"),
+        Refusal("no signature", request(one, two), 400, "webhook-signature should be there exactly once"),
+        Refusal("a fresh id before", request("webhook-id: msg_2", one, two, three), 400, "webhook-id should be there exactly once"),
+        Refusal("a fresh id after", request(one, two, three, "Webhook-Id: msg_2"), 400, "webhook-id should be there exactly once"),
+        Refusal("two signatures", request(one, two, three, three), 400, "webhook-signature should be there exactly once"),
+        Refusal("two timestamps", request(one, two, two, three), 400, "webhook-timestamp should be there exactly once"),
+        Refusal("an id with a dot", request(*signed("msg.1")), 400, "webhook-id is not of its form"),
+        Refusal("an id of 129", request(*signed("a" * 129)), 400, "webhook-id is not of its form"),
+        Refusal("an empty id", request("webhook-id:", two, three), 400, "webhook-id is not of its form"),
+        Refusal("a timestamp with a fraction", request(one, f"webhook-timestamp: {text}.7", three), 400, "webhook-timestamp is not of its form"),
+        Refusal("a timestamp with a sign", request(one, f"webhook-timestamp: +{text}", three), 400, "webhook-timestamp is not of its form"),
+        Refusal("a timestamp in digits of another script", request(one, "webhook-timestamp: \xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2", three), 400, "webhook-timestamp is not of its form"),
+        Refusal("eleven signatures", request(one, two, "webhook-signature: " + " ".join(["v1,AAAA"] * 11)), 400, "webhook-signature should hold at most 10 signatures"),
+        # Body.
+        Refusal("a body over the limit", request(*signed(content=big), content=big), 413, "content-length is over CREDHOOK_MAX_BODY"),
+        Refusal("a length that would overflow", request(one, two, three, "content-length: 18446744073709551616", content=b"", length=False), 400, None),
+        Refusal("chunks over the limit", chunked(*[b" " * 9_000] * 8, headers=signed(content=big)), 413, "the body is over CREDHOOK_MAX_BODY"),
+        Refusal("a length and chunks", chunked(BODY, headers=[*signed(), f"content-length: {len(BODY)}"]), 400, None),
+        Refusal("two lengths that differ", request(*signed(), "content-length: 1"), 400, None),
+        Refusal("a negative length", request(*signed(), "content-length: -1", content=b"", length=False), 400, None),
+        Refusal("a bare line feed", request(*signed()).replace(b"\r\nhost", b"\nhost", 1), 400, None),
+        Refusal("a header of 70 KB", request(*signed(), "x-pad: " + "a" * 70_000), 413, "the headers are over 16 KiB"),
+        # Signature.
+        Refusal("another key", request(*signed(signature=sign("msg_1", text, BODY, OTHER_SECRET))), 401, "no signature matches"),
+        Refusal("another body", request(*signed(), content=BODY + b" "), 401, "no signature matches"),
+        Refusal("another id", request("webhook-id: msg_2", two, three), 401, "no signature matches"),
+        Refusal("a shifted boundary", request(*shifted, content=BODY), 401, "no signature matches"),
+        Refusal("an old delivery replayed", request(*signed(at=now - 301)), 401, "webhook-timestamp is outside the tolerance"),
+        Refusal("a delivery from the future", request(*signed(at=now + 330)), 401, "webhook-timestamp is outside the tolerance"),
+        Refusal("a signature of another version", request(*signed(signature="v2," + three.partition(",")[2])), 401, "no signature matches"),
+        Refusal("junk for a signature", request(*signed(signature="v1,%%% ,, v1")), 401, "no signature matches"),
+        Refusal("a body that is no text", malformed(b"\xff\xfe"), 401, "no signature matches"),
+        Refusal("a cut body", chunked(BODY[:-1], headers=signed()), 401, "no signature matches"),
+        # JSON, only once the sender is known.
+        Refusal("an empty body", malformed(b""), 400, "the body should be JSON in UTF-8"),
+        Refusal("no JSON", malformed(b"{"), 400, "the body should be JSON in UTF-8"),
+        Refusal("an array", malformed(b"[]"), 400, "the body should be a JSON object"),
+        Refusal("NaN", malformed(b'{"eventType": NaN}'), 400, "NaN is not JSON"),
+        Refusal("a name twice", malformed(b'{"a": 1, "a": 2}'), 400, "a name stands twice in one object of the body"),
+        Refusal("a lone surrogate", malformed(b'{"eventType": "\\ud800"}'), 400, "the body should be JSON in UTF-8"),
+        Refusal("nine deep", malformed(b'{"a": ' + b"[" * 8 + b"]" * 8 + b"}"), 400, "the body should nest no deeper than 8"),
+        Refusal("thousands deep", malformed(b"[" * 60_000), 400, "the body should be JSON in UTF-8"),
+        Refusal("no payload", malformed(b'{"eventType": "openid4vc.issuance.offered"}'), 400, "payload should be an object"),
+        Refusal("no id in it", malformed(b'{"eventType": "openid4vc.issuance.offered", "payload": {}}'), 400, "payload should hold openId4VcIssuanceId"),
+        Refusal("an id that climbs", malformed(body(resource_id="../users")), 400, "openId4VcIssuanceId should be an id of 1 to 128 letters, digits and . _ ~ : -"),
+    ]  # fmt: skip
