@@ -6,7 +6,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
 
-.PHONY: help demo up test lint types suite lock clean
+.PHONY: help demo up test lint types suite soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,6 +37,9 @@ types: $(STAMP)
 
 suite: $(STAMP)
 	@$(BIN)/pytest --numprocesses 4 --dist worksteal -m "not soak"
+
+soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
+	@$(BIN)/pytest -m soak -s
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv

@@ -42,7 +42,7 @@ def document(title: str, operations: Sequence[Operation], *, with_token_endpoint
     schemas = _Schemas([Errors, *_types(operations)])
     paths: dict[str, Json] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
+        paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _operation(operation, schemas)
     if with_token_endpoint:
         paths[tokens.PATH] = {"post": _token_endpoint()}
     return {
@@ -107,7 +107,7 @@ def _operation(operation: Operation, schemas: _Schemas) -> Json:
     described: Json = {
         "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__.rstrip('_')}",
         "summary": operation.summary,
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation, schemas)],
+        "parameters": [*_path_parameters(operation.documented_path), *_query_parameters(operation, schemas)],
         "responses": {str(operation.status): _success(operation, schemas)}
         | {str(status): _refusal(status, schemas) for status in _refusals(operation)},
     }

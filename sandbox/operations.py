@@ -30,7 +30,8 @@ class Operation:
 
     Attributes:
         method: HTTP method.
-        path: Path with its parameters in braces.
+        path: Path with its parameters in braces. `:path` after a parameter's name lets its value hold an encoded slash,
+            which the server has decoded before it looks for the route.
         act: What is done. Called with the tenant, the parameters of the path in their order, the query if
             `query` is set and the body if `body` is set; returns what becomes `data`.
         summary: One sentence for `/openapi.json`.
@@ -54,6 +55,11 @@ class Operation:
     enveloped: bool = True
     refusals: Sequence[int] = ()
     needs_token: bool = True
+
+    @property
+    def documented_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return self.path.replace(":path}", "}")
 
     async def serve(self, tenant: Tenant, request: Request) -> Response:
         """Answer a request.

@@ -16,6 +16,8 @@ IDP_ALIAS = "sandbox-idp"
 
 #: One path segment: whatever a user is called must be able to stand in a URL.
 NAME_PATTERN = r"^[^/.\x00-\x20\x7f][^/\x00-\x1f\x7f]{0,254}$"
+#: Another system's name for somebody, slashes included; it stands at the end of a path, encoded.
+IDENTIFIER_PATTERN = r"^[^/.\x00-\x20\x7f][^\x00-\x1f\x7f]{0,254}$"
 EMAIL_PATTERN = r"^[^@/.\x00-\x20\x7f][^@/\x00-\x20\x7f]{0,127}@[^@/\x00-\x20\x7f]{1,127}$"
 
 USERS = "/consumer-onboarding/api/users"
@@ -30,7 +32,7 @@ class NewUser(Wire):
     username: str = Field(ABSENT, pattern=NAME_PATTERN, repr=False)
     first_name: str = Field(ABSENT, repr=False)
     last_name: str = Field(ABSENT, repr=False)
-    external_identifier: str = Field(ABSENT, pattern=NAME_PATTERN, repr=False)
+    external_identifier: str = Field(ABSENT, pattern=IDENTIFIER_PATTERN, repr=False)
 
 
 class User(Wire):
@@ -205,7 +207,7 @@ OPERATIONS = (
     Operation("GET", USERS, listed, "List the users of the tenant.", answer=list[User]),
     Operation(
         "GET",
-        f"{USERS}/by-external-identifier/{{externalIdentifier}}",
+        f"{USERS}/by-external-identifier/{{externalIdentifier:path}}",
         by_external_identifier,
         "Find a user by external identifier.",
         answer=User,

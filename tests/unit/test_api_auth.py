@@ -7,9 +7,10 @@ import httpx
 import pytest
 from waiting import until, until_async
 
-from worker.api.auth import ClientCredentials, Token, TokenCache
+from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
+from worker.api.tokens import Token, TokenCache
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"

@@ -1,0 +1,97 @@
+"""Signed deliveries, no two alike, as requests that are ready to be sent: a file of records of one size.
+
+Receivers accept a signature for five minutes on either side of its timestamp. Ours lies in the near future, so that a file
+can be used for most of ten minutes.
+"""
+
+import base64
+import hashlib
+import hmac
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+_KEY: Final = bytes(range(32))
+SECRET: Final = "whsec_" + base64.b64encode(_KEY).decode()
+
+#: Seconds that standardwebhooks and, by default, our receiver allow a timestamp to be off, in either direction.
+_TOLERANCE: Final = 300
+
+#: Seconds kept back from the tolerance, for clocks that are rounded and processes that are slow.
+_MARGIN: Final = 30
+
+_BODY: Final = '{"eventType": "openid4vc.issuance.completed", "payload": {"openId4VcIssuanceId": "iss_%024x"}}'
+
+#: The signature comes early, so that it is in the middle of the request. LuaJIT, by which wrk sends it, hashes a string by
+#: a few of its bytes, of which those in the middle must vary; else all requests would meet in one bucket.
+_REQUEST: Final = (
+    "POST /webhooks HTTP/1.1\r\n"
+    "host: localhost\r\n"
+    "user-agent: platform-webhooks/1.0\r\n"
+    "accept: */*\r\n"
+    "content-type: application/json\r\n"
+    "content-length: %d\r\n"
+    "webhook-signature: v1,%s\r\n"
+    "webhook-timestamp: %d\r\n"
+    "webhook-id: %s\r\n"
+    "\r\n"
+    "%s"
+)
+
+#: Deliveries that are signed between two writes to the file.
+_BLOCK: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """Some of the requests of a file.
+
+    Attributes:
+        path: the file.
+        size: bytes of each request.
+        first: the first one's place in the file, counted in requests.
+        count: how many.
+        timestamp: with which they are signed, seconds since the epoch.
+    """
+
+    path: Path
+    size: int
+    first: int
+    count: int
+    timestamp: int
+
+    def split(self, count: int) -> tuple["Deliveries", "Deliveries"]:
+        """The first `count` of them, and the others."""
+        count = min(count, self.count)
+        return (
+            replace(self, count=count),
+            replace(self, first=self.first + count, count=self.count - count),
+        )
+
+    def read(self) -> bytes:
+        """All of them, one after the other."""
+        with self.path.open("rb") as file:
+            file.seek(self.first * self.size)
+            return file.read(self.count * self.size)
+
+    def fresh_for(self, seconds: float) -> bool:
+        """Whether every receiver will still accept them in that many seconds."""
+        return time.time() + seconds < self.timestamp + _TOLERANCE - _MARGIN
+
+
+def sign(path: Path, count: int) -> Deliveries:
+    """Write `count` deliveries to a file. Equal counts give equal ids: a Redis meets a file's deliveries but once."""
+    timestamp = int(time.time()) + _TOLERANCE - _MARGIN
+    with path.open("wb") as file:
+        for start in range(0, count, _BLOCK):
+            file.write(b"".join(_request(number, timestamp) for number in range(start, min(start + _BLOCK, count))))
+    return Deliveries(path, path.stat().st_size // count, 0, count, timestamp)
+
+
+def _request(number: int, timestamp: int) -> bytes:
+    webhook_id = f"msg_{number:024x}"
+    body = _BODY % number
+    digest = hmac.digest(_KEY, f"{webhook_id}.{timestamp}.{body}".encode(), hashlib.sha256)
+    signature = base64.b64encode(digest).decode()
+    return (_REQUEST % (len(body), signature, timestamp, webhook_id, body)).encode()

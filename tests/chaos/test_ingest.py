@@ -1,0 +1,159 @@
+"""Acknowledged means kept: receiver, Redis and the wire between them die at random instants while a sender repeats."""
+# ruff: noqa: T201  The counts are what `make soak` is run for.
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+from redis_proxy import redis_proxy
+from rq.utils import as_text
+from sending import deliver_all
+from serving import Receiver, receiver
+from signing import body, headers
+from waiting import until_async
+
+from receiver.ledger import job_id
+from sandbox.local_redis import free_port, start_server
+
+Breaks = Callable[[], Awaitable[None]]
+
+SHORT, LONG = "short", "long"
+SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+
+
+def ids(count: int) -> list[str]:
+    return [f"msg_{number:06}" for number in range(count)]
+
+
+def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int, int]:
+    """Every acknowledged delivery has one record and one job, and there is nothing else."""
+    pipeline = redis.pipeline(transaction=False)
+    for webhook_id in acknowledged:
+        pipeline.exists("credhook:event:" + webhook_id)
+    missing = sum(not exists for exists in pipeline.execute())
+    queued = Counter(as_text(job) for job in redis.lrange("rq:queue:credhook", 0, -1))
+    doubled = sum(count - 1 for count in queued.values())
+    assert (missing, doubled) == (0, 0)
+    assert queued.keys() == {job_id(webhook_id) for webhook_id in acknowledged}
+    assert redis.zcard("credhook:open") == len(acknowledged)
+    return missing, doubled
+
+
+async def while_breaking(
+    delivering: Awaitable[Counter[int]], breaks: Breaks, *, times: int
+) -> tuple[Counter[int], int]:
+    """Deliver, and break something again and again until all is delivered or it has been broken often enough."""
+    task, broken = asyncio.ensure_future(delivering), 0
+    while broken < times and not task.done():
+        await breaks()
+        broken += 1
+    return await task, broken
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_receiver_killed_at_random_instants(
+    tmp_path: Path, redis_url: str, redis_client: Redis, size: str
+) -> None:
+    count, kills = (300, 4) if size == SHORT else (20_000, 200)
+    process = Receiver(tmp_path, redis_url)
+
+    async def kill() -> None:
+        nonlocal process
+        await asyncio.sleep(random.uniform(0.0, 0.15))
+        process.kill()
+        process = await asyncio.to_thread(Receiver, tmp_path, redis_url)
+
+    answers, broken = await while_breaking(deliver_all(lambda: process.url, ids(count)), kill, times=kills)
+    process.kill()
+    assert broken == kills
+    missing, doubled = assert_each_is_kept_once(redis_client, ids(count))
+    print(f"\n{count} deliveries, receiver killed {broken} times: missing {missing}, doubled {doubled}; {answers}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> None:
+    count, kills = (300, 3) if size == SHORT else (20_000, 20)
+    port = free_port()
+    server = start_server(tmp_path, port)
+
+    async def kill() -> None:
+        nonlocal server
+        await asyncio.sleep(random.uniform(0.0, 0.4))
+        server.kill()
+        server.wait()
+        server = await asyncio.to_thread(start_server, tmp_path, port)
+
+    try:
+        with receiver(tmp_path, f"redis://127.0.0.1:{port}/0") as process:
+            answers, broken = await while_breaking(deliver_all(lambda: process.url, ids(count)), kill, times=kills)
+            assert "Traceback" not in process.text
+        with Redis(port=port) as client:
+            missing, doubled = assert_each_is_kept_once(client, ids(count))
+    finally:
+        server.kill()
+        server.wait()
+    assert broken == kills
+    print(f"\n{count} deliveries, Redis killed {broken} times: missing {missing}, doubled {doubled}; {answers}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, redis_client: Redis, size: str) -> None:
+    count, losses = (400, 20) if size == SHORT else (20_000, 1_000)
+    with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
+
+        async def lose() -> None:
+            before = proxy.lost
+            proxy.lose = 1
+            await until_async(lambda: proxy.lost > before or redis_client.zcard("credhook:open") == count, within=60)
+
+        answers, _ = await while_breaking(deliver_all(lambda: process.url, ids(count)), lose, times=losses)
+        lost = proxy.lost
+    assert lost == losses
+    missing, doubled = assert_each_is_kept_once(redis_client, ids(count))
+    print(f"\n{count} deliveries, {lost} replies lost: missing {missing}, doubled {doubled}; {answers}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_concurrent_deliveries_of_one_id_are_one_job(
+    tmp_path: Path, redis_url: str, redis_client: Redis, size: str
+) -> None:
+    count = 50 if size == SHORT else 1_000
+    statuses: Counter[str] = Counter()
+    with receiver(tmp_path, redis_url) as process:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=32)) as client:
+            for webhook_id in ids(count):
+                content = body(resource_id=f"iss_{webhook_id}")
+                sent = [
+                    client.post(process.url, content=content, headers=headers(webhook_id, content)) for _ in range(32)
+                ]
+                statuses.update(response.json()["data"]["status"] for response in await asyncio.gather(*sent))
+    assert statuses == {"accepted": count, "duplicate": 31 * count}
+    assert_each_is_kept_once(redis_client, ids(count))
+    print(f"\n32 deliveries each of {count} ids: {dict(statuses)}")
+
+
+async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
+    tmp_path: Path, redis_url: str, redis_client: Redis
+) -> None:
+    with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
+        proxy.hold = True
+        async with httpx.AsyncClient(timeout=20) as client:
+            sent = [
+                client.post(process.url, content=body(), headers=headers(webhook_id, body())) for webhook_id in ids(60)
+            ]
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            answers = await asyncio.gather(*sent)
+            took = loop.time() - begun
+            assert {response.status_code for response in answers} == {503}
+            assert {response.headers["retry-after"] for response in answers} == {"5"}
+            # One time-out for all of them, not one for each group that would have followed.
+            assert took < 9
+        proxy.hold = False
+        await deliver_all(lambda: process.url, ids(60))
+    assert redis_client.zcard("credhook:open") == 60

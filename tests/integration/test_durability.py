@@ -1,0 +1,137 @@
+"""What `CREDHOOK_DURABILITY` means on each kind of Redis, and what readiness says of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+from redis_proxy import redis_proxy
+from serving import Receiver, receiver
+from signing import body, headers
+from waiting import until
+
+from receiver.ledger.health import Facts, checks, read
+from sandbox.local_redis import free_port, local_redis
+
+SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)
+
+
+@contextmanager
+def administered(folder: Path, redis_url: str, **settings: str) -> Iterator[tuple[Receiver, str]]:
+    address = f"127.0.0.1:{free_port()}"
+    with receiver(folder, redis_url, CREDHOOK_ADMIN=address, **settings) as process:
+        until(lambda: reaches(f"http://{address}/healthz"), what="the admin listener")
+        yield process, f"http://{address}"
+
+
+def reaches(url: str) -> bool:
+    try:
+        return httpx.get(url).is_success
+    except httpx.TransportError:
+        return False
+
+
+def post(process: Receiver, webhook_id: str = "m") -> int:
+    return httpx.post(process.url, content=body(), headers=headers(webhook_id, body()), timeout=20).status_code
+
+
+@pytest.mark.parametrize(
+    ("unsafe", "name", "word"),
+    [
+        ({"version": (6, 0)}, "version", "6.2"),
+        ({"cluster": True}, "no_cluster", "Sentinel"),
+        ({"eviction": "allkeys-lru"}, "noeviction", "allkeys-lru"),
+        ({"appendonly": False}, "append_only_file", "appendonly yes"),
+        ({"fsync": "everysec", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
+        ({"fsync": "", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
+    ],
+)
+def test_each_unsafe_thing_is_named_with_its_remedy(unsafe: dict[str, object], name: str, word: str) -> None:
+    facts = Facts(**{field: getattr(SAFE, field) for field in Facts.__slots__} | unsafe)
+    failed = {check.name: check.remedy for check in checks(facts, strict=True) if not check.passed}
+    assert word in failed[name]
+    assert set(failed) <= {name, "fsync"}
+
+
+@pytest.mark.parametrize("facts", [SAFE, Facts((7, 2), True, "everysec", "noeviction", False)])
+def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> None:
+    assert all(check.passed for check in checks(facts, strict=True))
+
+
+def test_info_is_read_whatever_it_leaves_out() -> None:
+    assert read({}, "") == Facts((0, 0), False, "", "", False)
+    assert read({"redis_version": "7"}, "").version == (7, 0)
+
+
+def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_path: Path) -> None:
+    with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url:
+        with administered(tmp_path, url) as (process, admin):
+            assert post(process) == 503
+            until(lambda: '"check": "fsync"' in process.text)
+            answer = httpx.get(f"{admin}/readyz")
+            assert answer.status_code == 503
+            assert "CREDHOOK_DURABILITY" in answer.json()["checks"]["fsync"]
+            assert httpx.get(process.url.replace("/webhooks", "/readyz")).text == "not ready\n"
+            # Mended while it runs, it is noticed within the ten seconds that the facts last.
+            with Redis.from_url(url) as redis:
+                redis.config_set("appendfsync", "always")
+            until(lambda: post(process) == 202)
+        with Redis.from_url(url) as redis:
+            redis.config_set("appendfsync", "everysec")
+        with receiver(tmp_path, url, CREDHOOK_DURABILITY="standard") as process:
+            assert post(process, "n") == 202
+
+
+def test_on_everysec_with_waitaof_strict_waits_for_it(tmp_path: Path) -> None:
+    with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url, redis_proxy(url) as proxy:
+        proxy.version, proxy.waitaof = b"7.2.5", (1, 0)
+        with receiver(tmp_path, proxy.url) as process:
+            assert post(process) == 202
+            assert proxy.waited > 0
+            proxy.waitaof = (0, 0)  # It has not reached the disk in time.
+            assert post(process, "n") == 503
+            proxy.waitaof = (1, 0)
+            assert post(process, "n") == 202
+
+
+def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> None:
+    options = ("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
+    with (
+        local_redis(tmp_path, options=options) as url,
+        receiver(tmp_path, url, CREDHOOK_DURABILITY="standard") as process,
+    ):
+        until(lambda: '"check": "append_only_file"' in process.text and '"check": "noeviction"' in process.text)
+
+
+def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> None:
+    with local_redis(tmp_path) as url, Redis.from_url(url) as redis, receiver(tmp_path, url) as process:
+        redis.config_set("maxmemory", "1")
+        assert post(process) == 503
+        redis.config_set("maxmemory", "0")
+        assert post(process) == 202
+        redis.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
+        assert post(process, "n") == 503
+        redis.replicaof("NO", "ONE")
+        until(lambda: post(process, "n") == 202)
+        redis.config_set("min-replicas-to-write", "1")
+        assert post(process, "o") == 503
+        redis.config_set("min-replicas-to-write", "0")
+        redis.script_flush()
+        assert post(process, "o") == 202
+
+
+def test_metrics_count_outcomes_refusals_and_what_the_ledger_holds(tmp_path: Path, redis_url: str) -> None:
+    with administered(tmp_path, redis_url) as (process, admin):
+        assert [post(process), post(process)] == [202, 202]
+        assert httpx.post(process.url, content=body()).status_code == 400
+        metrics = httpx.get(f"{admin}/metrics").text
+    for line in (
+        'credhook_deliveries_total{outcome="accepted"} 1.0',
+        'credhook_deliveries_total{outcome="duplicate"} 1.0',
+        'credhook_refusals_total{status="400"} 1.0',
+        'credhook_events{state="open"} 1.0',
+        "credhook_queue_length 1.0",
+    ):
+        assert line in metrics.splitlines()

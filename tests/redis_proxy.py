@@ -1,0 +1,130 @@
+"""A proxy in front of a real Redis that loses replies, or speaks of a newer Redis than there is.
+
+Commands pass one at a time, so that each reply belongs to the command before it.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import hiredis
+
+from sandbox.local_redis import free_port
+
+
+class RedisProxy:
+    """Attributes that a test sets while it runs.
+
+    Attributes:
+        lose: how many replies to the next scripts are lost, with their connection, after Redis has run them.
+        lost: how many were.
+        hold: scripts are not passed on while it is set: a Redis that has stalled.
+        waitaof: what `WAITAOF` answers, for a Redis that does not know it; None passes it on.
+        waited: how often it was asked.
+        version: what INFO says instead of the truth.
+        commands: how many were passed on.
+    """
+
+    def __init__(self, redis_url: str) -> None:
+        parts = urlsplit(redis_url)
+        self._host, self._port = str(parts.hostname), int(parts.port or 6379)
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.lose = self.lost = self.waited = self.commands = 0
+        self.hold = False
+        self.waitaof: tuple[int, int] | None = None
+        self.version: bytes | None = None
+
+    async def serve(self, ready: Callable[[], object]) -> None:
+        server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
+        ready()
+        async with server:
+            await server.serve_forever()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            upstream, downstream = await asyncio.open_connection(self._host, self._port)
+            try:
+                await self._converse(reader, writer, upstream, downstream)
+            finally:
+                downstream.close()
+        writer.close()
+
+    async def _converse(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        upstream: asyncio.StreamReader,
+        downstream: asyncio.StreamWriter,
+    ) -> None:
+        parser = hiredis.Reader()
+        while data := await reader.read(1 << 20):
+            parser.feed(data)
+            while (command := parser.gets()) is not False:
+                reply = await self._reply(command, upstream, downstream)
+                if reply is None:
+                    return
+                writer.write(reply)
+            await writer.drain()
+
+    async def _reply(
+        self, command: list[bytes], upstream: asyncio.StreamReader, downstream: asyncio.StreamWriter
+    ) -> bytes | None:
+        name = command[0].upper()
+        self.commands += 1
+        if name == b"WAITAOF" and self.waitaof is not None:
+            self.waited += 1
+            return b"*2\r\n:%d\r\n:%d\r\n" % self.waitaof
+        script = name in {b"EVAL", b"EVALSHA"}
+        while script and self.hold:  # noqa: ASYNC110  A test sets it from another thread.
+            await asyncio.sleep(0.01)
+        downstream.write(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in command))
+        raw, value = await _one_reply(upstream)
+        if script and self.lose > 0 and not isinstance(value, hiredis.ReplyError):
+            self.lose -= 1
+            self.lost += 1
+            return None
+        if name == b"INFO" and self.version is not None:
+            text = re.sub(rb"redis_version:\S+", b"redis_version:" + self.version, value)
+            return b"$%d\r\n%b\r\n" % (len(text), text)
+        return raw
+
+
+async def _one_reply(upstream: asyncio.StreamReader) -> tuple[bytes, Any]:
+    parser, raw = hiredis.Reader(), b""
+    while (value := parser.gets()) is False:
+        data = await upstream.read(1 << 20)
+        if not data:
+            raise ConnectionResetError
+        raw += data
+        parser.feed(data)
+    return raw, value
+
+
+@contextmanager
+def redis_proxy(redis_url: str) -> Iterator[RedisProxy]:
+    """Run one in a thread of its own."""
+    proxy, ready = RedisProxy(redis_url), threading.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(proxy.serve(ready.set))
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        for left in asyncio.all_tasks(loop):
+            left.cancel()
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(10)

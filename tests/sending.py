@@ -1,0 +1,42 @@
+"""A platform that repeats every delivery until it is acknowledged, many at a time."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import httpx
+from signing import body, headers
+
+#: Deliveries under way at once.
+SENDERS = 16
+
+#: Seconds for all of them; only a receiver that is gone for good takes longer.
+DEADLINE = 600.0
+
+
+async def deliver_all(url: Callable[[], str], webhook_ids: Sequence[str]) -> Counter[int]:
+    """Deliver each id until it is acknowledged; how often each status was answered, 0 for no answer."""
+    answers: Counter[int] = Counter()
+    left = list(reversed(webhook_ids))
+
+    async def sender() -> None:
+        async with httpx.AsyncClient(timeout=10) as client:
+            while left:
+                await repeat(client, left.pop())
+
+    async def repeat(client: httpx.AsyncClient, webhook_id: str) -> None:
+        content = body(resource_id=f"iss_{webhook_id}")
+        while True:
+            try:
+                response = await client.post(url(), content=content, headers=headers(webhook_id, content))
+            except httpx.TransportError:
+                answers[0] += 1
+            else:
+                answers[response.status_code] += 1
+                if response.status_code == httpx.codes.ACCEPTED:
+                    return
+            await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(*(sender() for _ in range(SENDERS)))
+    return answers

@@ -1,0 +1,122 @@
+"""Access tokens: what one is, where the current one is kept, and how the token endpoint's answer is read."""
+
+import re
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Protocol
+
+import httpx
+from pydantic import Field, TypeAdapter
+from pydantic_core import from_json
+
+from worker.api.answers import parse, refusal
+from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from worker.api.models.base import Answer
+
+#: Seconds before its expiry at which a token is renewed. Specification, Limits.
+EARLY = 30.0
+
+#: Seconds that a token lives if the answer does not say. Specification, Limits.
+LIFETIME = 300
+
+#: Seconds that a token is used at most, whatever the answer says.
+LONGEST_LIFETIME = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token.
+
+    Attributes:
+        value: What goes behind `Bearer`. Not shown.
+        renew_at: Reading of the credentials' clock from which on a new one is fetched.
+    """
+
+    value: str = field(repr=False)
+    renew_at: float
+
+
+class Tokens(Protocol):
+    """Where the current token is kept. All three are called often, from any thread: answer from memory."""
+
+    def get(self) -> Token | None:
+        """Return the current token, whether or not it is time to renew it."""
+
+    def replace(self, token: Token) -> None:
+        """Keep a token that was just granted."""
+
+    def invalidate(self, token: Token) -> None:
+        """Forget this token, which the platform has refused. A newer one stays."""
+
+
+class TokenCache:
+    """The current token, in memory."""
+
+    def __init__(self) -> None:
+        self._token: Token | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> Token | None:
+        """Return the current token."""
+        return self._token
+
+    def replace(self, token: Token) -> None:
+        """Keep a token."""
+        with self._lock:
+            self._token = token
+
+    def invalidate(self, token: Token) -> None:
+        """Forget this token, if it is still the current one."""
+        with self._lock:
+            if self._token == token:
+                self._token = None
+
+
+class Grant(Answer):
+    """The token endpoint's answer. Specification, Authentication, 3."""
+
+    access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
+    expires_in: Annotated[int, Field(alias="expires_in", ge=0)] = LIFETIME
+    token_type: Annotated[str, Field(alias="token_type", pattern="^(?i:bearer)$")]
+
+
+_GRANT = TypeAdapter(Grant)
+
+#: An error code of OAuth, such as `invalid_client`. Only what looks like one is put into a message.
+_OAUTH_CODE = re.compile(r"[a-z_]{1,40}")
+
+
+def granted(response: httpx.Response, asked_at: float) -> Token:
+    """Read the token endpoint's answer.
+
+    Raises:
+        ApiError: It is not a token.
+    """
+    if not response.is_success:
+        raise _refused(response)
+    grant = parse("token", _GRANT, response)
+    lifetime = min(grant.expires_in, LONGEST_LIFETIME)
+    return Token(grant.access_token, renew_at=asked_at + max(lifetime - EARLY, lifetime / 2))
+
+
+def _refused(response: httpx.Response) -> ApiError:
+    """Say what a refusal means. Every 4xx that does not pass concerns the credentials, or where they are sent."""
+    error = refusal("token", response, datetime.now(UTC))
+    if isinstance(error, TryLater | NotUnderstood):
+        return error
+    return NotAuthenticated(
+        f"token: the token endpoint refuses this client: {response.status_code}{_oauth_code(response.content)}",
+        operation="token",
+        status=response.status_code,
+        errors=error.errors,
+    )
+
+
+def _oauth_code(body: bytes) -> str:
+    try:
+        document = from_json(body)
+    except ValueError:
+        return ""
+    code = document.get("error") if isinstance(document, dict) else None
+    return f" ({code})" if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""
