@@ -6,7 +6,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
 
-.PHONY: help demo up test lint types suite soak lock clean
+.PHONY: help demo up test lint types suite soak fuzz debian lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,12 @@ suite: $(STAMP)
 
 soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
 	@$(BIN)/pytest -m soak -s
+
+fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --count 0
+
+debian: ## what some tests want from Debian: a proxy, a browser, a load generator (as root)
+	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv

@@ -7,7 +7,7 @@ section Errors), the log line holds the rule that was broken, and neither holds 
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 from uuid import uuid4
@@ -63,15 +63,21 @@ _DETAILS: Final[dict[type[Exception], str]] = {
 }
 
 
-def create_app(settings: ReceiverSettings, inbox: Inbox) -> Starlette:
-    """The public application: deliveries, and two questions about the process's health."""
+def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[bytes], Event] = Event.parse) -> Starlette:
+    """The public application: deliveries, and two questions about the process's health.
+
+    Args:
+        settings: the receiver's.
+        inbox: where deliveries are stored.
+        parse: reads a body, once its sender is known.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await inbox.aclose()
 
-    webhooks = Webhooks(settings, inbox)
+    webhooks = Webhooks(settings, inbox, parse)
     path = settings.webhook_path + ("/{secret}" if settings.path_secret else "")
     return Starlette(
         routes=[
@@ -87,8 +93,9 @@ def create_app(settings: ReceiverSettings, inbox: Inbox) -> Starlette:
 class Webhooks:
     """The hot route, an ASGI application of its own: Starlette's request object would cost a third of the budget."""
 
-    def __init__(self, settings: ReceiverSettings, inbox: Inbox) -> None:
+    def __init__(self, settings: ReceiverSettings, inbox: Inbox, parse: Callable[[bytes], Event]) -> None:
         self._inbox = inbox
+        self._parse = parse
         self._keys = settings.keys
         self._tolerance = settings.tolerance
         self._max_body = settings.max_body
@@ -115,7 +122,7 @@ class Webhooks:
         body = await _read(scope, receive, self._max_body)
         if self._keys:
             authenticate(claim, body, self._keys, now=time.time(), tolerance=self._tolerance)
-        event = Event.parse(body)
+        event = self._parse(body)
         outcome = await self._inbox.accept(claim.delivery_id, event)
         return outcome, claim.delivery_id
 

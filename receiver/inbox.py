@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError  # noqa: A004  Redis's own.
 
 from receiver import ledger, metrics
 from receiver.events import Event
@@ -146,9 +146,7 @@ class Inbox:
                 # One answer for all who wait: each further group would only meet the same silence, seconds later.
                 group, self._waiting = group + self._waiting, []
                 _refuse(group, error)
-                # Whatever answers next may be another server, after a restart or a failover.
-                self._facts = None
-                await self._redis.connection_pool.disconnect()
+                await self._forget_server()
             else:
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     if not waiting.outcome.done():  # Its request may have been cancelled; the event stays.
@@ -156,15 +154,31 @@ class Inbox:
                 _report(group, outcomes)
 
     async def _write(self, group: Sequence[_Waiting]) -> list[Outcome]:
-        """Run the script for a group, and in `strict` see that it has reached the disk."""
-        must_wait = self._strict and await self._replies_too_early()
+        """Run the script for a group, and in `strict` see that it has reached the disk.
+
+        A connection that breaks is tried once more: the reply may have been lost after the script had run, and to run
+        it again does no harm, since it then finds its own records and says `duplicate`.
+        """
         arguments = self._arguments(group)
         try:
-            replies = await self._send(arguments, must_wait=must_wait)
+            replies = await self._run_script(arguments)
+        except ConnectionError:
+            await self._forget_server()
+            replies = await self._run_script(arguments)
+        return [Outcome(reply.decode()) for reply in replies]
+
+    async def _run_script(self, arguments: Sequence[str | int | bytes]) -> list[bytes]:
+        must_wait = self._strict and await self._replies_too_early()
+        try:
+            return await self._send(arguments, must_wait=must_wait)
         except NoScriptError:  # The server is a new one, and has done nothing yet.
             await self._redis.script_load(ACCEPT)
-            replies = await self._send(arguments, must_wait=must_wait)
-        return [Outcome(reply.decode()) for reply in replies]
+            return await self._send(arguments, must_wait=must_wait)
+
+    async def _forget_server(self) -> None:
+        """Whatever answers next may be another one, after a restart or a failover."""
+        self._facts = None
+        await self._redis.connection_pool.disconnect()
 
     async def _send(self, arguments: Sequence[str | int | bytes], *, must_wait: bool) -> list[bytes]:
         """One round trip on one connection: the script, and where it must be waited for, its fsync."""

@@ -20,7 +20,7 @@ class RedisProxy:
     """Attributes that a test sets while it runs.
 
     Attributes:
-        lose: how many replies to the next scripts are lost, with their connection, after Redis has run them.
+        lose: how many replies to scripts are lost, with their connection, after Redis has run them; never two in a row.
         lost: how many were.
         hold: scripts are not passed on while it is set: a Redis that has stalled.
         waitaof: what `WAITAOF` answers, for a Redis that does not know it; None passes it on.
@@ -35,7 +35,7 @@ class RedisProxy:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.lose = self.lost = self.waited = self.commands = 0
-        self.hold = False
+        self.hold = self._lost_before = False
         self.waitaof: tuple[int, int] | None = None
         self.version: bytes | None = None
 
@@ -84,10 +84,13 @@ class RedisProxy:
             await asyncio.sleep(0.01)
         downstream.write(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in command))
         raw, value = await _one_reply(upstream)
-        if script and self.lose > 0 and not isinstance(value, hiredis.ReplyError):
-            self.lose -= 1
-            self.lost += 1
-            return None
+        if script and not isinstance(value, hiredis.ReplyError):
+            lose_it = self.lose > 0 and not self._lost_before
+            self._lost_before = lose_it
+            if lose_it:
+                self.lose -= 1
+                self.lost += 1
+                return None
         if name == b"INFO" and self.version is not None:
             text = re.sub(rb"redis_version:\S+", b"redis_version:" + self.version, value)
             return b"$%d\r\n%b\r\n" % (len(text), text)

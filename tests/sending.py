@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import httpx
 from signing import body, headers
@@ -14,15 +14,15 @@ SENDERS = 16
 DEADLINE = 600.0
 
 
-async def deliver_all(url: Callable[[], str], webhook_ids: Sequence[str]) -> Counter[int]:
+async def deliver_all(url: Callable[[], str], webhook_ids: Iterable[str]) -> Counter[int]:
     """Deliver each id until it is acknowledged; how often each status was answered, 0 for no answer."""
     answers: Counter[int] = Counter()
-    left = list(reversed(webhook_ids))
+    supply = iter(webhook_ids)
 
     async def sender() -> None:
         async with httpx.AsyncClient(timeout=10) as client:
-            while left:
-                await repeat(client, left.pop())
+            for webhook_id in supply:
+                await repeat(client, webhook_id)
 
     async def repeat(client: httpx.AsyncClient, webhook_id: str) -> None:
         content = body(resource_id=f"iss_{webhook_id}")

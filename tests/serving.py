@@ -61,11 +61,11 @@ def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[P
 class Receiver(Process):
     """`credhook receiver` on a free port."""
 
-    def __init__(self, folder: Path, redis_url: str, **settings: str) -> None:
+    def __init__(self, folder: Path, redis_url: str, *, options: tuple[str, ...] = (), **settings: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/webhooks"
         environment = {"REDIS_URL": redis_url, "PORT": str(self.port), "CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
-        super().__init__(folder / "receiver.log", "-m", "receiver", environment=environment)
+        super().__init__(folder / "receiver.log", "-m", "receiver", *options, environment=environment)
         until(self._alive, what="the receiver's /healthz")
 
     def _alive(self) -> bool:
@@ -77,8 +77,8 @@ class Receiver(Process):
 
 
 @contextmanager
-def receiver(folder: Path, redis_url: str, **settings: str) -> Iterator[Receiver]:
-    process = Receiver(folder, redis_url, **settings)
+def receiver(folder: Path, redis_url: str, *, options: tuple[str, ...] = (), **settings: str) -> Iterator[Receiver]:
+    process = Receiver(folder, redis_url, options=options, **settings)
     try:
         yield process
     finally:

@@ -19,9 +19,9 @@ SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noevicti
 
 
 @contextmanager
-def administered(folder: Path, redis_url: str, **settings: str) -> Iterator[tuple[Receiver, str]]:
+def administered(folder: Path, redis_url: str) -> Iterator[tuple[Receiver, str]]:
     address = f"127.0.0.1:{free_port()}"
-    with receiver(folder, redis_url, CREDHOOK_ADMIN=address, **settings) as process:
+    with receiver(folder, redis_url, CREDHOOK_ADMIN=address) as process:
         until(lambda: reaches(f"http://{address}/healthz"), what="the admin listener")
         yield process, f"http://{address}"
 

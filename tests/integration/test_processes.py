@@ -1,0 +1,86 @@
+"""The receiver as processes: several on one port, drained by SIGTERM, replaced when they die."""
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+from redis import Redis
+from redis_proxy import redis_proxy
+from refusals import request, signed
+from sending import deliver_all
+from serving import receiver, running
+from signing import SECRET
+from waiting import until
+
+from sandbox.local_redis import free_port
+
+
+def children(pid: int) -> set[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return {int(child) for child in found.split()}
+
+
+async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
+    admin = f"127.0.0.1:{free_port()}"
+    with receiver(tmp_path, redis_url, options=("--workers", "3"), CREDHOOK_ADMIN=admin) as process:
+        ids = [f"m{number}" for number in range(200)]
+        await asyncio.gather(*(deliver_all(lambda: process.url, ids) for _ in range(3)))
+        assert redis_client.zcard("credhook:open") == 200
+        assert redis_client.llen("rq:queue:credhook") == 200
+
+        async with httpx.AsyncClient() as client:
+            metrics = (await client.get(f"http://{admin}/metrics")).text.splitlines()
+        assert 'credhook_deliveries_total{outcome="accepted"} 200.0' in metrics
+        assert 'credhook_deliveries_total{outcome="duplicate"} 400.0' in metrics
+        assert 'credhook_events{state="open"} 200.0' in metrics
+
+        before = children(process.process.pid)
+        assert len(before) == 3
+        os.kill(min(before), signal.SIGKILL)
+        until(lambda: len(children(process.process.pid) - before) == 1, what="another in its place")
+        assert '"receiver_died"' in process.text
+        await deliver_all(lambda: process.url, ["n1", "n2"])
+        left = children(process.process.pid)
+        assert process.stop() == 0
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
+
+
+def test_sigterm_answers_what_was_begun_and_lets_nobody_in(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
+    with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process, ExitStack() as open_sockets:
+        proxy.hold = True
+        begun = [
+            open_sockets.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=20))
+            for _ in range(20)
+        ]
+        for number, connection in enumerate(begun):
+            connection.sendall(request(*signed(f"m{number}")))
+        # Answered after them, since it was sent after them: all twenty have been read and wait for Redis.
+        assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
+        process.process.send_signal(signal.SIGTERM)
+
+        def refused() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", process.port)) != 0
+
+        until(refused, what="the closed port")
+        proxy.hold = False
+        assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
+        assert process.process.wait(10) == 0
+    assert redis_client.zcard("credhook:open") == 20
+
+
+def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        environment = {"REDIS_URL": redis_url, "PORT": port, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        with running(tmp_path / "taken.log", "receiver", environment=environment) as process:
+            assert process.process.wait(20) == 1
+            (line,) = process.text.splitlines()
+    assert port in line
+    assert "HOST and PORT" in line

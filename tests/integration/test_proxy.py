@@ -1,0 +1,116 @@
+"""deploy/haproxy.cfg in front of a real receiver: time-outs and limits are the proxy's, so they are tested there."""
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from serving import receiver
+from signing import body, headers
+from waiting import until
+
+from sandbox.local_redis import free_port
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy.cfg"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("haproxy") is None, reason="no haproxy; `make debian` installs it where apt is there"
+)
+
+
+@dataclass
+class Proxy:
+    port: int
+    trust: ssl.SSLContext
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, redis_url: str) -> Iterator[Proxy]:
+    authority, certificate, port = trustme.CA(), tmp_path / "credhook.pem", free_port()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    with receiver(tmp_path, redis_url) as process:
+        environment = os.environ | {
+            "PROXY_BIND": f"127.0.0.1:{port}",
+            "PROXY_CERTIFICATE": str(certificate),
+            "RECEIVER": f"127.0.0.1:{process.port}",
+        }
+        with (tmp_path / "haproxy.log").open("wb") as log:
+            haproxy = subprocess.Popen(["haproxy", "-db", "-f", CONFIGURATION], env=environment, stdout=log, stderr=log)
+        try:
+            until(lambda: ready(port, trust), what="the proxy")
+            yield Proxy(port, trust)
+        finally:
+            haproxy.kill()
+            haproxy.wait()
+
+
+def ready(port: int, trust: ssl.SSLContext) -> bool:
+    try:
+        return httpx.get(f"https://localhost:{port}/readyz", verify=trust).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy) -> None:
+    def post(path: str, content: bytes) -> int:
+        return httpx.post(
+            proxy.url + path, content=content, headers=headers("m", content), verify=proxy.trust
+        ).status_code
+
+    assert post("/webhooks", body()) == 202
+    assert post("/webhooks", b" " * 65_000) == 400  # Passed on: the receiver reads it.
+    assert post("/webhooks", b" " * 70_000) == 413
+    assert post("/metrics", body()) == 404
+
+
+async def slow(proxy: Proxy, kind: int, ended: Counter[str]) -> None:
+    """A client that never finishes its request: a byte of header a second, a byte of body a second, or nothing."""
+    begun = time.monotonic()
+    with suppress(OSError, asyncio.IncompleteReadError):
+        reader, writer = await asyncio.open_connection("localhost", proxy.port, ssl=proxy.trust)
+        try:
+            if kind == 1:
+                writer.write(b"POST /webhooks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
+            closed = asyncio.create_task(reader.read())
+            while not closed.done():
+                if kind != 2:
+                    writer.write(b"a")
+                    await writer.drain()
+                await asyncio.wait({closed}, timeout=1.0)
+        finally:
+            writer.close()
+    ended["cut off" if time.monotonic() - begun < 25 else "too late"] += 1
+
+
+async def test_a_thousand_slow_connections_do_not_keep_deliveries_out(proxy: Proxy) -> None:
+    ended: Counter[str] = Counter()
+    crowd = [asyncio.create_task(slow(proxy, number % 3, ended)) for number in range(1_000)]
+    statuses: Counter[int] = Counter()
+    async with httpx.AsyncClient(verify=proxy.trust, timeout=10) as client:
+        number = 0
+        while not all(task.done() for task in crowd):
+            sent = [
+                client.post(f"{proxy.url}/webhooks", content=body(), headers=headers(f"m{number + step}", body()))
+                for step in range(10)
+            ]
+            number += 10
+            statuses.update(answer.status_code for answer in await asyncio.gather(*sent))
+    assert ended == {"cut off": 1_000}
+    assert number > 300
+    assert statuses[202] / number >= 0.999, statuses
