@@ -126,7 +126,7 @@ def configure_logs(stream: Any = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_without_foreign_details, *shared],
         )
     )
     logging.basicConfig(handlers=[handler], level=level, force=True)
@@ -152,6 +152,12 @@ def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]
     if isinstance(error, BaseException):
         event.setdefault("error", type(error).__name__)
         event["at"] = frames(error)
+    return event
+
+
+def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Cut what other libraries write into their messages: tracebacks, and exceptions with what they say."""
+    event["event"] = re.split(r"\n|exception=", str(event["event"]), maxsplit=1)[0]
     return event
 
 

@@ -79,7 +79,7 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
 
     webhooks = Webhooks(settings, inbox, parse)
     path = settings.webhook_path + ("/{secret}" if settings.path_secret else "")
-    return Starlette(
+    app = Starlette(
         routes=[
             Route(path, webhooks, methods=["POST"]),
             Route("/healthz", _healthz, methods=["GET"]),
@@ -88,6 +88,9 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
         lifespan=lifespan,
     )
+    # A sender switches an endpoint off that redirects it; and the target would be whatever host the request names.
+    app.router.redirect_slashes = False
+    return app
 
 
 class Webhooks:
@@ -184,7 +187,11 @@ async def _unexpected(_: Request, error: Exception) -> Response:
 
 def _refuse(refusal: Exception) -> Response:
     status, code, title = _ANSWERS[type(refusal)]
-    headers = {"retry-after": str(RETRY_AFTER)} if isinstance(refusal, Unavailable) else None
+    headers = {}
+    if isinstance(refusal, Unavailable):
+        headers["retry-after"] = str(RETRY_AFTER)
+    if isinstance(refusal, TooLarge):  # What is left of the body is not read, so the connection is of no more use.
+        headers["connection"] = "close"
     metrics.REFUSALS.labels(status).inc()
     log.warning("delivery_refused", status=status, reason=str(refusal))
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)

@@ -7,8 +7,9 @@ import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 import structlog
@@ -18,11 +19,11 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from receiver.app import create_app
 from receiver.inbox import Inbox
-from receiver.ledger.admin import admin_server, create_admin, ledger_gauges
+from receiver.ledger.admin import AdminListener, bind, create_admin, ledger_gauges
 from receiver.ledger.connection import open_redis
 from receiver.ledger.health import examine
 from receiver.settings import ReceiverSettings
-from receiver.workers import Children, bind
+from receiver.workers import Children
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -38,29 +39,42 @@ _GRACE: Final = 8
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
 )
 @click.option("--fd", type=int, hidden=True, help="Accept from this socket, which a parent has bound.")
-def receiver(*, workers: int, fd: int | None) -> None:
+@click.option("--lifeline", type=int, hidden=True, help="Stop when this pipe of the parent's ends.")
+def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
 
     Everything else is set by environment variables; the table in README.md lists them.
     """
     settings = ReceiverSettings()
     if fd is not None:
-        sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None))
+        sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None, lifeline=lifeline))
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: whoever reaches the port is believed")
-    try:
-        listener = bind(settings.host, settings.port)
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; set HOST and PORT"
-        ) from error
+    listener = _listen(f"{settings.host}:{settings.port}", "HOST and PORT", lambda: bind(settings.host, settings.port))
+    address, admin = settings.admin, None
+    if address:
+        admin = _listen(address, "CREDHOOK_ADMIN", lambda: AdminListener(address))
     log.info("receiver_started", host=settings.host, port=listener.getsockname()[1], workers=workers)
-    code = _supervise(settings, listener, workers) if workers > 1 else _serve(settings, listener, settings.admin)
+    code = _supervise(settings, listener, workers, admin) if workers > 1 else _serve(settings, listener, admin)
     log.info("receiver_stopped", code=code)
     sys.exit(code)
 
 
-def _serve(settings: ReceiverSettings, listener: socket.socket, admin: str | None) -> int:
+L = TypeVar("L")
+
+
+def _listen(address: str, variable: str, listen: Callable[[], L]) -> L:
+    """Bind, or end with the address and the setting that names it."""
+    try:
+        return listen()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
+
+
+def _serve(
+    settings: ReceiverSettings, listener: socket.socket, admin: AdminListener | None, lifeline: int | None = None
+) -> int:
     """Serve in this process; the exit code."""
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
@@ -73,6 +87,7 @@ def _serve(settings: ReceiverSettings, listener: socket.socket, admin: str | Non
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
         server_header=False,
+        ws="none",  # An upgrade that nobody asked for would cost the request its body.
         timeout_graceful_shutdown=_GRACE,
     )
     # Once drained, uvicorn raises the signal that stopped it again; a stop that was asked for is a success.
@@ -84,8 +99,10 @@ def _serve(settings: ReceiverSettings, listener: socket.socket, admin: str | Non
         beside = [asyncio.create_task(_watch(inbox))]
         if admin:
             app = create_admin(redis, inbox.examine, queue=settings.queue, registry=REGISTRY)
-            beside.append(asyncio.create_task(admin_server(app, admin).serve()))
+            beside.append(asyncio.create_task(admin.serve(app)))
         server = uvicorn.Server(config)
+        if lifeline is not None:
+            asyncio.get_running_loop().add_reader(lifeline, lambda: setattr(server, "should_exit", True))
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
@@ -95,16 +112,16 @@ def _serve(settings: ReceiverSettings, listener: socket.socket, admin: str | Non
         return runner.run(serve())
 
 
-def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int) -> int:
+def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: AdminListener | None) -> int:
     """Serve in several processes; their counters come together in the parent's admin listener."""
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
-        if settings.admin:
-            threading.Thread(target=_administrate, args=(settings, settings.admin, folder), daemon=True).start()
+        if admin:
+            threading.Thread(target=_administrate, args=(settings, admin, folder), daemon=True).start()
         return Children(listener, workers, environment).run()
 
 
-def _administrate(settings: ReceiverSettings, address: str, folder: str) -> None:
+def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(Path(folder)))  # type: ignore[no-untyped-call]  # It ships no types here.
     for gauge in ledger_gauges():
@@ -112,7 +129,7 @@ def _administrate(settings: ReceiverSettings, address: str, folder: str) -> None
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
     app = create_admin(redis, lambda: examine(redis, strict=strict), queue=settings.queue, registry=registry)
-    asyncio.run(admin_server(app, address).serve())
+    asyncio.run(admin.serve(app))
 
 
 async def _watch(inbox: Inbox) -> None:

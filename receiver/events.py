@@ -31,7 +31,7 @@ _VERIFICATION_KEYS: Final = ("openId4VcPresentationId", "openId4VcVerificationId
 _RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
 
 #: A type we do not know yet is kept under its own name, so the name must be harmless.
-_TYPE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
 
 #: A notification is an object in an object; what nests deeper than this is not one.
 MAX_DEPTH: Final = 8
@@ -75,13 +75,13 @@ class Event:
         notification = _strict_object(body)
         event_type, payload = notification.get("eventType"), notification.get("payload")
         if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
-            raise Malformed("eventType should be a string of letters, digits, dots, dashes and underscores")
-        if not isinstance(payload, dict):
-            raise Malformed("payload should be an object")
+            raise Malformed("eventType should be a word of visible ASCII, of 128 characters at most")
         if event_type.startswith(_ALIAS):
             event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
         if event_type not in _KNOWN:
             return cls(event_type, _any_resource(payload))
+        if not isinstance(payload, dict):
+            raise Malformed("payload should be an object")
         keys = _ISSUANCE_KEYS if event_type.startswith("openid4vc.issuance.") else _VERIFICATION_KEYS
         return cls(event_type, _resource(payload, keys))
 
@@ -105,10 +105,11 @@ def _resource(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
     return str(ids.pop())
 
 
-def _any_resource(payload: dict[str, Any]) -> str:
-    """The id that an unknown type refers to, if it uses one of the names that we know."""
-    keys = tuple(key for key in (*_ISSUANCE_KEYS, *_VERIFICATION_KEYS) if key in payload)
-    return _resource(payload, keys) if keys else ""
+def _any_resource(payload: object) -> str:
+    """The id that an unknown type refers to, if it does so in a way that we know. Nothing is refused for being new."""
+    known = (*_ISSUANCE_KEYS, *_VERIFICATION_KEYS)
+    ids = [payload[key] for key in known if key in payload] if isinstance(payload, dict) else []
+    return str(ids[0]) if len(ids) == 1 and is_resource_id(ids[0]) else ""
 
 
 def _strict_object(body: bytes) -> dict[str, Any]:

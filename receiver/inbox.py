@@ -28,11 +28,12 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
-# The keys are built from the arguments: a cluster, which would need them declared, is refused at start-up (readiness).
-# ARGV: now in ms, retention in s, queue, number of job fields, the fields and values, then five for each event.
+# The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
+# KEYS: open, quarantined, RQ's queue. ARGV: retention in s, number of job fields, fields and values, five per event.
 ACCEPT: Final = f"""
-local now, retention, queue, fields = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local first = 5 + 2 * fields
+local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local retention, fields = ARGV[1], tonumber(ARGV[2])
+local first = 3 + 2 * fields
 local outcomes, jobs = {{}}, {{}}
 for i = first, #ARGV, 5 do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
@@ -51,19 +52,19 @@ for i = first, #ARGV, 5 do
     elseif job == '' then
         redis.call('HSET', key, 'state', '{ledger.State.QUARANTINED}', unpack(record))
         redis.call('EXPIRE', key, retention)
-        redis.call('ZADD', '{ledger.QUARANTINED}', now, id)
+        redis.call('ZADD', KEYS[2], now, id)
         outcomes[#outcomes + 1] = 'quarantined'
     else
         redis.call('HSET', key, 'state', '{ledger.State.ACCEPTED}', unpack(record))
-        redis.call('ZADD', '{ledger.OPEN}', now, id)
-        redis.call('HSET', 'rq:job:' .. job, 'data', data, unpack(ARGV, 5, first - 1))
+        redis.call('ZADD', KEYS[1], now, id)
+        redis.call('HSET', 'rq:job:' .. job, 'data', data, unpack(ARGV, 3, first - 1))
         jobs[#jobs + 1] = job
         outcomes[#outcomes + 1] = 'accepted'
     end
 end
 if #jobs > 0 then
-    redis.call('SADD', 'rq:queues', 'rq:queue:' .. queue)
-    redis.call('RPUSH', 'rq:queue:' .. queue, unpack(jobs))
+    redis.call('SADD', 'rq:queues', KEYS[3])
+    redis.call('RPUSH', KEYS[3], unpack(jobs))
 end
 return outcomes
 """
@@ -71,6 +72,8 @@ _ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
 
 #: Seconds after which Redis is asked again whether it fsyncs: somebody may have changed that while it ran.
 _FACTS_LAST: Final = 10.0
+#: Seconds that an answer about readiness lasts: the question is public, and each answer costs Redis a little.
+_CHECKS_LAST: Final = 1.0
 
 
 class Unavailable(Exception):
@@ -106,10 +109,14 @@ class Inbox:
         """
         self._redis = redis
         self._queue = queue
+        index = ledger.Index(queue)
+        self._keys = (index.open, index.quarantined, index.jobs)
         self._retention = retention
         self._strict = strict
         self._facts: Facts | None = None
         self._facts_until = 0.0
+        self._checks: tuple[Check, ...] = ()
+        self._checked_until = 0.0
         self._waiting: list[_Waiting] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -126,8 +133,11 @@ class Inbox:
         return await outcome
 
     async def examine(self) -> tuple[Check, ...]:
-        """Whether events would be kept just now, one check at a time."""
-        return await examine(self._redis, strict=self._strict)
+        """Whether events would be kept just now, one check at a time; asked anew once a second at most."""
+        if time.monotonic() > self._checked_until:
+            self._checks = await examine(self._redis, strict=self._strict)
+            self._checked_until = time.monotonic() + _CHECKS_LAST
+        return self._checks
 
     async def aclose(self) -> None:
         """Finish what is waiting, then let go of the connections."""
@@ -142,16 +152,17 @@ class Inbox:
             try:
                 with metrics.STORE_SECONDS.time():
                     outcomes = await self._write(group)
-            except (RedisError, OSError, Unavailable) as error:
-                # One answer for all who wait: each further group would only meet the same silence, seconds later.
-                group, self._waiting = group + self._waiting, []
-                _refuse(group, error)
-                await self._forget_server()
-            else:
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     if not waiting.outcome.done():  # Its request may have been cancelled; the event stays.
                         waiting.outcome.set_result(outcome)
                 _report(group, outcomes)
+            except Exception as error:
+                if not isinstance(error, (RedisError, OSError, Unavailable)):
+                    log.error("inbox_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+                # One answer for all: each further group would only meet the same silence, seconds later.
+                group, self._waiting = group + self._waiting, []
+                _refuse(group, error)
+                await self._forget_server()
 
     async def _write(self, group: Sequence[_Waiting]) -> list[Outcome]:
         """Run the script for a group, and in `strict` see that it has reached the disk.
@@ -183,7 +194,7 @@ class Inbox:
     async def _send(self, arguments: Sequence[str | int | bytes], *, must_wait: bool) -> list[bytes]:
         """One round trip on one connection: the script, and where it must be waited for, its fsync."""
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.evalsha(_ACCEPT_SHA, 0, *arguments)
+        pipeline.evalsha(_ACCEPT_SHA, len(self._keys), *self._keys, *arguments)
         if must_wait:
             pipeline.execute_command("WAITAOF", 1, 0, int(REDIS_TIMEOUT * 900))
         replies = await pipeline.execute()
@@ -209,7 +220,7 @@ class Inbox:
 
     def _arguments(self, group: Sequence[_Waiting]) -> list[str | int | bytes]:
         fields = ledger.job_fields(self._queue, datetime.now(UTC))
-        arguments: list[str | int | bytes] = [int(time.time() * 1000), self._retention, self._queue, len(fields)]
+        arguments: list[str | int | bytes] = [self._retention, len(fields)]
         for name, value in fields.items():
             arguments += name, value
         for waiting in group:

@@ -1,12 +1,19 @@
 """What the receiver is told by its environment, read once into a frozen object."""
 
 import re
+import ssl
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from receiver.ledger.connection import RedisAddress
 from receiver.signature import Key, parse_key
+
+
+def _checked_redis(value: SecretStr) -> SecretStr:
+    RedisAddress.parse(value.get_secret_value())
+    return value
 
 
 class ReceiverSettings(BaseSettings):
@@ -14,7 +21,7 @@ class ReceiverSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
-    redis_url: SecretStr = Field(
+    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         validation_alias="REDIS_URL",
         description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
@@ -78,7 +85,7 @@ class ReceiverSettings(BaseSettings):
     )
     admin: str | None = Field(
         None,
-        pattern=r"^.+:\d{1,5}$",
+        pattern=r"^.+:[1-9]\d{0,4}$",
         validation_alias="CREDHOOK_ADMIN",
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
@@ -91,6 +98,7 @@ class ReceiverSettings(BaseSettings):
     retention: int = Field(
         7 * 86_400,
         ge=3_600,
+        le=3_650 * 86_400,
         validation_alias="CREDHOOK_RETENTION",
         description="Seconds that a settled event is remembered, and its duplicates recognised.",
     )
@@ -111,6 +119,20 @@ class ReceiverSettings(BaseSettings):
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
             )
         return value
+
+    @model_validator(mode="after")
+    def _certificate_is_usable(self) -> Self:
+        if self.tls_keyfile and not self.tls_certfile:
+            raise ValueError("CREDHOOK_TLS_CERTFILE: should be set where CREDHOOK_TLS_KEYFILE is")
+        if self.tls_certfile:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_certfile, self.tls_keyfile)
+            except (OSError, ssl.SSLError):
+                raise ValueError(
+                    "CREDHOOK_TLS_CERTFILE: should be a readable PEM certificate chain, with its key in the same file "
+                    "or in CREDHOOK_TLS_KEYFILE"
+                ) from None
+        return self
 
     @model_validator(mode="after")
     def _someone_is_recognised(self) -> Self:

@@ -4,6 +4,7 @@ The socket outlives a child that dies: connections that wait in it are taken by 
 else; Redis makes them behave as one.
 """
 
+import os
 import signal
 import socket
 import subprocess
@@ -22,24 +23,11 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 #: Seconds that a child must have lived for its death to count as the first again.
 _LONG_LIFE: Final = 30.0
 
+#: Deaths of young children, for each place, after which none alive means that none can live.
+_TRIES: Final = 3
+
 #: Seconds that children get to drain after SIGTERM; their own limit is below it.
 DRAIN: Final = 10.0
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """The listening socket.
-
-    Raises:
-        OSError: the address is taken or not ours.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # uvloop and asyncio switch Nagle's algorithm off only where the protocol is named.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((host, port))
-    listener.listen(2048)
-    listener.set_inheritable(True)
-    return listener
 
 
 class Children:
@@ -48,13 +36,22 @@ class Children:
     def __init__(self, listener: socket.socket, number: int, environment: Mapping[str, str]) -> None:
         """`listener`: the socket that all accept from; `environment`: what they are given."""
         self._environment = environment
-        self._command = [sys.executable, "-m", "receiver", "--fd", str(listener.fileno())]
+        # Its other end closes when we die, however we die: children that read the end of it drain and go.
+        self._lifeline, self._held = os.pipe()
+        fds = (listener.fileno(), self._lifeline)
+        self._command = [sys.executable, "-m", "receiver", "--fd", str(fds[0]), "--lifeline", str(fds[1])]
+        self._fds = fds
         self._listener = listener
         self._number = number
         self._stopping = False
+        self._short_lives = 0
 
     def run(self) -> int:
-        """Keep them running; 0 once all have drained after a signal, else 1."""
+        """Keep them running.
+
+        Returns:
+            0 once all have drained after a signal; 1 if they did not drain, or if none could start.
+        """
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._stop)
         self._children = [self._start() for _ in range(self._number)]
@@ -64,6 +61,10 @@ class Children:
                 if child.poll() is None or self._stopping:
                     continue
                 lived = time.monotonic() - born
+                self._short_lives = 0 if lived > _LONG_LIFE else self._short_lives + 1
+                if self._short_lives > _TRIES * self._number and not self._any_alive():
+                    log.error("receiver_cannot_start", code=child.returncode, hint="see the lines above")
+                    return 1
                 waits[index] = _FIRST_WAIT if lived > _LONG_LIFE else min(2 * waits[index], _LONGEST_WAIT)
                 log.error("receiver_died", pid=child.pid, code=child.returncode, restart_in=waits[index])
                 time.sleep(waits[index])
@@ -73,9 +74,12 @@ class Children:
 
     def _start(self) -> "tuple[subprocess.Popen[bytes], float]":
         child = subprocess.Popen(  # noqa: S603  The program is this one.
-            self._command, pass_fds=[self._listener.fileno()], env=self._environment
+            self._command, pass_fds=self._fds, env=self._environment
         )
         return child, time.monotonic()
+
+    def _any_alive(self) -> bool:
+        return any(child.poll() is None for child, _ in self._children)
 
     def _stop(self, *_: object) -> None:
         self._stopping = True

@@ -19,6 +19,7 @@ from honcho.manager import Manager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from sandbox.local_redis import NoRedis
 from sandbox.stage import Stage, StageFright, staged
@@ -93,6 +94,10 @@ def demo(*, stay: bool) -> None:
         sys.exit(130)
 
 
+#: A closed terminal ends the play as Ctrl-C does.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _Stopped(BaseException):
     """Ctrl-C or SIGTERM: the stage is taken down on the way out."""
 
@@ -102,11 +107,11 @@ def _stoppable() -> Iterator[None]:
     """Turn the first signal into `_Stopped`, and ignore the next ones while everything is being ended."""
 
     def stop(*_: object) -> None:
-        for name in (signal.SIGINT, signal.SIGTERM):
+        for name in _SIGNALS:
             signal.signal(name, signal.SIG_IGN)
         raise _Stopped
 
-    before = {name: signal.signal(name, stop) for name in (signal.SIGINT, signal.SIGTERM)}
+    before = {name: signal.signal(name, stop) for name in _SIGNALS}
     try:
         yield
     finally:
@@ -115,7 +120,7 @@ def _stoppable() -> Iterator[None]:
 
 
 def _play(stage: Stage, console: Console) -> None:
-    commands = parse_procfile(Path("Procfile").read_text()).processes
+    commands = _procfile()
     stage.start("web", *shlex.split(commands["web"]))
     stage.wait_for("web", f"{stage.receiver_url}/readyz")
     stage.start("worker", *shlex.split(commands["worker"]))
@@ -127,6 +132,19 @@ def _play(stage: Stage, console: Console) -> None:
     if wrong:
         raise StageFright(f"not handled exactly once: {', '.join(wrong)}; worker: {stage.tail('worker')}")
     console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
+
+
+def _procfile() -> dict[str, str]:
+    """Process → command.
+
+    Raises:
+        StageFright: there is no Procfile here.
+    """
+    try:
+        text = Path("Procfile").read_text()
+    except FileNotFoundError:
+        raise StageFright("there is no Procfile here; run the demo from the root of the checkout") from None
+    return dict(parse_procfile(text).processes)
 
 
 def _trigger(stage: Stage) -> dict[str, str]:
@@ -200,15 +218,14 @@ def _table(rows: list[Row]) -> Table:
     for row in rows:
         handled = ", ".join(name if times == 1 else f"{name}, {times} times" for name, times in row.handlers.items())
         milliseconds = "" if row.milliseconds is None else str(row.milliseconds)
-        table.add_row(
-            row.event_type, str(row.delivered), str(row.deduplicated), row.fetched, handled or "nobody", milliseconds
-        )
+        counts = str(row.delivered), str(row.deduplicated)
+        table.add_row(*map(Text, (row.event_type, *counts, row.fetched, handled or "nobody", milliseconds)))
     return table
 
 
 def _stay(stage: Stage, console: Console) -> None:
     """The Procfile's processes under honcho, as on a developer's machine."""
-    commands = parse_procfile(Path("Procfile").read_text()).processes
+    commands = _procfile()
     console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
     console.print(
         f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}\n"

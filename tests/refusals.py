@@ -22,7 +22,7 @@ def request(*lines: str, content: bytes = BODY, first: str = "POST /webhooks HTT
 
 
 def signed(
-    webhook_id: str = "msg_1", at: int | None = None, *, content: bytes = BODY, signature: str = ""
+    webhook_id: str = "refused_1", at: int | None = None, *, content: bytes = BODY, signature: str = ""
 ) -> list[str]:
     """The three headers, signed with the first of the receiver's keys."""
     timestamp = str(int(time.time()) if at is None else at)
@@ -56,7 +56,7 @@ def refusals() -> list[Refusal]:
     one, two, three = signed()
     text = f"{now}"
     big = b" " * 65_537
-    shifted = signed("msg_1", content=b"x." + BODY)
+    shifted = signed("refused_1", content=b"x." + BODY)
 
     def malformed(content: bytes) -> bytes:
         return request(*signed(content=content), content=content)
@@ -70,6 +70,7 @@ def refusals() -> list[Refusal]:
         Refusal("another path", request(*signed(), first="POST /webhook HTTP/1.1"), 404, None),
         Refusal("a path below", request(*signed(), first="POST /webhooks/x HTTP/1.1"), 404, None),
         Refusal("a path that climbs", request(*signed(), first="POST /x/../webhooks HTTP/1.1"), 404, None),
+        Refusal("a slash too many", request(*signed(), first="POST /webhooks/ HTTP/1.1"), 404, None),
         Refusal("GET", request(*signed(), first="GET /webhooks HTTP/1.1"), 405, None),
         Refusal("PUT", request(*signed(), first="PUT /webhooks HTTP/1.1"), 405, None),
         # Header rules.
@@ -77,11 +78,11 @@ def refusals() -> list[Refusal]:
         Refusal("no id", request(two, three), 400, "webhook-id should be there exactly once"),
         Refusal("no timestamp", request(one, three), 400, "webhook-timestamp should be there exactly once"),
         Refusal("no signature", request(one, two), 400, "webhook-signature should be there exactly once"),
-        Refusal("a fresh id before", request("webhook-id: msg_2", one, two, three), 400, "webhook-id should be there exactly once"),
-        Refusal("a fresh id after", request(one, two, three, "Webhook-Id: msg_2"), 400, "webhook-id should be there exactly once"),
+        Refusal("a fresh id before", request("webhook-id: refused_2", one, two, three), 400, "webhook-id should be there exactly once"),
+        Refusal("a fresh id after", request(one, two, three, "Webhook-Id: refused_2"), 400, "webhook-id should be there exactly once"),
         Refusal("two signatures", request(one, two, three, three), 400, "webhook-signature should be there exactly once"),
         Refusal("two timestamps", request(one, two, two, three), 400, "webhook-timestamp should be there exactly once"),
-        Refusal("an id with a dot", request(*signed("msg.1")), 400, "webhook-id is not of its form"),
+        Refusal("an id with a dot", request(*signed("refused.1")), 400, "webhook-id is not of its form"),
         Refusal("an id of 129", request(*signed("a" * 129)), 400, "webhook-id is not of its form"),
         Refusal("an empty id", request("webhook-id:", two, three), 400, "webhook-id is not of its form"),
         Refusal("a timestamp with a fraction", request(one, f"webhook-timestamp: {text}.7", three), 400, "webhook-timestamp is not of its form"),
@@ -98,9 +99,9 @@ def refusals() -> list[Refusal]:
         Refusal("a bare line feed", request(*signed()).replace(b"\r\nhost", b"\nhost", 1), 400, None),
         Refusal("a header of 70 KB", request(*signed(), "x-pad: " + "a" * 70_000), 413, "the headers are over 16 KiB"),
         # Signature.
-        Refusal("another key", request(*signed(signature=sign("msg_1", text, BODY, OTHER_SECRET))), 401, "no signature matches"),
+        Refusal("another key", request(*signed(signature=sign("refused_1", text, BODY, OTHER_SECRET))), 401, "no signature matches"),
         Refusal("another body", request(*signed(), content=BODY + b" "), 401, "no signature matches"),
-        Refusal("another id", request("webhook-id: msg_2", two, three), 401, "no signature matches"),
+        Refusal("another id", request("webhook-id: refused_2", two, three), 401, "no signature matches"),
         Refusal("a shifted boundary", request(*shifted, content=BODY), 401, "no signature matches"),
         Refusal("an old delivery replayed", request(*signed(at=now - 301)), 401, "webhook-timestamp is outside the tolerance"),
         Refusal("a delivery from the future", request(*signed(at=now + 330)), 401, "webhook-timestamp is outside the tolerance"),

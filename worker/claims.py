@@ -13,64 +13,62 @@ from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 
-from receiver.ledger import DEAD, EVENT, HANDLER, LEASES, OPEN, State
+from receiver.ledger import EVENT, HANDLER, Index, State
 
 #: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
 EARLY: Final = 2_000
 
 _NOW: Final = "local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)"
 
-#: ARGV: webhook-id, lease in ms.
+#: KEYS: event, open, leases. ARGV: webhook-id, lease in ms.
 _CLAIM: Final = f"""
 {_NOW}
-local key = '{EVENT}' .. ARGV[1]
-local state, due = unpack(redis.call('HMGET', key, 'state', 'due'))
+local state, due = unpack(redis.call('HMGET', KEYS[1], 'state', 'due'))
 if not state then return 'missing' end
 if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then return 'settled' end
-local lease = redis.call('ZSCORE', '{LEASES}', ARGV[1])
+local lease = redis.call('ZSCORE', KEYS[3], ARGV[1])
 if lease and tonumber(lease) > now then return 'held' end
 if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
-redis.call('ZADD', '{LEASES}', now + ARGV[2], ARGV[1])
-redis.call('ZADD', '{OPEN}', now, ARGV[1])
-redis.call('HINCRBY', key, 'fence', 1)
-redis.call('HINCRBY', key, 'attempts', 1)
-redis.call('HSET', key, 'state', '{State.ACCEPTED}')
-redis.call('HDEL', key, 'due')
-return redis.call('HGETALL', key)
+redis.call('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
+redis.call('ZADD', KEYS[2], now, ARGV[1])
+redis.call('HINCRBY', KEYS[1], 'fence', 1)
+redis.call('HINCRBY', KEYS[1], 'attempts', 1)
+redis.call('HSET', KEYS[1], 'state', '{State.ACCEPTED}')
+redis.call('HDEL', KEYS[1], 'due')
+return {{now, redis.call('HGETALL', KEYS[1])}}
 """
 
-#: ARGV: webhook-id, fence, lease in ms.
+#: KEYS: event, leases. ARGV: webhook-id, fence, lease in ms. Returns whether the claim still stands.
 _RENEW: Final = f"""
 {_NOW}
-if redis.call('HGET', '{EVENT}' .. ARGV[1], 'fence') ~= ARGV[2] then return 0 end
-redis.call('ZADD', '{LEASES}', now + ARGV[3], ARGV[1])
+if redis.call('HGET', KEYS[1], 'fence') ~= ARGV[2] then return 0 end
+redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
 return 1
 """
 
-#: ARGV: webhook-id, handler, how it ended. An event that was erased meanwhile stays erased.
+#: KEYS: event. ARGV: handler, how it ended. An event that was erased meanwhile stays erased.
 _RECORD: Final = f"""
-local key = '{EVENT}' .. ARGV[1]
-if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, '{HANDLER}' .. ARGV[2], ARGV[3]) end
+if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], '{HANDLER}' .. ARGV[1], ARGV[2]) end
 """
 
-#: ARGV: webhook-id, fence, state, error or '', retention in s, ms until the next attempt.
+#: KEYS: event, open, leases, dead. ARGV: webhook-id, fence, state, error or '', retention in s, ms until the next
+#: attempt.
 _SETTLE: Final = f"""
 {_NOW}
 local id, fence, state, error, retention, wait = unpack(ARGV)
-local key = '{EVENT}' .. id
-if redis.call('HGET', key, 'fence') ~= fence then return 0 end
-redis.call('HSET', key, 'state', state)
-if error ~= '' then redis.call('HSET', key, 'error', error) else redis.call('HDEL', key, 'error') end
-redis.call('ZREM', '{LEASES}', id)
+if redis.call('HGET', KEYS[1], 'fence') ~= fence then return 0 end
+redis.call('HSET', KEYS[1], 'state', state)
+if error ~= '' then redis.call('HSET', KEYS[1], 'error', error) else redis.call('HDEL', KEYS[1], 'error') end
+redis.call('ZREM', KEYS[3], id)
 if state == '{State.WAITING}' then
-    redis.call('HSET', key, 'due', now + wait)
-    redis.call('ZADD', '{OPEN}', now, id)
+    redis.call('HSET', KEYS[1], 'due', now + wait)
+    redis.call('ZADD', KEYS[2], now, id)
 else
-    redis.call('HSET', key, 'settled', now)
-    redis.call('HDEL', key, 'fence')
-    redis.call('ZREM', '{OPEN}', id)
-    redis.call('EXPIRE', key, retention)
-    if state == '{State.DEAD}' then redis.call('ZADD', '{DEAD}', now, id) end
+    redis.call('HSET', KEYS[1], 'settled', now)
+    redis.call('HDEL', KEYS[1], 'fence')
+    redis.call('ZREM', KEYS[2], id)
+    redis.call('EXPIRE', KEYS[1], retention)
+    if state == '{State.DEAD}' then redis.call('ZADD', KEYS[4], now, id) end
 end
 return 1
 """
@@ -98,6 +96,7 @@ class Claim:
         type: its event type.
         resource_id: the issuance or presentation.
         received_at: when the receiver stored it.
+        age: seconds since then, by Redis's clock.
         attempt: which attempt this is, counted from 1.
         fence: the token of this claim; a later claim has a higher one.
         ended: handler's name → how it ended, for those that will not run again.
@@ -107,6 +106,7 @@ class Claim:
     type: str
     resource_id: str
     received_at: datetime
+    age: float
     attempt: int
     fence: int
     ended: Mapping[str, str]
@@ -115,11 +115,13 @@ class Claim:
 class Claims:
     """The ledger, seen by a worker."""
 
-    def __init__(self, redis: Redis, *, lease: float, retention: int) -> None:
+    def __init__(self, redis: Redis, *, queue: str, lease: float, retention: int) -> None:
         """`lease`: seconds that a claim lasts unless renewed; `retention`: seconds that a settled event is kept."""
         self.lease = lease
         self._lease_ms = int(lease * 1000)
         self._retention = retention
+        self._index = Index(queue)
+        self._redis = redis
         self._claim = redis.register_script(_CLAIM)
         self._renew = redis.register_script(_RENEW)
         self._record = redis.register_script(_RECORD)
@@ -127,16 +129,20 @@ class Claims:
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Take the event, unless somebody else has it or it wants nothing."""
-        reply = await self._claim(args=[event_id, self._lease_ms])
+        keys = [EVENT + event_id, self._index.open, self._index.leases]
+        reply = await self._claim(keys=keys, args=[event_id, self._lease_ms])
         if isinstance(reply, bytes):
             return NotClaimed(reply.decode())
-        text = [part.decode() for part in reply]
+        now, pairs = reply
+        text = [part.decode() for part in pairs]
         fields = dict(zip(text[::2], text[1::2], strict=True))
+        received = int(fields["received"])
         return Claim(
             event_id=event_id,
             type=fields["type"],
             resource_id=fields["resource"],
-            received_at=datetime.fromtimestamp(int(fields["received"]) / 1000, UTC),
+            received_at=datetime.fromtimestamp(received / 1000, UTC),
+            age=max(0.0, (now - received) / 1000),
             attempt=int(fields["attempts"]),
             fence=int(fields["fence"]),
             ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
@@ -144,11 +150,16 @@ class Claims:
 
     async def renew(self, claim: Claim) -> bool:
         """Begin the lease anew; false if the claim has been lost."""
-        return bool(await self._renew(args=[claim.event_id, claim.fence, self._lease_ms]))
+        keys = [EVENT + claim.event_id, self._index.leases]
+        return bool(await self._renew(keys=keys, args=[claim.event_id, claim.fence, self._lease_ms]))
+
+    async def has_ended(self, claim: Claim, handler: str) -> bool:
+        """Whether the handler has ended for this event since it was claimed: an earlier holder may have been late."""
+        return bool(await cast(Awaitable[Any], self._redis.hexists(EVENT + claim.event_id, HANDLER + handler)))
 
     async def record(self, claim: Claim, handler: str, how: str) -> None:
         """Remember that the handler has ended for this event, `done` or given up, and will not run again."""
-        await cast(Awaitable[Any], self._record(args=[claim.event_id, handler, how]))
+        await cast(Awaitable[Any], self._record(keys=[EVENT + claim.event_id], args=[handler, how]))
 
     async def done(self, claim: Claim) -> bool:
         """Settle the event: every handler has run. False if the claim has been lost."""
@@ -163,6 +174,8 @@ class Claims:
         return await self._settled(claim, State.WAITING, error, wait=seconds)
 
     async def _settled(self, claim: Claim, state: State, error: str = "", *, wait: float = 0.0) -> bool:
+        index = self._index
+        keys = [EVENT + claim.event_id, index.open, index.leases, index.dead]
         arguments: list[str | int] = [
             claim.event_id,
             claim.fence,
@@ -171,4 +184,4 @@ class Claims:
             self._retention,
             int(wait * 1000),
         ]
-        return bool(await self._settle(args=arguments))
+        return bool(await self._settle(keys=keys, args=arguments))

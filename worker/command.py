@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from receiver.events import EVENT_TYPES
-from receiver.ledger.admin import admin_server, create_admin
+from receiver.ledger import PREFIX
+from receiver.ledger.admin import AdminListener, create_admin
 from receiver.ledger.connection import open_redis, open_redis_sync
 from receiver.ledger.health import examine
 from worker.handlers import load
@@ -44,23 +45,44 @@ def worker(*, burst: bool) -> None:
     registry = load(settings.handlers)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Until RQ has its own: waiting for Redis can be long.
-    _wait_for(redis)
-    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
     if settings.admin:
-        threading.Thread(target=_administrate, args=(settings, settings.admin), daemon=True, name="admin").start()
-    interval = settings.lease / 3
-    _every(1.0, Scheduler(settings.queue, connection=redis).tick, "scheduler")
-    _every(interval, Reconciler(redis, queue=settings.queue, name=name, interval=interval).run, "reconciler")
-    while True:
-        rq_worker = EventWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
-        rq_worker.work(burst=burst, logging_level=None)
-        if burst or rq_worker.stop_asked:
-            break
-        # RQ ends its loop when Redis times out, is read-only or full. The fleet should outlive that.
-        log.warning("worker_interrupted", hint="Redis timed out, is read-only or full; starting over")
-        _wait_for(redis)
+        _administrate(settings, settings.admin)
+    try:
+        _wait_for(redis, settings.queue)
+        log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+        interval = settings.lease / 3
+        reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
+        _every(1.0, Scheduler(settings.queue, connection=redis).tick, "scheduler")
+        _every(interval, reconciler.run, "reconciler")
+        _work(settings.queue, redis, name, burst=burst)
+    except _StopAsked:
+        pass
     log.info("worker_stopped", name=name)
+
+
+class _StopAsked(BaseException):
+    """SIGTERM or Ctrl-C while RQ's worker does not listen for them itself."""
+
+
+def _stop(*_: object) -> None:
+    raise _StopAsked
+
+
+def _work(queue: str, redis: Redis, name: str, *, burst: bool) -> None:
+    """Work until asked to stop. RQ ends its loop when Redis times out, is read-only or full; the fleet should not."""
+    while True:
+        rq_worker = EventWorker(queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
+        try:
+            rq_worker.work(burst=burst, logging_level=None)
+        except RedisError as error:
+            log.warning("worker_interrupted", error=type(error).__name__)
+        if burst or rq_worker.stop_asked:
+            return
+        signal.signal(signal.SIGTERM, _stop)  # RQ's handlers were for a worker that is no more.
+        signal.signal(signal.SIGINT, _stop)
+        _wait_for(redis, queue)
 
 
 @click.group()
@@ -79,14 +101,14 @@ def list_handlers() -> None:
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
-def _wait_for(redis: Redis) -> None:
-    """Return once Redis answers; say so at every try until then."""
+def _wait_for(redis: Redis, queue: str) -> None:
+    """Return once Redis takes writes; say so at every try until then."""
     wait = _FIRST_WAIT
     while True:
         try:
-            redis.ping()
+            redis.set(f"{PREFIX}{queue}:probe", "1", px=1_000)
         except RedisError as error:
-            log.error("redis_unreachable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
         else:
             return
         time.sleep(wait)
@@ -95,13 +117,16 @@ def _wait_for(redis: Redis) -> None:
 
 def _administrate(settings: WorkerSettings, address: str) -> None:
     """Answer on the admin listener, from a thread with a loop of its own: jobs may keep the main one busy."""
+    try:
+        listener = AdminListener(address)
+    except (OSError, OverflowError) as error:
+        raise click.ClickException(f"cannot listen on {address}: {error}; set CREDHOOK_ADMIN") from error
 
     async def serve() -> None:
         client = open_redis(settings.redis_url.get_secret_value())
-        app = create_admin(client, lambda: examine(client, strict=False), queue=settings.queue)
-        await admin_server(app, address).serve()
+        await listener.serve(create_admin(client, lambda: examine(client, strict=False), queue=settings.queue))
 
-    asyncio.run(serve())
+    threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
 
 
 def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
@@ -112,7 +137,7 @@ def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
             time.sleep(seconds)
             try:
                 chore()
-            except RedisError as error:
-                log.warning("chore_skipped", chore=name, error=type(error).__name__)
+            except Exception as error:
+                log.warning("chore_failed", chore=name, exc_info=error)
 
     threading.Thread(target=repeat, daemon=True, name=name).start()

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from receiver.events import EVENT_TYPES
 from worker.api.client import AsyncApi
@@ -104,7 +105,7 @@ def list_endpoints() -> None:
     table = Table("id", "url", "event types", "created")
     for one in registered:
         types = _described(_types(one), "\n")
-        table.add_row(one.id, shown(one.url), types, str(one.created_at or ""))
+        table.add_row(*map(Text, (one.id, shown(one.url), types, str(one.created_at or ""))))
     Console(width=None if sys.stdout.isatty() else 160).print(table if registered else "no endpoints are registered")
 
 

@@ -94,7 +94,7 @@ class Handler:
     @property
     def is_async(self) -> bool:
         """Whether it runs on the event loop; otherwise it runs in a thread."""
-        return inspect.iscoroutinefunction(self.function)
+        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
 
     def api(self, asynchronous: AsyncApi, synchronous: SyncApi) -> AsyncApi | SyncApi:
         """The client that this handler can call."""
@@ -132,6 +132,8 @@ class Handlers:
             name = getattr(function, "__name__", "")
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
+            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+                raise ValueError(f"{self.name}.{name} is a generator: it would never run; leave out the yield")
             if name in self._handlers:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}")
             self._handlers[name] = Handler(f"{self.name}.{name}", wanted, function)

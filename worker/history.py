@@ -11,8 +11,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from receiver.ledger import EVENT, HANDLER, LEASES, State
+from receiver.ledger import EVENT, HANDLER, Index, State
 from receiver.ledger.connection import open_redis_sync
 from worker.settings import LedgerSettings
 
@@ -44,15 +45,9 @@ def list_events(*, state: str | None, event_type: str | None, limit: int, as_jso
         return
     table = Table("webhook-id", "type", "resource", "state", "received", "attempts", "error")
     for record in found[:limit]:
-        table.add_row(
-            record["webhook_id"],
-            record["type"],
-            record["resource_id"],
-            record["state"],
-            record["received_at"][:19],
-            str(record["attempts"]),
-            record["error"] or "",
-        )
+        shown = (*(record[name] for name in ("webhook_id", "type", "resource_id", "state")), record["received_at"][:19])
+        # As text: an id may look like markup.
+        table.add_row(*map(Text, (*shown, str(record["attempts"]), record["error"] or "")))
     Console(width=None if sys.stdout.isatty() else 180).print(table)
     if len(found) > limit:
         click.echo(f"{len(found) - limit} more; raise --limit to see them")
@@ -92,11 +87,11 @@ def _record(redis: Redis, webhook_id: str) -> dict[str, Any] | None:
 
 
 def _fetch(redis: Redis, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
-    wanted = list(webhook_ids)
+    wanted, index = list(webhook_ids), Index(LedgerSettings().queue)
     pipeline = redis.pipeline(transaction=False)
     for webhook_id in wanted:
         pipeline.hgetall(EVENT + webhook_id)
-        pipeline.zscore(LEASES, webhook_id)
+        pipeline.zscore(index.leases, webhook_id)
     replies = pipeline.execute()
     for webhook_id, fields, lease in zip(wanted, replies[::2], replies[1::2], strict=True):
         if fields:

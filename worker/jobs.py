@@ -7,12 +7,15 @@ kept in the ledger, so that RQ stores neither results nor tracebacks.
 import asyncio
 import functools
 import math
-from collections.abc import Awaitable, Sequence
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import rq
 import structlog
+from redis.exceptions import RedisError
 
 from credhook import configure_logs
 from receiver.ledger.connection import open_redis
@@ -21,16 +24,15 @@ from worker.api.client import AsyncApi, SyncApi
 from worker.api.models import Issuance, Presentation
 from worker.claims import Claim, Claims, NotClaimed
 from worker.handlers import Context, FetchedEvent, Handler, Registry, load
-from worker.retry import GiveUp, Retry, cause, decide
+from worker.outcome import DONE, GAVE_UP, Outcome
+from worker.retry import GiveUp, after_fetch, after_handler, cause
+from worker.running import run
 from worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
 #: RQ counts retries and stops at a maximum of its own; the policy in retry.py stops long before.
 _RQ_NEVER_STOPS: Final = 1_000_000
-
-#: Seconds that a handler past its time-out gets to clean up after itself.
-_CANCEL_GRACE: Final = 1.0
 
 
 class LeaseLost(Exception):
@@ -46,7 +48,7 @@ async def process(event_id: str) -> rq.Retry | None:
     shared = _shared()
     settings = shared.settings
     redis = open_redis(settings.redis_url.get_secret_value())
-    claims = Claims(redis, lease=settings.lease, retention=settings.retention)
+    claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention)
     asynchronous = AsyncApi.from_settings(settings, auth=shared.auth)
     synchronous = SyncApi.from_settings(settings, auth=shared.auth)
     try:
@@ -83,7 +85,7 @@ def _shared() -> _Shared:
 
 
 class Processor:
-    """One event at a time through claim, fetch, dispatch, settle; many may run beside each other."""
+    """Events through claim, fetch, dispatch, settle; many may be under way beside each other."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class Processor:
         self._max_attempts = settings.max_attempts
 
     async def process(self, event_id: str) -> float | None:
-        """Make one attempt at the event, if it is to be had; seconds until the next attempt, if there is to be one."""
+        """Make one attempt at the event, if it is to be had; seconds until the next one, if there is to be one."""
         claim = await self._claims.claim(event_id)
         if isinstance(claim, NotClaimed):
             log.info("event_left", webhook_id=event_id, reason=claim.value)
@@ -110,52 +112,61 @@ class Processor:
             webhook_id=event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
         )
         try:
-            failures = await self._while_ours(claim, self._attempt(claim, bound))
-            return await self._settle(claim, failures, bound)
+            outcome = await self._while_ours(claim, self._attempt(claim, bound))
+            return await self._settle(claim, outcome, bound)
         except LeaseLost:
             bound.warning("lease_lost")
             return None
 
-    async def _while_ours(self, claim: Claim, work: Awaitable[Sequence[Exception]]) -> Sequence[Exception]:
-        """The work's result, with the lease renewed beside it.
+    async def _while_ours(self, claim: Claim, attempt: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The attempt's outcome, with the lease renewed beside it.
 
         Raises:
-            LeaseLost: the work was cancelled, since the claim was lost.
+            LeaseLost: the claim was lost, and the attempt has been cancelled.
         """
-        working, keeping = asyncio.ensure_future(work), asyncio.create_task(self._keep(claim))
+        working, keeping = asyncio.create_task(attempt), asyncio.create_task(self._keep(claim))
         try:
             await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise LeaseLost
             return working.result()
         finally:
-            working.cancel()
-            keeping.cancel()
+            for task in (working, keeping):
+                task.cancel()
+            await asyncio.gather(working, keeping, return_exceptions=True)
 
     async def _keep(self, claim: Claim) -> None:
-        """Renew the lease until it is lost."""
-        while True:
-            await asyncio.sleep(self._claims.lease / 3)
-            if not await self._claims.renew(claim):
-                return
+        """Renew the lease; return once it is lost, or as good as lost: Redis could not be told for so long."""
+        lease = self._claims.lease
+        until = time.monotonic() + lease
+        while time.monotonic() < until:
+            await asyncio.sleep(lease / 4)
+            with suppress(RedisError, OSError):
+                if not await self._claims.renew(claim):
+                    return
+                until = time.monotonic() + lease
 
-    async def _attempt(self, claim: Claim, bound: structlog.stdlib.BoundLogger) -> Sequence[Exception]:
-        """Fetch the details and run every handler that has not ended yet; what went wrong, if anything."""
+    async def _attempt(self, claim: Claim, bound: structlog.stdlib.BoundLogger) -> Outcome:
+        """Fetch the details and run every handler that has not ended yet."""
+        if claim.attempt > self._max_attempts:  # The last one ended without a word: its process died.
+            return Outcome(gave_up=("WorkerDied",))
         handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]
+        before = Outcome.before(claim.ended)
         if not handlers:
-            return ()
+            return before
         try:
             details = await self._fetch(claim)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
             bound.warning("fetch_failed", error=cause(error), exc_info=error)
-            return (error,)
+            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=self._max_attempts)
+            return before.after("", error, decision)
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
-        failures = []
+        outcome = before
         for handler in handlers:
-            failure = await self._run(handler, event, claim, bound.bind(handler=handler.name))
-            if failure is not None:
-                failures.append(failure)
-        return failures
+            if claim.attempt > 1 and await self._claims.has_ended(claim, handler.name):
+                continue
+            outcome = await self._run(handler, event, claim, bound.bind(handler=handler.name), outcome)
+        return outcome
 
     async def _fetch(self, claim: Claim) -> Issuance | Presentation:
         if claim.type.startswith("openid4vc.issuance."):
@@ -163,58 +174,42 @@ class Processor:
         return await self._api.presentations.get(claim.resource_id)
 
     async def _run(
-        self, handler: Handler, event: FetchedEvent, claim: Claim, bound: structlog.stdlib.BoundLogger
-    ) -> Exception | None:
-        """Run one handler and record how it ended; its failure, if the event must come back for it."""
+        self,
+        handler: Handler,
+        event: FetchedEvent,
+        claim: Claim,
+        bound: structlog.stdlib.BoundLogger,
+        outcome: Outcome,
+    ) -> Outcome:
+        """Run one handler and record how it ended; the outcome, with that taken in."""
         context = Context(handler.api(self._api, self._sync_api), bound, f"{event.webhook_id}:{handler.name}")
-        try:
-            await self._within_time(handler, event, context)
-        except Exception as error:  # noqa: BLE001  Handlers are other people's code: they may raise anything.
-            decision = decide(error, claim.attempt, max_attempts=self._max_attempts)
-            bound.warning("handler_failed", error=cause(error), exc_info=error, final=isinstance(decision, GiveUp))
-            if isinstance(decision, Retry):
-                return error
-            await self._claims.record(claim, handler.name, f"dead: {cause(error)}")
-            return GiveUp(f"{handler.name}: {cause(error)}")
-        await self._claims.record(claim, handler.name, "done")
-        bound.info("event_handled")
-        return None
+        error = await run(handler, event, context, timeout=self._handler_timeout)
+        if error is None:
+            await self._claims.record(claim, handler.name, DONE)
+            bound.info("event_handled")
+            return outcome
+        decision = after_handler(error, claim.attempt, max_attempts=self._max_attempts)
+        final = isinstance(decision, GiveUp)
+        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final)
+        if final:
+            await self._claims.record(claim, handler.name, GAVE_UP + cause(error))
+        return outcome.after(handler.name, error, decision)
 
-    async def _within_time(self, handler: Handler, event: FetchedEvent, context: Context) -> None:
-        """Run the handler, and stop waiting for it when its time is over, even if it will not be cancelled."""
-        if handler.is_async:
-            running = asyncio.ensure_future(handler.function(event, context))
-        else:
-            running = asyncio.ensure_future(asyncio.to_thread(handler.function, event, context))
-        await asyncio.wait({running}, timeout=self._handler_timeout)
-        if running.done():
-            running.result()
-            return
-        running.cancel()
-        await asyncio.wait({running}, timeout=_CANCEL_GRACE)
-        raise TimeoutError(f"the handler took longer than {self._handler_timeout} s")
+    async def _settle(self, claim: Claim, outcome: Outcome, bound: structlog.stdlib.BoundLogger) -> float | None:
+        """Write down what the attempt came to; seconds until the next one, if there is to be one.
 
-    async def _settle(
-        self, claim: Claim, failures: Sequence[Exception], bound: structlog.stdlib.BoundLogger
-    ) -> float | None:
-        """Write down what the attempt came to; seconds until the next one, if there is to be one."""
-        decisions = [(decide(error, claim.attempt, max_attempts=self._max_attempts), error) for error in failures]
-        waits = [(decision.after or 0.0, error) for decision, error in decisions if isinstance(decision, Retry)]
-        if waits:
-            seconds, error = min(waits, key=lambda wait: wait[0])
-            if not await self._claims.wait(claim, cause(error), seconds):
-                raise LeaseLost
-            bound.info("event_waiting", error=cause(error), seconds=round(seconds, 1))
-            return seconds
-        final = [decision for decision, _ in decisions if isinstance(decision, GiveUp)]
-        given_up = [how for how in claim.ended.values() if how.startswith("dead")]
-        if final or given_up:
-            reason = final[0].reason if final else given_up[0].removeprefix("dead: ")
-            if not await self._claims.dead(claim, reason):
-                raise LeaseLost
-            bound.error("event_dead", error=reason, hint=f"credhook events show {claim.event_id}")
+        Raises:
+            LeaseLost: it was not ours to settle any more.
+        """
+        if outcome.again is not None:
+            settled = await self._claims.wait(claim, outcome.error, outcome.again)
+            bound.info("event_waiting", error=outcome.error, seconds=round(outcome.again, 1))
+        elif outcome.gave_up:
+            settled = await self._claims.dead(claim, outcome.gave_up[0])
+            bound.error("event_dead", error=outcome.gave_up[0], hint=f"credhook events show {claim.event_id}")
         else:
-            if not await self._claims.done(claim):
-                raise LeaseLost
+            settled = await self._claims.done(claim)
             bound.info("event_done")
-        return None
+        if not settled:
+            raise LeaseLost
+        return outcome.again

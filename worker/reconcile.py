@@ -6,7 +6,6 @@ worker's lease. Whatever is in none of them is enqueued again. Doing so once too
 finds the claim, or the settled record, and leaves.
 """
 
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, cast
@@ -14,103 +13,104 @@ from typing import Final, cast
 import structlog
 from redis import Redis
 
-from receiver.ledger import EVENT, LEADER, LEASES, OPEN, State, job_data, job_fields, job_id
+from receiver.ledger import EVENT, Index, State, job_data, job_fields, job_id
 
 log = structlog.get_logger("credhook.reconciler")
 
 #: Milliseconds that an event may be between two homes: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT: Final = 5_000
 
-#: Open events looked at in one round trip.
-_PAGE: Final = 1_000
-
-#: ARGV: webhook-id, job, data, queue, in-transit ms, then fields and values of the job. Looks again before it writes,
-#: since the snapshot is older than the script.
+#: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job. ARGV: webhook-id, job's id, data, in-transit ms,
+#: then fields and values of the job. All that makes an event homeless is decided here, by Redis's clock, but for the
+#: one thing that would cost a walk through the queue for each event: whether the job stands in it.
 _PUT_BACK: Final = f"""
 local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local id, job, data, queue, transit = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local key = '{EVENT}' .. id
-local state, due = unpack(redis.call('HMGET', key, 'state', 'due'))
+local id, job, data, transit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local state, due = unpack(redis.call('HMGET', KEYS[1], 'state', 'due'))
 if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then
-    redis.call('ZREM', '{OPEN}', id)
+    redis.call('ZREM', KEYS[2], id)
     return 0
 end
-if due and tonumber(due) > now then return 0 end
-local moved = redis.call('ZSCORE', '{OPEN}', id)
+if due and tonumber(due) + transit > now then return 0 end
+local moved = redis.call('ZSCORE', KEYS[2], id)
 if not moved or now - moved < transit then return 0 end
-local lease = redis.call('ZSCORE', '{LEASES}', id)
+local lease = redis.call('ZSCORE', KEYS[3], id)
 if lease and tonumber(lease) > now then return 0 end
-redis.call('ZREM', '{LEASES}', id)
-redis.call('ZADD', '{OPEN}', now, id)
-redis.call('ZREM', 'rq:scheduled:' .. queue, job)
-redis.call('ZREM', 'rq:failed:' .. queue, job)
-redis.call('DEL', 'rq:job:' .. job)
-redis.call('HSET', 'rq:job:' .. job, 'data', data, unpack(ARGV, 6))
-redis.call('SADD', 'rq:queues', 'rq:queue:' .. queue)
-redis.call('RPUSH', 'rq:queue:' .. queue, job)
+redis.call('ZREM', KEYS[3], id)
+redis.call('ZADD', KEYS[2], now, id)
+redis.call('ZREM', KEYS[4], job)
+redis.call('ZREM', KEYS[5], job)
+redis.call('DEL', KEYS[7])
+redis.call('HSET', KEYS[7], 'data', data, unpack(ARGV, 5))
+redis.call('SADD', 'rq:queues', KEYS[6])
+redis.call('RPUSH', KEYS[6], job)
 return 1
 """
 
 
 class Reconciler:
-    """Looks through the open events; of all processes that try, one leads."""
+    """Looks through the open events of one queue; of all processes that try, one leads."""
 
-    def __init__(self, redis: Redis, *, queue: str, name: str, interval: float) -> None:
-        """`name`: this process, unique in the fleet; `interval`: seconds between two rounds of it."""
+    def __init__(self, redis: Redis, *, queue: str, name: str, interval: float, retention: int) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            queue: whose events.
+            name: this process, unique in the fleet.
+            interval: seconds between two rounds of it.
+            retention: seconds after which the dead and the quarantined are forgotten.
+        """
         self._redis = redis
-        self._queue = queue
+        self._index = Index(queue)
         self._name = name
         self._put_back = redis.register_script(_PUT_BACK)
         self._leads_for = max(1_000, int(interval * 3_000))
+        self._retention = retention
 
     def run(self) -> int:
         """One round, if this process leads; the number of events that were put back."""
         if not self._leads():
             return 0
-        lost = list(self._homeless())
-        put_back = sum(self._enqueue(event_id) for event_id in lost)
+        now = self._now()
+        for settled in (self._index.dead, self._index.quarantined):
+            self._redis.zremrangebyscore(settled, 0, now - self._retention * 1_000)
+        put_back = sum(self._enqueue(event_id) for event_id in self._suspects(now))
         if put_back:
             log.warning("events_put_back", count=put_back)
         return put_back
 
     def _leads(self) -> bool:
         """Become or remain the leader; a leader that dies is followed after three rounds."""
-        if self._redis.set(LEADER, self._name, nx=True, px=self._leads_for):
+        if self._redis.set(self._index.leader, self._name, nx=True, px=self._leads_for):
             return True
-        if self._redis.get(LEADER) != self._name.encode():
+        if self._redis.get(self._index.leader) != self._name.encode():
             return False
-        self._redis.pexpire(LEADER, self._leads_for)
+        self._redis.pexpire(self._index.leader, self._leads_for)
         return True
 
-    def _homeless(self) -> Iterable[str]:
-        """Open events that have not moved for a while and are in none of the places where they could be."""
-        until = int(time.time() * 1000) - IN_TRANSIT
-        # Open events are read before the places are: one that settles or moves in between is missed in neither.
-        still = [raw.decode() for raw in cast(list[bytes], self._redis.zrangebyscore(OPEN, 0, until))]
+    def _now(self) -> int:
+        """Milliseconds since the epoch, as Redis sees it: hosts may disagree."""
+        seconds, microseconds = self._redis.time()
+        return seconds * 1_000 + microseconds // 1_000
+
+    def _suspects(self, now: int) -> Iterable[str]:
+        """Open events that have not moved for a while, and whose job is neither queued nor waiting for its time."""
+        until = now - IN_TRANSIT
+        # Read before the places are: one that moves in between is found in its new place, or told apart by the script.
+        still = [raw.decode() for raw in cast(list[bytes], self._redis.zrangebyscore(self._index.open, 0, until))]
         if not still:
             return
-        queued = set(cast(list[bytes], self._redis.lrange(f"rq:queue:{self._queue}", 0, -1)))
+        queued = set(cast(list[bytes], self._redis.lrange(self._index.jobs, 0, -1)))
         # A job that is overdue has no scheduler: RQ lets the lock of a dead one stand for a minute.
-        due = until // 1_000
-        scheduled = set(cast(list[bytes], self._redis.zrangebyscore(f"rq:scheduled:{self._queue}", due, "+inf")))
-        at_home = queued | scheduled
-        for start in range(0, len(still), _PAGE):
-            page = still[start : start + _PAGE]
-            leases = self._redis.zmscore(LEASES, page)
-            now = time.time() * 1000
-            for event_id, lease in zip(page, leases, strict=True):
-                leased = lease is not None and lease > now
-                if not leased and job_id(event_id).encode() not in at_home:
-                    yield event_id
+        ahead = set(cast(list[bytes], self._redis.zrangebyscore(self._index.scheduled, until // 1_000, "+inf")))
+        at_home = queued | ahead
+        yield from (event_id for event_id in still if job_id(event_id).encode() not in at_home)
 
     def _enqueue(self, event_id: str) -> int:
-        arguments: list[str | int | bytes] = [
-            event_id,
-            job_id(event_id),
-            job_data(event_id),
-            self._queue,
-            IN_TRANSIT,
-        ]
-        for name, value in job_fields(self._queue, datetime.now(UTC)).items():
+        index, job = self._index, job_id(event_id)
+        keys = [EVENT + event_id, index.open, index.leases, index.scheduled, index.failed, index.jobs, f"rq:job:{job}"]
+        arguments: list[str | int | bytes] = [event_id, job, job_data(event_id), IN_TRANSIT]
+        for name, value in job_fields(index.queue, datetime.now(UTC)).items():
             arguments += name, value
-        return int(cast(int, self._put_back(args=arguments)))
+        return int(cast(int, self._put_back(keys=keys, args=arguments)))

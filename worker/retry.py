@@ -3,21 +3,29 @@
 A handler may raise either itself; that is then the decision.
 """
 
+import math
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final
 
 from worker.api.errors import ApiError, InvalidRequest, NotThere, TryLater
 
-#: Seconds before the next look at a resource that is not there yet: a detail can lag behind its event by seconds.
-#: Public material about sibling platforms suggests the scale; nobody documents it.
-NOT_THERE: Final = (1.0, 5.0, 30.0, 120.0)
+#: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its
+#: event by seconds. Public material about sibling platforms suggests pauses of 1 s, 5 s, 30 s and 2 min; nobody
+#: documents them. Counted by age, so that other failures do not use the patience up.
+NOT_THERE: Final = (1.0, 6.0, 36.0, 156.0)
+#: Seconds until the one second look at an event that was older than that when it was first worked on.
+NOT_THERE_LATE: Final = 5.0
 
-#: Exponential backoff: the first ceiling in seconds, its growth, and the highest ceiling. The default of
-#: twelve attempts ends after 16.6 hours at most and half of that on average, about where senders of webhooks end.
+#: Exponential backoff: the first ceiling in seconds, its growth, and the highest ceiling. The default of twelve
+#: attempts ends after 16.6 hours at most and half of that on average, about where senders of webhooks end.
 FIRST: Final = 5.0
 GROWTH: Final = 3.0
 CEILING: Final = 4 * 3_600.0
+
+#: The longest wait that a handler may ask for: as long as the ledger remembers a settled event.
+LONGEST: Final = timedelta(days=7)
 
 
 class Retry(Exception):
@@ -26,10 +34,17 @@ class Retry(Exception):
     A handler raises it when the time is not right; it counts as an attempt.
     """
 
-    def __init__(self, after: float | None = None) -> None:
-        """`after`: seconds until the next attempt; None leaves it to the policy."""
-        super().__init__(after)
-        self.after = after
+    def __init__(self, after: float | timedelta | None = None) -> None:
+        """`after`: seconds until the next attempt, at most a week; None leaves it to the policy.
+
+        Raises:
+            ValueError: it is negative, not a number, or longer than a week.
+        """
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= LONGEST.total_seconds()):
+            raise ValueError("Retry(after=…) should be from 0 to 604,800 seconds")
+        super().__init__(seconds)
+        self.after = seconds
 
 
 class GiveUp(Exception):
@@ -41,39 +56,46 @@ class GiveUp(Exception):
     def __init__(self, reason: str) -> None:
         """`reason`: a few words for the operator."""
         super().__init__(reason)
-        self.reason = reason[:200]
+        self.reason = str(reason)[:200]
 
 
-def decide(
-    error: Exception, attempt: int, *, max_attempts: int, chance: Callable[[], float] = random.random
+def after_fetch(
+    error: Exception, attempt: int, *, age: float, max_attempts: int, chance: Callable[[], float] = random.random
 ) -> Retry | GiveUp:
-    """Decide about the failure of an attempt.
+    """Decide about a fetch that failed.
 
     Args:
-        error: what the fetch or a handler raised.
+        error: what it raised.
         attempt: which attempt it was, counted from 1.
+        age: seconds since the event was accepted.
         max_attempts: after how many to give up.
         chance: a number from 0 to 1, drawn anew for each decision, so that what failed together does not return
-        together.
+            together.
 
     Returns:
         `Retry` with its seconds filled in, or `GiveUp`.
     """
-    if isinstance(error, GiveUp):
-        return error
-    name = type(error).__name__
-    if isinstance(error, InvalidRequest):
-        return GiveUp(name)  # The platform will not like the same request better tomorrow.
+    if isinstance(error, InvalidRequest) or attempt >= max_attempts:
+        return GiveUp(cause(error))  # The platform will not like the same request better tomorrow.
     if isinstance(error, NotThere):
-        return Retry(NOT_THERE[attempt - 1]) if attempt <= len(NOT_THERE) else GiveUp(name)
-    if attempt >= max_attempts:
-        return GiveUp(name)
-    if isinstance(error, Retry) and error.after is not None:
-        return Retry(max(0.0, error.after))
+        return _look_again(error, attempt, age)
     wait = backoff(attempt, chance())
     if isinstance(error, TryLater) and error.retry_after is not None:
-        wait = max(wait, error.retry_after)
+        wait = max(wait, min(error.retry_after, CEILING))
     return Retry(wait)
+
+
+def after_handler(
+    error: Exception, attempt: int, *, max_attempts: int, chance: Callable[[], float] = random.random
+) -> Retry | GiveUp:
+    """Decide about a handler that failed; arguments and result as in `after_fetch`."""
+    if isinstance(error, GiveUp):
+        return error
+    if attempt >= max_attempts:
+        return GiveUp(cause(error))
+    if isinstance(error, Retry) and error.after is not None:
+        return error
+    return Retry(backoff(attempt, chance()))
 
 
 def backoff(attempt: int, chance: float) -> float:
@@ -85,7 +107,14 @@ def backoff(attempt: int, chance: float) -> float:
 def cause(error: Exception) -> str:
     """The error in the few words that may be stored: its class, and a reason or status if it has one. No message."""
     if isinstance(error, GiveUp):
-        return f"GiveUp: {error.reason}"
+        return error.reason
     if isinstance(error, ApiError) and error.status is not None:
         return f"{type(error).__name__} {error.status}"
     return type(error).__name__
+
+
+def _look_again(error: NotThere, attempt: int, age: float) -> Retry | GiveUp:
+    later = [moment - age for moment in NOT_THERE if moment > age]
+    if later:
+        return Retry(later[0])
+    return Retry(NOT_THERE_LATE) if attempt == 1 else GiveUp(cause(error))

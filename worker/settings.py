@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from receiver.ledger.connection import RedisAddress
+
 
 def _http_url(value: str) -> str:
     """Refuse what httpx could not call, and drop the trailing slash so that paths can be appended."""
@@ -27,6 +29,11 @@ def _https_url(value: str) -> str:
 def _detail_path(value: str) -> str:
     if not value.startswith("/") or value.count("{id}") != 1:
         raise ValueError("should be a path that begins with / and holds {id} once")
+    return value
+
+
+def _checked_redis(value: SecretStr) -> SecretStr:
+    RedisAddress.parse(value.get_secret_value())
     return value
 
 
@@ -103,7 +110,7 @@ class LedgerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
-    redis_url: SecretStr = Field(
+    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         validation_alias="REDIS_URL",
         description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
@@ -118,6 +125,7 @@ class LedgerSettings(BaseSettings):
     retention: int = Field(
         7 * 86_400,
         ge=3_600,
+        le=3_650 * 86_400,
         validation_alias="CREDHOOK_RETENTION",
         description="Seconds that a settled event is remembered, and its duplicates recognised.",
     )
@@ -148,7 +156,7 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
     )
     admin: str | None = Field(
         None,
-        pattern=r"^.+:\d{1,5}$",
+        pattern=r"^.+:[1-9]\d{0,4}$",
         validation_alias="CREDHOOK_ADMIN",
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )

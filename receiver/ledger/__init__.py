@@ -18,6 +18,7 @@ import json
 import re
 import struct
 import zlib
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
@@ -28,17 +29,55 @@ PREFIX: Final = "credhook:"
 EVENT: Final = PREFIX + "event:"
 #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
 CONFLICT: Final = PREFIX + "conflict:"
-#: Sorted set of the webhook-ids of open events, by when they last moved, in ms: what the reconciler looks through.
-OPEN: Final = PREFIX + "open"
-#: Sorted set of the webhook-ids that a worker holds, by when its lease ends, in ms.
-LEASES: Final = PREFIX + "leases"
-#: Sorted sets of the webhook-ids of dead and of quarantined events, by when they became so, in ms.
-DEAD: Final = PREFIX + "dead"
-QUARANTINED: Final = PREFIX + "quarantined"
-#: The process that runs the reconciler.
-LEADER: Final = PREFIX + "reconciler"
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "handler:"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The keys under which the events of one queue are found: queues of one Redis do not see each other's events."""
+
+    queue: str
+
+    @property
+    def open(self) -> str:
+        """Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through."""
+        return f"{PREFIX}{self.queue}:open"
+
+    @property
+    def leases(self) -> str:
+        """Sorted set of the events that a worker holds, by when its lease ends, in ms."""
+        return f"{PREFIX}{self.queue}:leases"
+
+    @property
+    def dead(self) -> str:
+        """Sorted set of the dead events, by when they were given up, in ms."""
+        return f"{PREFIX}{self.queue}:dead"
+
+    @property
+    def quarantined(self) -> str:
+        """Sorted set of the quarantined events, by when they came, in ms."""
+        return f"{PREFIX}{self.queue}:quarantined"
+
+    @property
+    def leader(self) -> str:
+        """The process that runs the reconciler."""
+        return f"{PREFIX}{self.queue}:reconciler"
+
+    @property
+    def jobs(self) -> str:
+        """RQ's queue."""
+        return f"rq:queue:{self.queue}"
+
+    @property
+    def scheduled(self) -> str:
+        """RQ's schedule."""
+        return f"rq:scheduled:{self.queue}"
+
+    @property
+    def failed(self) -> str:
+        """RQ's failed jobs."""
+        return f"rq:failed:{self.queue}"
 
 
 class State(StrEnum):

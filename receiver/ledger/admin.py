@@ -3,6 +3,7 @@
 It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only operators reach it.
 """
 
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from receiver.ledger import DEAD, LEASES, OPEN, QUARANTINED
+from receiver.ledger import Index
 from receiver.ledger.health import Check
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
@@ -64,27 +65,47 @@ def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: Collec
 
 async def _ask_ledger(redis: Redis, queue: str) -> None:
     pipeline = redis.pipeline(transaction=False)
-    for key in (OPEN, LEASES, DEAD, QUARANTINED):
+    index = Index(queue)
+    for key in (index.open, index.leases, index.dead, index.quarantined):
         pipeline.zcard(key)
-    pipeline.llen(f"rq:queue:{queue}")
+    pipeline.llen(index.jobs)
     *counts, length = await pipeline.execute()
     for state, count in zip(("open", "leased", "dead", "quarantined"), counts, strict=True):
         _EVENTS.labels(state).set(count)
     _QUEUE.set(length)
 
 
-def admin_server(app: Starlette, address: str) -> uvicorn.Server:
-    """A server for it on `host:port`, to be run beside the process's own work."""
-    host, _, port = address.rpartition(":")
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=host.strip("[]"),
-            port=int(port),
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            lifespan="off",
+class AdminListener:
+    """The admin application on its own port, run beside the process's own work."""
+
+    def __init__(self, address: str) -> None:
+        """Bind `host:port` at once, so that a wrong one ends the process before it has begun.
+
+        Raises:
+            OSError: the address is taken or not ours.
+        """
+        host, _, port = address.rpartition(":")
+        self._socket = bind(host.strip("[]"), int(port))
+
+    async def serve(self, app: Starlette) -> None:
+        """Answer until cancelled."""
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
         )
-    )
+        await uvicorn.Server(config).serve(sockets=[self._socket])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket that child processes can inherit.
+
+    Raises:
+        OSError: the address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio and uvloop switch Nagle's algorithm off only where the protocol is named.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(2048)
+    listener.set_inheritable(True)
+    return listener

@@ -38,6 +38,9 @@ class Facts:
         fsync: `always`, `everysec`, `no`, or "" where it will not tell.
         eviction: its policy when memory is full.
         cluster: whether it is one.
+        master: whether it takes writes, rather than repeating another's.
+        full: whether its memory is used up.
+        writes_fail: whether the last write to its append-only file failed.
     """
 
     version: tuple[int, int]
@@ -45,6 +48,9 @@ class Facts:
     fsync: str
     eviction: str
     cluster: bool
+    master: bool = True
+    full: bool = False
+    writes_fail: bool = False
 
     @property
     def fsyncs_each_write(self) -> bool:
@@ -80,6 +86,9 @@ def read(info: Mapping[str, Any], fsync: str) -> Facts:
         fsync=fsync,
         eviction=str(info.get("maxmemory_policy", "")),
         cluster=bool(int(info.get("cluster_enabled", 0))),
+        master=info.get("role", "master") == "master",
+        full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
+        writes_fail=info.get("aof_last_write_status", "ok") != "ok",
     )
 
 
@@ -94,6 +103,13 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
             facts.eviction == "noeviction",
             f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
         ),
+        Check(
+            "master",
+            facts.master,
+            "Redis is a replica and refuses writes; REDIS_URL should name the master, or Sentinel",
+        ),
+        Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
+        Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
         Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
     ]
     if strict:

@@ -41,7 +41,7 @@ def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int
     doubled = sum(count - 1 for count in queued.values())
     assert (missing, doubled) == (0, 0)
     assert queued.keys() == {job_id(webhook_id) for webhook_id in acknowledged}
-    assert redis.zcard("credhook:open") == len(acknowledged)
+    assert redis.zcard("credhook:credhook:open") == len(acknowledged)
     return missing, doubled
 
 
@@ -181,4 +181,4 @@ async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
             assert took < 9
         proxy.hold = False
         await deliver_all(lambda: process.url, ids(60))
-    assert redis_client.zcard("credhook:open") == 60
+    assert redis_client.zcard("credhook:credhook:open") == 60

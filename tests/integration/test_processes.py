@@ -29,7 +29,7 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
     with receiver(tmp_path, redis_url, options=("--workers", "3"), CREDHOOK_ADMIN=admin) as process:
         ids = [f"m{number}" for number in range(200)]
         await asyncio.gather(*(deliver_all(lambda: process.url, ids) for _ in range(3)))
-        assert redis_client.zcard("credhook:open") == 200
+        assert redis_client.zcard("credhook:credhook:open") == 200
         assert redis_client.llen("rq:queue:credhook") == 200
 
         async with httpx.AsyncClient() as client:
@@ -70,7 +70,7 @@ def test_sigterm_answers_what_was_begun_and_lets_nobody_in(tmp_path: Path, redis
         proxy.hold = False
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(10) == 0
-    assert redis_client.zcard("credhook:open") == 20
+    assert redis_client.zcard("credhook:credhook:open") == 20
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

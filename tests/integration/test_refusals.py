@@ -69,7 +69,7 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
         until(lambda: json.dumps(row.reason) in server.text[before:], what=row.reason)
     assert "Traceback" not in server.text
     with Redis.from_url(redis_server) as redis:
-        assert not redis.exists("credhook:event:msg_1", "credhook:event:msg_2")
+        assert not redis.exists("credhook:event:refused_1", "credhook:event:refused_2")
 
 
 def test_the_server_is_alive_and_well_after_all_of_them(server: Receiver) -> None:

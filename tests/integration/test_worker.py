@@ -27,7 +27,7 @@ def test_a_handler_runs_with_the_details_and_the_event_is_settled(stand: Stand) 
         stand.reaches("m2", "done")
     assert sorted(stand.notes()) == ["first m1 1 completed", "first m2 1 verified"]
     assert 0 < stand.redis.ttl("credhook:event:m1") <= 7 * 86_400
-    for key in ("credhook:open", "credhook:leases", "rq:queue:credhook", "rq:job:" + job_id("m1")):
+    for key in ("credhook:credhook:open", "credhook:credhook:leases", "rq:queue:credhook", "rq:job:" + job_id("m1")):
         assert not stand.redis.exists(key), key
 
 
@@ -94,17 +94,79 @@ async def never(event, context):
     stand.happens("m1")
     with stand.worker():
         dead = stand.reaches("m1", "dead")
-    assert dead["error"] == "test.never: GiveUp: account is closed"
+    assert dead["error"] == "test.never: account is closed"
     assert dead["handler:test.good"] == "done"
     assert stand.notes() == ["good"]
-    assert stand.redis.zrange("credhook:dead", 0, -1) == [b"m1"]
+    assert stand.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
     assert stand.redis.ttl("credhook:event:m1") > 0
 
 
-def test_what_is_never_there_ends_dead_with_its_status(stand: Stand) -> None:
+def test_what_is_never_there_waits_and_ends_dead_with_its_status(stand: Stand) -> None:
     accept(stand.redis_url, "m1", COMPLETED, "iss_unknown")
-    with stand.worker(CREDHOOK_MAX_ATTEMPTS="1"):
+    with stand.worker(CREDHOOK_MAX_ATTEMPTS="2"):
         assert stand.reaches("m1", "waiting")["error"] == "NotThere 404"
+        assert stand.reaches("m1", "dead")["error"] == "NotThere 404"
+
+
+def test_a_handler_that_takes_the_process_with_it_is_given_up_after_the_last_attempt(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("openid4vc.issuance.completed")
+async def deadly(event, context):
+    note("run", event.attempt)
+    import os
+    os._exit(9)
+""")
+    stand.happens("m1")
+    for attempt in (1, 2):
+        with stand.worker(f"worker{attempt}", CREDHOOK_MAX_ATTEMPTS="2") as worker:
+            assert worker.process.wait(30) == 9
+    with stand.worker("last", CREDHOOK_MAX_ATTEMPTS="2"):
+        assert stand.reaches("m1", "dead")["error"] == "WorkerDied"
+    assert stand.notes() == ["run 1", "run 2"]
+
+
+def test_a_worker_of_another_queue_leaves_the_event_alone(stand: Stand) -> None:
+    stand.happens("m1")
+    stand.redis.delete("rq:queue:credhook")  # As if lost: its own workers would put it back.
+    with stand.worker("other", CREDHOOK_QUEUE="other") as other:
+        until(lambda: stand.redis.exists("credhook:other:reconciler"))
+        with stand.worker("own"):
+            stand.reaches("m1", "done")
+        assert "m1" not in other.text
+
+
+def test_a_lost_connection_does_not_cost_the_lease(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def slow(event, context):
+    note("begun")
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+    note("ended")
+""")
+    stand.happens("m1")
+    with stand.worker(CREDHOOK_LEASE="2") as worker:
+        until(stand.notes)
+        for _ in range(3):
+            stand.redis.client_kill_filter(_type="normal", skipme=True)
+        lease = stand.redis.zscore("credhook:credhook:leases", "m1")
+        until(lambda: stand.redis.zscore("credhook:credhook:leases", "m1") != lease, what="a renewal")
+        (stand.folder / "go").touch()
+        stand.reaches("m1", "done")
+        assert "lease_lost" not in worker.text
+    assert stand.notes() == ["begun", "ended"]
+
+
+def test_a_worker_outlives_a_redis_that_is_read_only_for_a_while(stand: Stand) -> None:
+    with stand.worker() as worker:
+        until(lambda: '"worker_started"' in worker.text)
+        stand.redis.replicaof("127.0.0.1", str(free_port()))
+        try:
+            until(lambda: '"redis_unusable"' in worker.text, within=40)
+        finally:
+            stand.redis.replicaof("NO", "ONE")
+        stand.happens("m1")
+        stand.reaches("m1", "done")
 
 
 def test_a_handler_past_its_time_frees_the_worker_and_comes_back(stand: Stand) -> None:
@@ -124,7 +186,7 @@ async def other(event, context):
     stand.happens("m1", COMPLETED)
     stand.happens("m2", DATA)
     with stand.worker(CREDHOOK_HANDLER_TIMEOUT="0.3"):
-        assert stand.reaches("m1", "waiting")["error"] == "TimeoutError"
+        assert stand.reaches("m1", "waiting")["error"] == "test.stubborn: HandlerTimeout"
         stand.reaches("m2", "done")
     assert "other" in stand.notes()
 
@@ -155,7 +217,7 @@ async def careless(event, context):
 """)
     stand.happens("m1", DATA, attributes={"name": canary})
     with stand.worker(CREDHOOK_LOG_LEVEL="debug") as worker:
-        assert stand.reaches("m1", "waiting")["error"] == "ValueError"
+        assert stand.reaches("m1", "waiting")["error"] == "test.careless: ValueError"
         assert canary not in everything(stand.redis)
     assert stand.notes()[0] == "seen"
     assert canary not in worker.text
@@ -212,7 +274,7 @@ def test_a_plugin_that_does_not_import_ends_the_worker_with_its_name_and_2(stand
 def test_a_worker_waits_for_a_redis_that_is_not_there_yet(stand: Stand) -> None:
     port = free_port()
     with stand.worker(REDIS_URL=f"redis://127.0.0.1:{port}/0") as worker:
-        until(lambda: '"redis_unreachable"' in worker.text)
+        until(lambda: '"redis_unusable"' in worker.text)
         server = start_server(stand.folder, port)
         try:
             until(lambda: '"worker_started"' in worker.text)

@@ -42,7 +42,8 @@ def test_a_type_of_tomorrow_is_kept_with_the_resource_if_it_names_one() -> None:
     event = Event.parse(notification("openid4vc.issuance.revoked", {"openId4VcIssuanceId": "iss_9"}))
     assert event == Event("openid4vc.issuance.revoked", "iss_9")
     assert not event.known
-    assert Event.parse(notification("other.thing", {"someId": 1})) == Event("other.thing", "")
+    for payload in ({"someId": 1}, {"openId4VcIssuanceId": {"id": 1}}, {"openId4VcIssuanceId": ".."}, [1], None):
+        assert Event.parse(notification("urn:other:thing", payload)) == Event("urn:other:thing", "")
 
 
 def test_fields_that_we_do_not_know_are_no_reason_to_refuse() -> None:
@@ -72,6 +73,7 @@ MALFORMED: dict[str, bytes] = {
     "an integer of 5,000 digits": b'{"eventType": "x", "payload": ' + b"9" * 5_000 + b"}",
     "no type": b'{"payload": {"openId4VcIssuanceId": "a"}}',
     "a type that is a number": notification(1, {"openId4VcIssuanceId": "a"}),
+    "a type of 129 characters": notification("a" * 129, {}),
     "a type with a line break": notification("openid4vc.issuance.offered\n", {"openId4VcIssuanceId": "a"}),
     "no payload": b'{"eventType": "openid4vc.issuance.offered"}',
     "a payload that is an array": notification(EVENT_TYPES[0], []),

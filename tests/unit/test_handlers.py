@@ -14,6 +14,10 @@ async def activate(event: Any, context: Any) -> None: ...
 def notify(event: Any, context: Any) -> None: ...
 
 
+async def yields(event: Any, context: Any) -> Any:
+    yield
+
+
 def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
     accounts = Handlers("accounts")
     accounts.on("openid4vc.issuance.completed", "openid4vc.verification.data")(activate)
@@ -58,6 +62,8 @@ def test_a_name_that_stands_twice_is_refused_at_import() -> None:
 def test_a_nameless_handler_could_not_be_replayed_and_is_refused() -> None:
     with pytest.raises(ValueError, match="no usable name"):
         Handlers("x").on("*")(lambda event, context: None)
+    with pytest.raises(ValueError, match="generator"):
+        Handlers("x").on("*")(yields)
     with pytest.raises(ValueError, match="should be a word"):
         Handlers("two words")
 

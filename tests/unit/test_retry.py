@@ -1,13 +1,23 @@
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
-from worker.retry import CEILING, GiveUp, Retry, backoff, cause, decide
+from worker.retry import CEILING, GiveUp, Retry, after_fetch, after_handler, backoff, cause
 
 
-def later(error: Exception, attempt: int = 1, chance: float = 1.0) -> float | None:
-    """Seconds until the next attempt, or None if it was given up."""
-    decision = decide(error, attempt, max_attempts=12, chance=lambda: chance)
+def seconds(decision: Retry | GiveUp) -> float | None:
+    """Until the next attempt, or None if it was given up."""
     return decision.after if isinstance(decision, Retry) else None
+
+
+def fetching(error: Exception, attempt: int = 1, age: float = 0.0, chance: float = 1.0) -> float | None:
+    return seconds(after_fetch(error, attempt, age=age, max_attempts=12, chance=lambda: chance))
+
+
+def handling(error: Exception, attempt: int = 1, chance: float = 1.0) -> float | None:
+    return seconds(after_handler(error, attempt, max_attempts=12, chance=lambda: chance))
 
 
 def api_error(kind: type[ApiError], status: int | None = None) -> ApiError:
@@ -18,45 +28,68 @@ def too_many(retry_after: float) -> ApiError:
     return TryLater("an operation failed", operation="presentations.get", status=429, retry_after=retry_after)
 
 
-@pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 5.0), (3, 30.0), (4, 120.0), (5, None), (12, None)])
-def test_what_is_not_there_yet_is_looked_for_four_times(attempt: int, seconds: float | None) -> None:
-    assert later(api_error(NotThere, 404), attempt) == seconds
-
-
 @pytest.mark.parametrize(
-    "error",
-    [
-        api_error(TryLater, 503),
-        api_error(TryLater),
-        api_error(NotAuthenticated, 401),
-        api_error(NotUnderstood, 200),
-        ValueError("x"),
-        TimeoutError(),
-        Retry(),
-    ],
-    ids=repr,
+    ("age", "attempt", "wait"),
+    [(0.0, 1, 1.0), (1.2, 2, 4.8), (6.5, 3, 29.5), (40.0, 4, 116.0), (156.0, 5, None), (3_600.0, 1, 5.0)],
 )
-def test_what_may_mend_itself_comes_back_until_the_last_attempt(error: Exception) -> None:
-    assert later(error, 1) == 5.0
-    assert later(error, 3) == 45.0
-    assert later(error, 11) == CEILING
-    assert later(error, 12) is None
+def test_what_is_not_there_yet_is_looked_for_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
+    assert fetching(api_error(NotThere, 404), attempt, age) == (None if wait is None else pytest.approx(wait))
 
 
-def test_what_the_platform_calls_wrong_is_given_up_at_once() -> None:
-    assert later(api_error(InvalidRequest, 400)) is None
+def test_other_failures_do_not_use_up_the_patience_for_a_404() -> None:
+    assert fetching(api_error(NotThere, 404), attempt=9, age=2.0) == pytest.approx(4.0)
+    assert fetching(api_error(NotThere, 404), attempt=12, age=2.0) is None
 
 
-def test_retry_after_is_the_least_that_is_waited() -> None:
-    assert later(too_many(20.0), chance=0.0) == 20.0
-    assert later(too_many(1.0), attempt=3, chance=1.0) == 45.0
+MAY_MEND = [
+    api_error(TryLater, 503),
+    api_error(TryLater),
+    api_error(NotAuthenticated, 401),
+    api_error(NotUnderstood, 200),
+    ValueError("x"),
+    TimeoutError(),
+]
+
+
+@pytest.mark.parametrize("error", MAY_MEND, ids=repr)
+@pytest.mark.parametrize("decide", [fetching, handling])
+def test_what_may_mend_itself_comes_back_until_the_last_attempt(
+    decide: Callable[[Exception, int], float | None], error: Exception
+) -> None:
+    assert decide(error, 1) == 5.0
+    assert decide(error, 3) == 45.0
+    assert decide(error, 11) == CEILING
+    assert decide(error, 12) is None
+
+
+def test_what_the_platform_calls_wrong_is_not_fetched_again() -> None:
+    assert fetching(api_error(InvalidRequest, 400)) is None
+
+
+def test_a_handlers_own_calls_are_judged_as_its_failures() -> None:
+    assert handling(api_error(NotThere, 404)) == 5.0
+    assert handling(api_error(InvalidRequest, 400)) == 5.0
+
+
+def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
+    assert fetching(too_many(20.0), chance=0.0) == 20.0
+    assert fetching(too_many(1.0), attempt=3) == 45.0
+    assert fetching(too_many(99_999_999.0)) == CEILING
 
 
 def test_a_handler_decides_itself() -> None:
-    assert later(Retry(after=7)) == 7
-    assert later(Retry(after=7), attempt=12) is None
+    assert handling(Retry(after=7)) == 7
+    assert handling(Retry(after=timedelta(minutes=1))) == 60
+    assert handling(Retry(), attempt=2) == 15.0
+    assert handling(Retry(after=7), attempt=12) is None
     reason = GiveUp("account is closed")
-    assert decide(reason, 1, max_attempts=12) is reason
+    assert after_handler(reason, 1, max_attempts=12) is reason
+
+
+@pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8)])
+def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: float) -> None:
+    with pytest.raises(ValueError, match="604,800"):
+        Retry(after=after)
 
 
 def test_jitter_spreads_over_the_whole_interval() -> None:
@@ -68,4 +101,4 @@ def test_jitter_spreads_over_the_whole_interval() -> None:
 def test_a_cause_never_holds_the_message() -> None:
     assert cause(ValueError("Jane Doe, born 1990")) == "ValueError"
     assert cause(api_error(TryLater, 503)) == "TryLater 503"
-    assert cause(GiveUp("account is closed")) == "GiveUp: account is closed"
+    assert cause(GiveUp("account is closed")) == "account is closed"

@@ -1,0 +1,264 @@
+"""The sandbox, held to the OpenAPI documents it publishes: schemathesis sends what they allow and what they forbid.
+
+It runs as a process of its own, in a folder of its own, and is judged by its report: what Python warns of in it is not
+ours.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+from serving import Platform, platform
+from waiting import until
+
+TOKEN = "/realms/sandbox/protocol/openid-connect/token"
+FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
+
+#: Nothing is drawn from earlier runs, and dates must be dates.
+CONFIGURATION = """
+continue-on-failure = true
+cache.enabled = false
+generation = { database = "none", no-shrink = true }
+checks.response_schema_conformance.validate-formats = true
+warnings.fail-on = ["dictionary_mismatch", "missing_auth", "missing_deserializer", "unsupported_regex"]
+"""
+
+#: Operation → parameter → what names something that exists, so that more than its 404 is seen.
+KNOWN = {
+    "GET /me-creds/api/templates/credentials/{id}": {"path.id": "templates"},
+    "GET /me-creds/api/credentials/{id}": {"path.id": "issuances"},
+    "GET /me-creds/api/presentations/{id}": {"path.id": "presentations"},
+    "POST /me-creds/api/presets/credentials": {"body.code": "codes"},
+    "POST /me-creds/api/certificates/csrs/{id}/import": {"path.id": "requests", "body.certificate": "certificates"},
+    "GET /consumer-onboarding/api/users/by-external-identifier/{externalIdentifier}": {
+        "path.externalIdentifier": "names"
+    },
+    "GET /consumer-onboarding/api/users/{username}/external-identifier": {"path.username": "names"},
+    "PATCH /consumer-onboarding/api/users/{username}/idp-link": {"path.username": "names"},
+    "POST /me-wallet/api/credentials": {"body.credentialOffer": "offers"},
+    "POST /realms/{realm}/protocol/openid-connect/token": {
+        "path.realm": "clients",
+        "body.client_id": "clients",
+        "body.client_secret": "clients",
+        "body.grant_type": "grants",
+    },
+    "POST /sandbox/events": {"body.resourceId": "issuances"},
+}
+
+#: They ask for more than the document can say: what a certificate is, whether an offer has been used, which grant is
+#: meant, which attributes fit a template. Their 400 is an answer like any other.
+CHOOSY = {
+    "POST /me-creds/api/certificates/csrs/{id}/import",
+    "POST /me-wallet/api/credentials",
+    "POST /realms/{realm}/protocol/openid-connect/token",
+    "POST /sandbox/events",
+}
+
+SHORT = pytest.param(("--max-examples", "15", "--seed", "1"), id="short")
+LONG = pytest.param(("--max-examples", "300"), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(600)])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What schemathesis found.
+
+    Attributes:
+        output: What it printed, with the seed and a command that repeats each failure.
+        report: The same as data.
+    """
+
+    output: str
+    report: dict[str, Any]
+
+    @property
+    def failures(self) -> set[tuple[str, str]]:
+        """Kind of failure, and operation."""
+        return {(failure["type"], name) for failure in self.report["failures"] for name in failure["operations"]}
+
+    @property
+    def accepted(self) -> set[str]:
+        """The operations that have answered with success."""
+        rates = self.report["valid_rates"].items()
+        return {name for name, phases in rates if any(phase["accepted"] for phase in phases.values())}
+
+
+def examine(folder: Path, url: str, configuration: str, *arguments: str) -> Verdict:
+    """Run every check against the server whose OpenAPI document is at `url`."""
+    (folder / "configuration.toml").write_text(CONFIGURATION + configuration)
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "schemathesis"), "--config-file", "configuration.toml",
+            "run", url, "--checks", "all", "--no-color", "--report", "json", "--report-json-path", "report.json",
+            *arguments,
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (folder / "report.json").exists(), done.stdout + done.stderr
+    return Verdict(done.stdout, json.loads((folder / "report.json").read_text()))
+
+
+@contextmanager
+def inhabited(folder: Path) -> Iterator[Platform]:
+    """A sandbox that something has happened in. It sends nothing anywhere, whatever endpoints are made up for it.
+
+    Its one endpoint is switched off by its first failure, so that both can be read and no event costs anything.
+    """
+    with platform(folder, "--drop", "1000000", "--time-scale", "0") as sandbox, client(sandbox) as api:
+        endpoint = {"url": "https://localhost/webhooks"}
+        api.post("/me-creds/api/endpoints", json=endpoint).raise_for_status()
+        sandbox.make("openid4vc.verification.data")
+        until(lambda: api.get("/sandbox/endpoints").json()["data"][0]["switchedOffAt"], what="the failure")
+        yield sandbox
+
+
+@contextmanager
+def client(sandbox: Platform) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=sandbox.url) as api:
+        token = api.post(TOKEN, data=FORM).raise_for_status().json()["access_token"]
+        api.headers["authorization"] = f"Bearer {token}"
+        yield api
+
+
+def knowledge(sandbox: Platform) -> dict[str, list[str]]:
+    """What exists there, by the names in `KNOWN`."""
+    with client(sandbox) as api:
+
+        def get(path: str) -> list[dict[str, str]]:
+            found: list[dict[str, str]] = api.get(path).raise_for_status().json()["data"]
+            return found
+
+        httpx.post(
+            f"{sandbox.url}/sandbox/events", json={"eventType": "openid4vc.issuance.offered", "count": 100}
+        ).raise_for_status()
+        user = {"username": "known", "externalIdentifier": "known"}
+        api.post("/consumer-onboarding/api/users", json=user).raise_for_status()
+        request = get("/sandbox/csrs")[0]["id"]
+        signed = api.post(f"/sandbox/csrs/{request}/sign").raise_for_status().json()["data"]
+        issuances = get("/me-creds/api/credentials")
+        return {
+            "templates": [each["id"] for each in get("/sandbox/templates")],
+            "issuances": [each["id"] for each in issuances],
+            "offers": [each["offerUri"] for each in issuances],
+            "presentations": [each["id"] for each in get("/me-creds/api/presentations")],
+            "codes": [f"code-{number}" for number in range(1_000)],
+            "requests": [request],
+            "certificates": [signed["certificate"]],
+            "names": ["known"],
+            "clients": ["sandbox"],
+            "grants": ["client_credentials"],
+        }
+
+
+def configuration(described: Iterable[str], known: Mapping[str, list[str]]) -> str:
+    """Where tokens come from, and how often each operation asks for something known."""
+    form = ", ".join(f'{name} = "{value}"' for name, value in FORM.items())
+    lines = [
+        "[auth.dynamic.openapi.accessToken]",
+        f'path = "{TOKEN}"',
+        f'payload_content_type = "application/x-www-form-urlencoded"\npayload = {{ {form} }}',
+        'extract_selector = "/access_token"',
+        "[dictionaries]",
+        # What JSON and TOML call a list of strings is the same here.
+        *(f"{name}.values = {json.dumps(values)}" for name, values in known.items()),
+    ]
+    for operation in sorted(CHOOSY.union(KNOWN).intersection(described)):
+        lines += ["[[operations]]", f'include-name = "{operation}"']
+        for parameter, name in KNOWN.get(operation, {}).items():
+            lines.append(f'parameters."{parameter}" = {{ dictionary = "{name}", probability = 0.8 }}')
+        if operation in CHOOSY:
+            lines.append(
+                'checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409"]'
+            )
+    return "\n".join(lines)
+
+
+def operations(document_url: str) -> set[str]:
+    """What a document describes, as `METHOD /path`."""
+    paths = httpx.get(document_url).raise_for_status().json()["paths"]
+    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+
+@pytest.mark.parametrize("size", [SHORT, LONG])
+@pytest.mark.parametrize("document", ["/openapi.json", "/sandbox/openapi.json"])
+def test_the_sandbox_answers_as_its_documents_say(tmp_path: Path, document: str, size: tuple[str, ...]) -> None:
+    with inhabited(tmp_path) as sandbox:
+        described = operations(sandbox.url + document)
+        verdict = examine(tmp_path, sandbox.url + document, configuration(described, knowledge(sandbox)), *size)
+    assert verdict.failures == set(), verdict.output
+    assert (verdict.report["errors"], verdict.report["exit_code"]) == ([], 0), verdict.output
+    assert verdict.accepted == described, verdict.output
+    assert "Traceback" not in sandbox.text
+
+
+#: Path → status and body that it answers with. Each document entry promises 200 and `{"id": "…"}`, or 500.
+DOUBLE: dict[str, tuple[int, Any]] = {
+    "/honest": (200, {"id": "a"}),
+    "/fails": (500, {"id": "a"}),
+    "/surprises": (202, {"id": "a"}),
+    "/lies": (200, {"id": 1}),
+}
+
+
+class Double(BaseHTTPRequestHandler):
+    """A server that keeps to its document in one place only."""
+
+    def do_GET(self) -> None:
+        self._answer(*DOUBLE.get(self.path, (200, self._document())))
+
+    def refuse(self) -> None:
+        self.rfile.read(int(self.headers["content-length"] or 0))
+        self._answer(405, {})
+
+    do_DELETE = do_OPTIONS = do_PATCH = do_POST = do_PUT = do_QUERY = do_TRACE = refuse  # noqa: N815  As http.server wants it.
+
+    def _answer(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Allow", "GET")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    @staticmethod
+    def _document() -> Any:
+        schema = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
+        promise = {"description": "", "content": {"application/json": {"schema": schema}}}
+        operation = {"get": {"responses": {"200": promise, "500": promise}}}
+        return {
+            "openapi": "3.1.0",
+            "info": {"title": "double", "version": "1"},
+            "paths": dict.fromkeys(DOUBLE, operation),
+        }
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def double() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Double) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/openapi.json"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_server_that_breaks_its_document_is_found_out(tmp_path: Path) -> None:
+    with double() as url:
+        verdict = examine(tmp_path, url, "", "--max-examples", "5")
+    assert verdict.failures == {
+        ("ServerError", "GET /fails"),
+        ("UndefinedStatusCode", "GET /surprises"),
+        ("JsonSchemaError", "GET /lies"),
+    }, verdict.output

@@ -1,0 +1,50 @@
+import pytest
+
+from receiver.ledger.connection import RedisAddress
+
+GOOD = {
+    "redis://": None,
+    "redis://127.0.0.1": RedisAddress((("127.0.0.1", 6379),)),
+    "redis://127.0.0.1:6380/3": RedisAddress((("127.0.0.1", 6380),), db=3),
+    "rediss://user:p%2Fw%40@h:1": RedisAddress((("h", 1),), tls=True, username="user", password="p/w@"),
+    "redis://:pw@[::1]:6380/0": RedisAddress((("::1", 6380),), password="pw"),
+    "unix:///run/redis.sock": RedisAddress((), path="/run/redis.sock"),
+    "redis+sentinel://a,b:26380/main": RedisAddress((("a", 26379), ("b", 26380)), service="main"),
+    "rediss+sentinel://:pw@a:1/main/2": RedisAddress((("a", 1),), service="main", db=2, tls=True, password="pw"),
+}
+
+
+@pytest.mark.parametrize(("url", "address"), [(u, a) for u, a in GOOD.items() if a], ids=str)
+def test_each_form_is_read(url: str, address: RedisAddress) -> None:
+    assert RedisAddress.parse(url) == address
+    address.open()
+    address.open_sync()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:6379",
+        "redis://",
+        "http://h",
+        "redis://h:port",
+        "redis://h/x",
+        "redis://a,b",
+        "redis://:s3cr/et@h",
+        "redis+sentinel://h",
+        "redis+sentinel://h/main/x",
+        "unix://",
+        "redis://h?decode_responses=true",
+        "redis://[::1",
+    ],
+)
+def test_any_other_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(ValueError, match="should be redis://") as refusal:
+        RedisAddress.parse(url)
+    assert "s3cr" not in str(refusal.value)
+    assert refusal.value.__suppress_context__
+
+
+def test_a_password_does_not_show_itself() -> None:
+    assert "hush" not in repr(RedisAddress.parse("redis://me:hush@h"))

@@ -1,0 +1,94 @@
+"""Running one handler, whatever it is and whatever it does: it ends as a value, and nothing of it is left behind.
+
+A handler is other people's code. It may be a coroutine function or a plain one, or a plain one that returns a
+coroutine; it may raise anything, swallow its cancellation, call `sys.exit`, or never return.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from worker.handlers import Context, FetchedEvent, Handler
+
+#: Seconds that a handler past its time, or no longer wanted, gets to clean up after itself.
+GRACE: Final = 1.0
+
+
+class HandlerTimeout(Exception):
+    """The handler took longer than `CREDHOOK_HANDLER_TIMEOUT`."""
+
+
+class HandlerCrashed(Exception):
+    """The handler raised what ends processes or tasks; the message names it."""
+
+
+async def run(handler: Handler, event: FetchedEvent, context: Context, *, timeout: float) -> Exception | None:  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
+    """Run a handler for an event.
+
+    Args:
+        handler: what is run. A plain function gets a thread of its own: one that hangs must not keep others out.
+        event: its first argument.
+        context: its second.
+        timeout: seconds that it may take.
+
+    Returns:
+        What went wrong, or None.
+    """
+    task = asyncio.ensure_future(_guarded(handler, event, context))
+    # Whatever it ends with after we have stopped waiting is nobody's business, least of all the log's.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+        if not task.done():
+            await _reap(task)
+            return HandlerTimeout(f"longer than {timeout} s")
+    except asyncio.CancelledError:
+        await _reap(task)
+        raise
+    if task.cancelled():
+        return HandlerCrashed("CancelledError")
+    error = task.exception()
+    return error if isinstance(error, Exception) else None
+
+
+async def _reap(task: "asyncio.Future[None]") -> None:
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE)
+
+
+async def _guarded(handler: Handler, event: FetchedEvent, context: Context) -> None:
+    """The handler, with what would end the event loop turned into an error of its own."""
+    try:
+        result = handler.function(event, context) if handler.is_async else await _in_thread(handler, event, context)
+        if isinstance(result, Awaitable):  # Also of a plain function: a decorator may hide the `async def`.
+            await result
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        raise HandlerCrashed(type(error).__name__) from None
+
+
+def _in_thread(handler: Handler, event: FetchedEvent, context: Context) -> "asyncio.Future[Any]":
+    """The plain function's result, from a thread that does not outlive the process."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error if isinstance(error, Exception) else HandlerCrashed(type(error).__name__))
+
+    def work() -> None:
+        result: object = None
+        failure: BaseException | None = None
+        try:
+            result = handler.function(event, context)
+        except BaseException as error:  # noqa: BLE001  It crosses over to the loop, which judges it.
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, daemon=True, name=handler.name).start()
+    return future
