@@ -6,7 +6,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
 
-.PHONY: help demo up test lint types suite soak fuzz debian lock clean
+.PHONY: help demo up test lint types suite soak fuzz browser debian lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,10 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --count 0
+
+browser: $(STAMP) ## the sandbox's page in a real browser, which Debian brings (as root)
+	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
+	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_browser.py
 
 debian: ## what some tests want from Debian: a proxy, a browser, a load generator (as root)
 	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from receiver import metrics
 from receiver.events import Event, Malformed
@@ -63,7 +63,7 @@ _DETAILS: Final[dict[type[Exception], str]] = {
 }
 
 
-def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[bytes], Event] = Event.parse) -> Starlette:
+def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[bytes], Event] = Event.parse) -> ASGIApp:
     """The public application: deliveries, and two questions about the process's health.
 
     Args:
@@ -78,10 +78,10 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
         await inbox.aclose()
 
     webhooks = Webhooks(settings, inbox, parse)
-    path = settings.webhook_path + ("/{secret}" if settings.path_secret else "")
-    app = Starlette(
+    rest = Starlette(
         routes=[
-            Route(path, webhooks, methods=["POST"]),
+            # Never reached by POST, which goes the short way; here it is so that another method is a 405.
+            Route(settings.webhook_path + ("/{secret}" if settings.path_secret else ""), webhooks, methods=["POST"]),
             Route("/healthz", _healthz, methods=["GET"]),
             Route("/readyz", Readiness(inbox), methods=["GET"]),
         ],
@@ -89,8 +89,30 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
         lifespan=lifespan,
     )
     # A sender switches an endpoint off that redirects it; and the target would be whatever host the request names.
-    app.router.redirect_slashes = False
-    return app
+    rest.router.redirect_slashes = False
+    return ShortWay(settings.webhook_path, webhooks, rest)
+
+
+class ShortWay:
+    """Takes deliveries past Starlette's router and its two exception wrappers, a quarter of a delivery's time, measured.
+
+    A delivery is a POST to the webhook path or below it. Anything else is Starlette's.
+    """
+
+    def __init__(self, path: str, webhooks: "Webhooks", rest: ASGIApp) -> None:
+        self._path = path
+        self._below = path + "/"
+        self._webhooks = webhooks
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a delivery, or pass the request on."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path: str = scope["path"]
+            if path == self._path or path.startswith(self._below):
+                await self._webhooks(scope, receive, send)
+                return
+        await self._rest(scope, receive, send)
 
 
 class Webhooks:
@@ -102,22 +124,27 @@ class Webhooks:
         self._keys = settings.keys
         self._tolerance = settings.tolerance
         self._max_body = settings.max_body
-        self._path_secret = settings.path_secret.get_secret_value().encode() if settings.path_secret else None
+        secret = settings.path_secret
+        #: The whole path, compared in constant time where it ends in a secret.
+        self._path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one delivery."""
         try:
-            outcome, delivery_id = await self._accept(scope, receive)
+            delivery_id, outcome = await self._accept(scope, receive)
         except ClientDisconnect:
             return  # Nobody is left to answer, and nothing was written.
         except tuple(_ANSWERS) as refusal:
             await _refuse(refusal)(scope, receive, send)
+        except Exception as error:  # noqa: BLE001  A mistake of ours is a 500: the sender keeps the delivery.
+            await _failed(error)(scope, receive, send)
         else:
-            await _respond(202, {"data": {"id": delivery_id, "status": outcome.value}})(scope, receive, send)
+            await _accepted(delivery_id, outcome, send)
 
-    async def _accept(self, scope: Scope, receive: Receive) -> tuple[Outcome, str]:
+    async def _accept(self, scope: Scope, receive: Receive) -> tuple[str, Outcome]:
         """Route, headers, bounded body, signature, JSON, ledger: each only after the one before."""
-        self._check_path_secret(scope)
+        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
+            raise NotFound("the path secret is wrong")
         headers = scope["headers"]
         if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
             raise TooLarge("the headers are over 16 KiB")
@@ -126,15 +153,22 @@ class Webhooks:
         if self._keys:
             authenticate(claim, body, self._keys, now=time.time(), tolerance=self._tolerance)
         event = self._parse(body)
-        outcome = await self._inbox.accept(claim.delivery_id, event)
-        return outcome, claim.delivery_id
+        return claim.delivery_id, await self._inbox.accept(claim.delivery_id, event)
 
-    def _check_path_secret(self, scope: Scope) -> None:
-        if self._path_secret is None:
-            return
-        given = str(scope["path_params"].get("secret", "")).encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, self._path_secret):
-            raise NotFound("path_secret is wrong")
+
+async def _accepted(delivery_id: str, outcome: Outcome, send: Send) -> None:
+    """202. Put together by hand: Starlette's response and a JSON encoder would take a tenth of a delivery's time.
+
+    The id needs no escaping but for two characters that an unsigned sender may use.
+    """
+    shown = delivery_id.replace("\\", "\\\\").replace('"', '\\"')
+    body = f'{{"data": {{"id": "{shown}", "status": "{outcome.value}"}}}}'.encode()
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": 202, "headers": [_JSON, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+_JSON: Final = (b"content-type", b"application/json")
 
 
 async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -180,8 +214,12 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _unexpected(_: Request, error: Exception) -> Response:
+    return _failed(error)
+
+
+def _failed(error: Exception) -> Response:
     """A mistake of ours. The sender keeps the delivery and comes again."""
-    log.error("receiver_failed", error=type(error).__name__)
+    log.error("receiver_failed", exc_info=error)
     return _envelope(500, "INTERNAL_SERVER_ERROR", "Internal Server Error", "The delivery was not stored.")
 
 

@@ -115,7 +115,7 @@ def _any_resource(payload: object) -> str:
 def _strict_object(body: bytes) -> dict[str, Any]:
     """Parse JSON as RFC 8259 means it, without what Python's parser lets through besides."""
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        value = _DECODER.decode(body.decode("utf-8"))
         if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError):  # Both of json's errors are ValueErrors, as is a too long integer.
@@ -149,3 +149,7 @@ def _depth(value: object) -> int:
 
 def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
     return [value for value in values if isinstance(value, (dict, list))]
+
+
+#: Made once: `json.loads` would make one for each body, which costs as much as the parsing.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)

@@ -19,6 +19,7 @@ from standardwebhooks import Webhook
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
+_OURS: Final = b"webhook-"
 
 #: RFC-sized bounds on an HMAC key, as Standard Webhooks asks: 24 to 64 bytes.
 _HMAC_KEY_BYTES: Final = range(24, 65)
@@ -134,7 +135,7 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
     Raises:
         BadHeaders: see there.
     """
-    ours = [(name, value) for name, value in headers if name in (ID, TIMESTAMP, SIGNATURE)]
+    ours = [header for header in headers if header[0].startswith(_OURS)]
     if not signed:
         return Claim(_one(ours, ID, _UNSIGNED_ID).decode())
     return Claim(

@@ -136,9 +136,8 @@ def knowledge(sandbox: Platform) -> dict[str, list[str]]:
             found: list[dict[str, str]] = api.get(path).raise_for_status().json()["data"]
             return found
 
-        httpx.post(
-            f"{sandbox.url}/sandbox/events", json={"eventType": "openid4vc.issuance.offered", "count": 100}
-        ).raise_for_status()
+        offers = {"eventType": "openid4vc.issuance.offered", "count": 100}
+        api.post("/sandbox/events", json=offers).raise_for_status()
         user = {"username": "known", "externalIdentifier": "known"}
         api.post("/consumer-onboarding/api/users", json=user).raise_for_status()
         request = get("/sandbox/csrs")[0]["id"]
