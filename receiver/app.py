@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Final
 from uuid import uuid4
 
@@ -94,7 +95,7 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
 
 
 class ShortWay:
-    """Takes deliveries past Starlette's router and its two exception wrappers, a quarter of a delivery's time, measured.
+    """Takes deliveries past Starlette's router and two exception wrappers: a quarter of a delivery's time, measured.
 
     A delivery is a POST to the webhook path or below it. Anything else is Starlette's.
     """
@@ -125,7 +126,7 @@ class Webhooks:
         self._tolerance = settings.tolerance
         self._max_body = settings.max_body
         secret = settings.path_secret
-        #: The whole path, compared in constant time where it ends in a secret.
+        #: The whole path. It is compared in constant time, since it may end in a secret.
         self._path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +147,7 @@ class Webhooks:
         if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
             raise NotFound("the path secret is wrong")
         headers = scope["headers"]
-        if sum(len(name) + len(value) for name, value in headers) > MAX_HEADERS:
+        if sum(map(len, chain.from_iterable(headers))) > MAX_HEADERS:
             raise TooLarge("the headers are over 16 KiB")
         claim = read_headers(headers, signed=bool(self._keys))
         body = await _read(scope, receive, self._max_body)

@@ -7,11 +7,10 @@ is written whole or not at all, and a request whose client went away is still wr
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from hashlib import sha1
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
@@ -92,8 +91,7 @@ class Outcome(Enum):
     QUARANTINED = "quarantined"
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     delivery_id: str
     event: Event
     outcome: "asyncio.Future[Outcome]"

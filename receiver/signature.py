@@ -19,7 +19,7 @@ from standardwebhooks import Webhook
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
-_OURS: Final = b"webhook-"
+_OURS: Final = frozenset((ID, TIMESTAMP, SIGNATURE))
 
 #: RFC-sized bounds on an HMAC key, as Standard Webhooks asks: 24 to 64 bytes.
 _HMAC_KEY_BYTES: Final = range(24, 65)
@@ -32,6 +32,7 @@ _SIGNED_ID: Final = re.compile(rb"[A-Za-z0-9_:-]{1,128}")
 _UNSIGNED_ID: Final = re.compile(rb"[!-~]{1,256}")
 #: No leading zero: the number is what is signed, and there should be one way to write it.
 _TIMESTAMP: Final = re.compile(rb"[1-9][0-9]{9,10}")
+_ANY: Final = re.compile(rb".*", re.DOTALL)
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -135,13 +136,18 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
     Raises:
         BadHeaders: see there.
     """
-    ours = [header for header in headers if header[0].startswith(_OURS)]
+    ours: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _OURS:
+            if name in ours:  # Of two, sender and receiver might each mean another.
+                raise _not_once(name)
+            ours[name] = value
     if not signed:
-        return Claim(_one(ours, ID, _UNSIGNED_ID).decode())
+        return Claim(_formed(ours, ID, _UNSIGNED_ID).decode())
     return Claim(
-        _one(ours, ID, _SIGNED_ID).decode(),
-        int(_one(ours, TIMESTAMP, _TIMESTAMP)),
-        _signatures(_one(ours, SIGNATURE)),
+        _formed(ours, ID, _SIGNED_ID).decode(),
+        int(_formed(ours, TIMESTAMP, _TIMESTAMP)),
+        _signatures(_formed(ours, SIGNATURE, _ANY)),
     )
 
 
@@ -167,14 +173,17 @@ def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, 
     raise Unauthenticated("no signature matches")
 
 
-def _one(headers: list[tuple[bytes, bytes]], name: bytes, form: re.Pattern[bytes] | None = None) -> bytes:
-    """The value of the only header of that name: of two, sender and receiver might each mean another."""
-    values = [value for header, value in headers if header == name]
-    if len(values) != 1:
-        raise BadHeaders(f"{name.decode()} should be there exactly once")
-    if form is not None and not form.fullmatch(values[0]):
+def _not_once(name: bytes) -> BadHeaders:
+    return BadHeaders(f"{name.decode()} should be there exactly once")
+
+
+def _formed(headers: dict[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> bytes:
+    """The value of that header, if it is there and of its form."""
+    if name not in headers:
+        raise _not_once(name)
+    if not form.fullmatch(headers[name]):
         raise BadHeaders(f"{name.decode()} is not of its form")
-    return values[0]
+    return headers[name]
 
 
 def _signatures(header: bytes) -> tuple[tuple[str, bytes], ...]:

@@ -14,7 +14,6 @@ An open record (accepted, waiting) has no expiry; a settled one lives for the re
 it the memory of its webhook-id.
 """
 
-import json
 import re
 import struct
 import zlib
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
+from json.encoder import encode_basestring_ascii
 from typing import Final
 
 PREFIX: Final = "credhook:"
@@ -116,7 +116,7 @@ def job_data(event_id: str) -> bytes:
     A zlib stream of one stored block, put together by hand. `zlib.compress` would set up a compressor of 256 KiB to
     save eight bytes: 50 microseconds per event, measured, as much as all else that a delivery costs; this is 0.3.
     """
-    data = json.dumps([JOB_FUNCTION, None, [event_id], {}]).encode()
+    data = f'["{JOB_FUNCTION}", null, [{encode_basestring_ascii(event_id)}], {{}}]'.encode()
     size = len(data)
     return b"x\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
 
