@@ -6,7 +6,7 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
 
-.PHONY: help demo up test lint types suite soak fuzz browser debian lock clean
+.PHONY: help demo up test lint types suite soak fuzz bench browser debian lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,6 +44,9 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --count 0
 
+bench: $(STAMP) ## measure the receiver beside its peers (15 minutes; wants wrk and Node, says so if they are missing)
+	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
+
 browser: $(STAMP) ## the sandbox's page in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
 	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_browser.py
@@ -56,6 +59,8 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/fastapi_celery.in -o tests/bench/contenders/fastapi_celery.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/plot.in -o tests/bench/plot.txt
 
 clean: ## remove what make has made
 	rm -rf .venv .credhook .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -37,6 +37,11 @@ class Delivery(Wire):
     attempts: int
     failures: int
 
+    @property
+    def waits_for_retry(self) -> bool:
+        """Whether it has failed before and no attempt is being made now."""
+        return 0 < self.failures == self.attempts - self.acknowledged
+
 
 class Attempt(Wire):
     """One attempt, as the log shows it.

@@ -51,7 +51,7 @@ def _happen_once(tenant: Tenant, wanted: Happening) -> Happened:
     try:
         resource_id = bring_about(tenant, wanted)
     except ImpossibleError as problem:
-        raise Refusal(409, f"{problem}.") from problem
+        raise Refusal(409, f"This cannot happen to {wanted.resource_id}: {problem}.") from problem
     return Happened(
         event_type=wanted.event_type,
         resource_id=resource_id,

@@ -185,7 +185,8 @@ def _token_endpoint() -> Json:
             "properties": {"error": text, "error_description": text},
         }
     )
-    fields = ["grant_type", "client_id", "client_secret"]
+    said = {"type": "string", "minLength": 1}
+    fields = {"grant_type": {"const": "client_credentials"}, "client_id": said, "client_secret": said}
     granted = {
         "access_token": text,
         "expires_in": {"const": tokens.LIFETIME},
@@ -194,7 +195,8 @@ def _token_endpoint() -> Json:
         "not-before-policy": {"const": 0},
         "scope": text,
     }
-    form = {"type": "object", "required": fields, "properties": dict.fromkeys(fields, text)}
+    # Other fields are let pass, each once: RFC 6749, section 3.2, forbids repeating any.
+    form = {"type": "object", "required": list(fields), "properties": fields, "additionalProperties": text}
     return {
         "operationId": "tokens.grant",
         "summary": "Exchange client credentials for an access token.",

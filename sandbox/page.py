@@ -3,7 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 
 from pydantic import ValidationError
@@ -23,21 +23,40 @@ from sandbox.tenant import Tenant
 #: Rows of each table that grows.
 ROWS = 20
 
+#: What each fault is while it is off, by its name on the wire.
+OFF = Faults().model_dump(by_alias=True)
+
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --accent: #2563eb; --bad: #b91c1c; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 72rem; padding: 1.5rem; }
-h1 { margin: 0; font-size: 1.5rem; } h2 { margin: 2rem 0 .5rem; font-size: 1.1rem; }
-p { margin: .25rem 0 1rem; opacity: .8; }
+:root { color-scheme: light dark; --text: #1f2328; --back: #fff; --soft: #59636e; --line: #d1d9e0;
+  --accent: #1d4ed8; --bad: #b91c1c; --warn: #92400e; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --back: #0d1117; --soft: #9da7b3; --line: #3d444d;
+  --accent: #79b8ff; --bad: #ff9492; --warn: #f0b72f; } }
+body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); }
+main { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 3rem; }
+h1 { margin: 0; font-size: 1.5rem; line-height: 1.25; }
+h2 { margin: 2.25rem 0 .5rem; font-size: 1.1rem; position: sticky; left: 0; width: max-content; }
+p { margin: .25rem 0 1rem; color: var(--soft); }
+a { color: var(--accent); }
+code { font: .875em ui-monospace, monospace; overflow-wrap: anywhere; }
+section { overflow-x: auto; } section p { margin: 0; }
 table { border-collapse: collapse; width: 100%; font-size: 13px; }
-th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem .3rem 0; text-align: left; vertical-align: top; }
-td { overflow-wrap: anywhere; } th { font-weight: 600; opacity: .7; }
-code { font: 12px ui-monospace, monospace; }
-form { display: inline; }
-button { font: inherit; font-size: 13px; margin: 0 .3rem .3rem 0; padding: .25rem .7rem; cursor: pointer;
-  border: 1px solid var(--accent); border-radius: .4rem; background: none; color: inherit; }
-button:hover, button:focus-visible { background: var(--accent); color: #fff; }
-fieldset { border: 1px solid var(--line); border-radius: .5rem; margin: .5rem 0; }
-.bad { color: var(--bad); font-weight: 600; }
+caption { text-align: left; padding-bottom: .3rem; color: var(--soft); }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem 1rem .35rem 0; text-align: left; white-space: nowrap; }
+th:last-child, td:last-child { padding-right: 0; }
+th { font-weight: 600; color: var(--soft); }
+td code, .prose { display: inline-block; min-width: 9rem; white-space: normal; }
+@media (min-width: 60rem) { td code { min-width: 28ch; } }
+form, fieldset, .next { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; }
+fieldset { border: 1px solid var(--line); border-radius: .5rem; margin: .5rem 0; padding: .4rem .8rem .8rem; }
+legend { color: var(--soft); padding: 0 .3rem; }
+.next { flex-wrap: nowrap; }
+button { font: inherit; font-size: 13px; padding: .25rem .7rem; cursor: pointer; border: 1px solid var(--accent);
+  border-radius: .4rem; background: none; color: inherit; }
+td button { padding: .05rem .5rem; }
+button:hover, button:focus-visible { background: var(--accent); color: var(--back); }
+.bad, .warn { color: var(--bad); font-weight: 600; }
+.warn { color: var(--warn); }
+.busy { color: var(--accent); font-weight: 600; }
 """
 
 HEADERS = {
@@ -65,9 +84,8 @@ def routes(tenant: Tenant) -> list[Route]:
         return HTMLResponse(render(tenant), headers=HEADERS)
 
     async def press(request: Request) -> Response:
-        form = dict(await read_form(request))
         try:
-            happen(tenant, Happening.model_validate(form))
+            _obey(tenant, dict(await read_form(request)))
         except (Refusal, ValidationError) as problem:
             told = str(problem) if isinstance(problem, Refusal) else "The form was not one of this page."
             status = problem.status if isinstance(problem, Refusal) else 400
@@ -80,9 +98,22 @@ def routes(tenant: Tenant) -> list[Route]:
     return [Route("/", serve, methods=["GET", "POST"])]
 
 
+def _obey(tenant: Tenant, form: dict[str, str]) -> None:
+    """Do what a button of the page says: switch a fault off, or all of them, or make an event happen.
+
+    Raises:
+        Refusal, ValidationError: It cannot be done, or no button says so.
+    """
+    if form == {"clear": "all"}:
+        tenant.faults.clear()
+    elif form.keys() == {"clear"}:
+        tenant.faults.change(Faults.model_validate({form["clear"]: OFF.get(form["clear"])}))
+    else:
+        happen(tenant, Happening.model_validate(form))
+
+
 def render(tenant: Tenant, problem: str = "") -> str:
     """Return the page."""
-    faults = _difference(tenant.faults.on)
     body = "".join(
         (
             "<h1>The platform, played on this machine</h1>",
@@ -90,15 +121,21 @@ def render(tenant: Tenant, problem: str = "") -> str:
             '<a href="/openapi.json">The API of the platform</a> · ',
             '<a href="/sandbox/openapi.json">what the sandbox adds</a> · <a href="/">reload</a></p>',
             f'<p class="bad" role="alert">{escape(problem)}</p>' if problem else "",
-            f'<p class="bad">Faults that are on: {escape(faults)}</p>' if faults else "",
+            _faults(tenant.faults.on),
             "<h2>Make something happen</h2>",
             _buttons("Issuance", [each for each in EVENT_TYPES if concerns_issuance(each)]),
             _buttons("Verification", [each for each in EVENT_TYPES if not concerns_issuance(each)]),
-            _section("Webhook endpoints", ("Id", "URL", "Events", "Health"), _endpoint_rows(tenant)),
+            _section(
+                "Webhook endpoints",
+                ("Id", "URL", "Events", "Health"),
+                _endpoint_rows(tenant),
+                none="None yet. <code>credhook endpoints apply</code> registers your receiver.",
+            ),
             _section(
                 "Latest deliveries",
                 ("At", "Event", "Resource", "webhook-id", "Attempt", "Answer", "Outcome"),
-                _attempt_rows(tenant),
+                _under_way_rows(tenant) + _attempt_rows(tenant),
+                caption=_under_way(tenant),
             ),
             _section("Latest issuances", ("Id", "Status", "Updated", "What may happen next"), _issuance_rows(tenant)),
             _section(
@@ -106,48 +143,79 @@ def render(tenant: Tenant, problem: str = "") -> str:
             ),
             _section("Templates", ("Id", "Format", "Type", "Archived"), _template_rows(tenant)),
             _section("Certificate signing requests", ("Id", "Subject", "Imported"), _request_rows(tenant)),
-            f"<p>Users of the tenant: {users.shelf(tenant.state).count()}</p>",
+            f"<h2>Users</h2><p>{users.shelf(tenant.state).count() or 'None'} onboarded so far.</p>",
         )
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Sandbox</title><style>{STYLE}</style></head><body>{body}</body></html>"
+        f"<title>Sandbox</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>"
     )
+
+
+def _faults(faults: Faults) -> str:
+    """Return the line that names the faults that are on and switches them off; nothing where none is on."""
+    on = {name: value for name, value in faults.model_dump(by_alias=True).items() if value != OFF[name]}
+    if not on:
+        return ""
+    told = f"Faults that are on: {', '.join(f'{name}={value}' for name, value in on.items())}"
+    buttons = "".join(f'<button name="clear" value="{name}">switch {name} off</button>' for name in [*on, "all"])
+    return f'<form method="post" action="/">{_marked("bad", told)}{buttons}</form>'
 
 
 def _buttons(legend: str, events: Iterable[EventType]) -> str:
     return f"<fieldset><legend>{legend}</legend>{''.join(_button(event) for event in events)}</fieldset>"
 
 
-def _button(event_type: EventType, resource_id: str | None = None) -> Markup:
+def _button(event_type: EventType, resource_id: str | None = None) -> str:
     """Return a form of one button, which makes an event happen to a new resource or to a given one."""
-    resource = "" if resource_id is None else f'<input type="hidden" name="resourceId" value="{escape(resource_id)}">'
-    label = event_type.removeprefix(PREFIX) if resource_id is None else event_type.rpartition(".")[2]
-    return Markup(
+    label = event_type.removeprefix(PREFIX)
+    resource = aria = ""
+    if resource_id is not None:
+        label = event_type.rpartition(".")[2]
+        resource = f'<input type="hidden" name="resourceId" value="{escape(resource_id)}">'
+        aria = f' aria-label="{label} {escape(resource_id)}"'
+    return (
         f'<form method="post" action="/">{resource}'
-        f'<button name="eventType" value="{event_type}">{label}</button></form>'
+        f'<button name="eventType" value="{event_type}"{aria}>{label}</button></form>'
     )
 
 
-def _section(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _section(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    none: str = "None yet.",
+    caption: str = "",
+) -> str:
     if not rows:
-        return f"<h2>{title}</h2><p>None yet.</p>"
-    head = "".join(f"<th>{column}</th>" for column in columns)
+        return f"<section><h2>{title}</h2><p>{none}</p></section>"
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<section><h2>{title}</h2>{table}</section>"
 
 
 def _cell(text: str) -> str:
     return text if isinstance(text, Markup) else escape(text)
 
 
+def _code(text: str) -> Markup:
+    return Markup(f"<code>{escape(text)}</code>")
+
+
+def _marked(mark: str, text: str) -> Markup:
+    """Return text that looks as one class of the style says."""
+    return Markup(f'<span class="{mark}">{_cell(text)}</span>')
+
+
 def _endpoint_rows(tenant: Tenant) -> list[list[str]]:
     return [
         [
-            registration.endpoint.id,
-            registration.endpoint.url,
-            _short(registration.endpoint.filter_types),
+            _code(registration.endpoint.id),
+            _code(registration.endpoint.url),
+            _marked("prose", _short(registration.endpoint.filter_types)),
             _health(registration),
         ]
         for registration in endpoints.shelf(tenant.state).all()
@@ -162,8 +230,34 @@ def _short(types: Sequence[EventType]) -> str:
 
 def _health(registration: endpoints.Registration) -> str:
     if registration.switched_off_at:
-        return f"switched off at {_at(registration.switched_off_at)}"
-    return f"failing since {_at(registration.failing_since)}" if registration.failing_since else "well"
+        return _marked("bad", Markup(f"switched off at {_at(registration.switched_off_at)}"))
+    if registration.failing_since:
+        return _marked("bad", Markup(f"failing since {_at(registration.failing_since)}"))
+    return "well"
+
+
+def _under_way(tenant: Tenant) -> str:
+    """Return the caption that counts what is under way; nothing where nothing is."""
+    count = deliveries.under_way(tenant.state).count()
+    if not count:
+        return ""
+    newest = f" The newest {ROWS} are shown." if count > ROWS else ""
+    return f'<caption>{count} under way.{newest} <a href="/">Reload</a> to see what comes of it.</caption>'
+
+
+def _under_way_rows(tenant: Tenant) -> list[list[str]]:
+    return [
+        [
+            _marked("busy", "under way"),
+            delivery.event_type.removeprefix(PREFIX),
+            _code(delivery.resource_id),
+            _code(delivery.webhook_id),
+            str(delivery.attempts or ""),
+            "",
+            "waits to be retried" if delivery.waits_for_retry else "",
+        ]
+        for delivery in deliveries.under_way(tenant.state).latest(ROWS)
+    ]
 
 
 def _attempt_rows(tenant: Tenant) -> list[list[str]]:
@@ -171,20 +265,28 @@ def _attempt_rows(tenant: Tenant) -> list[list[str]]:
         [
             _at(attempt.started_at),
             attempt.event_type.removeprefix(PREFIX),
-            attempt.resource_id,
-            attempt.webhook_id,
+            _code(attempt.resource_id),
+            _code(attempt.webhook_id),
             str(attempt.attempt),
-            attempt.error or f"{attempt.status} {attempt.answer or ''}".strip(),
-            attempt.outcome if attempt.forged is None else f"forged: {attempt.forged}",
+            _marked("prose", attempt.error or f"{attempt.status} {attempt.answer or ''}".strip()),
+            _outcome(attempt),
         ]
         for attempt in deliveries.log(tenant.state).latest(ROWS)
     ]
 
 
+def _outcome(attempt: deliveries.Attempt) -> str:
+    """Return what followed from an attempt; whatever is no acknowledgement stands out."""
+    if attempt.outcome == "acknowledged":
+        return attempt.outcome
+    told = attempt.outcome if attempt.forged is None else f"forged: {attempt.forged}"
+    return _marked("warn" if attempt.outcome == "retrying" else "bad", told)
+
+
 def _issuance_rows(tenant: Tenant) -> list[list[str]]:
     return [
         [
-            record.shown.id,
+            _code(record.shown.id),
             record.shown.status,
             _at(record.shown.updated_at),
             _next("issuance", record.shown.id, record.shown.status, record.announced),
@@ -196,7 +298,7 @@ def _issuance_rows(tenant: Tenant) -> list[list[str]]:
 def _presentation_rows(tenant: Tenant) -> list[list[str]]:
     return [
         [
-            record.shown.id,
+            _code(record.shown.id),
             record.shown.status,
             _at(record.shown.updated_at),
             _next("verification", record.shown.id, record.shown.status, record.announced),
@@ -206,12 +308,18 @@ def _presentation_rows(tenant: Tenant) -> list[list[str]]:
 
 
 def _next(kind: str, id_: str, status: str, announced: Sequence[EventType]) -> Markup:
-    return Markup("".join(_button(event_type, id_) for event_type in possible(kind, status, announced)))
+    buttons = "".join(_button(event_type, id_) for event_type in possible(kind, status, announced))
+    return Markup(f'<div class="next">{buttons}</div>')
 
 
 def _template_rows(tenant: Tenant) -> list[list[str]]:
     return [
-        [template.id, template.format, template.type, _at(template.archived_at) if template.archived_at else ""]
+        [
+            _code(template.id),
+            template.format,
+            _code(template.type),
+            _at(template.archived_at) if template.archived_at else "",
+        ]
         for template in templates.listed(tenant)
     ]
 
@@ -219,18 +327,12 @@ def _template_rows(tenant: Tenant) -> list[list[str]]:
 def _request_rows(tenant: Tenant) -> list[list[str]]:
     imported = {record.id for record in certificates.records(tenant.state).all()}
     return [
-        [request.id, request.subject, "yes" if request.id in imported else "no"]
+        [_code(request.id), _marked("prose", request.subject), "yes" if request.id in imported else "no"]
         for request in certificates.listed(tenant)
     ]
 
 
-def _difference(faults: Faults) -> str:
-    """Return the faults that are on, as `name=value`."""
-    off = Faults().model_dump(by_alias=True)
-    return ", ".join(
-        f"{name}={value}" for name, value in faults.model_dump(by_alias=True).items() if value != off[name]
-    )
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%H:%M:%S}"
+def _at(moment: datetime) -> Markup:
+    """Return a time of day; its date shows when it is pointed at."""
+    whole = f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return Markup(f'<time datetime="{whole}" title="{whole}">{moment.astimezone(UTC):%H:%M:%S} UTC</time>')

@@ -37,7 +37,8 @@ async def send(client: httpx.AsyncClient, url: str, headers: Sequence[tuple[str,
     sent = [("content-type", "application/json"), ("user-agent", "credhook-sandbox"), *headers]
     try:
         async with asyncio.timeout(TIMEOUT), client.stream("POST", url, content=body, headers=sent) as answer:
-            return Answer(status=answer.status_code, said=said(await _beginning(answer)))
+            told = answer.headers.get("credhook-outcome") or said(await _beginning(answer))
+            return Answer(status=answer.status_code, said=told)
     except TimeoutError:
         return Answer(error=f"no answer within {TIMEOUT} s")
     except Exception as problem:  # noqa: BLE001  A URL that cannot be reached, in any way, is a failed attempt.

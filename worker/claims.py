@@ -66,6 +66,7 @@ if state == '{State.WAITING}' then
 else
     redis.call('HSET', KEYS[1], 'settled', now)
     redis.call('HDEL', KEYS[1], 'fence')
+    if redis.call('HGET', KEYS[1], 'attempts') == '1' then redis.call('HDEL', KEYS[1], 'attempts') end
     redis.call('ZREM', KEYS[2], id)
     redis.call('EXPIRE', KEYS[1], retention)
     if state == '{State.DEAD}' then redis.call('ZADD', KEYS[4], now, id) end

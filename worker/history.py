@@ -111,7 +111,8 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "next_attempt_at": _time(fields.get("due")),
         "leased_until": None if lease is None else _time(str(int(lease))),
         "milliseconds": int(fields["settled"]) - int(fields["received"]) if "settled" in fields else None,
-        "attempts": int(fields.get("attempts", 0)),
+        # A settled event that took one attempt does not spend memory on saying so.
+        "attempts": int(fields.get("attempts", "settled" in fields)),
         "error": fields.get("error"),
         "handlers": {name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
     }

@@ -3,7 +3,7 @@
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error;
-                                  handler:<name> as each handler ends
+                                  h:<name> as each handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
@@ -30,7 +30,7 @@ EVENT: Final = PREFIX + "event:"
 #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
 CONFLICT: Final = PREFIX + "conflict:"
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
-HANDLER: Final = "handler:"
+HANDLER: Final = "h:"
 
 
 @dataclass(frozen=True, slots=True)

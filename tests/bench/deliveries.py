@@ -1,7 +1,7 @@
 """Signed deliveries, no two alike, as requests that are ready to be sent: a file of records of one size.
 
-Receivers accept a signature for five minutes on either side of its timestamp. Ours lies in the near future, so that a file
-can be used for most of ten minutes.
+Receivers accept a signature for five minutes on either side of its timestamp. Ours lies in the near future, so that a
+file can be used for most of ten minutes.
 """
 
 import base64
@@ -23,8 +23,8 @@ _MARGIN: Final = 30
 
 _BODY: Final = '{"eventType": "openid4vc.issuance.completed", "payload": {"openId4VcIssuanceId": "iss_%024x"}}'
 
-#: The signature comes early, so that it is in the middle of the request. LuaJIT, by which wrk sends it, hashes a string by
-#: a few of its bytes, of which those in the middle must vary; else all requests would meet in one bucket.
+#: The order of the headers puts the signature into the middle. LuaJIT, by which wrk sends the requests, hashes a string
+#: by a few of its bytes only; of these, the ones in the middle must vary, or all requests meet in one bucket.
 _REQUEST: Final = (
     "POST /webhooks HTTP/1.1\r\n"
     "host: localhost\r\n"

@@ -23,7 +23,7 @@ class Missing(Exception):
     """Something that the benchmark does not install itself is not there; the message says how to install it."""
 
 
-def python(lock: Path, *, install: bool = True) -> Path:
+def python(lock: Path) -> Path:
     """The interpreter of the environment that a lock file describes.
 
     Raises:
@@ -32,14 +32,14 @@ def python(lock: Path, *, install: bool = True) -> Path:
     folder = SCRATCH / lock.stem
     interpreter = folder / "bin" / "python"
     if not _is_current(folder, lock):
-        _begin(folder, install=install)
+        _begin(folder)
         venv.create(folder, with_pip=True, clear=True)
         _run([str(interpreter), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)], folder)
         _end(folder, lock)
     return interpreter
 
 
-def node(server: Path, *, install: bool = True) -> Path:
+def node(server: Path) -> Path:
     """The server's copy beside its packages, which is where Node looks for them.
 
     Raises:
@@ -51,7 +51,7 @@ def node(server: Path, *, install: bool = True) -> Path:
     lock = CONTENDERS / "package-lock.json"
     folder = SCRATCH / server.stem
     if not _is_current(folder, lock):
-        _begin(folder, install=install)
+        _begin(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("package.json", lock.name):
             shutil.copy(CONTENDERS / name, folder)
@@ -66,9 +66,7 @@ def _is_current(folder: Path, lock: Path) -> bool:
     return stamp.exists() and stamp.read_text() == _digest(lock)
 
 
-def _begin(folder: Path, *, install: bool) -> None:
-    if not install:
-        raise Missing(f"{folder.relative_to(ROOT)} is not installed: run `make bench` once")
+def _begin(folder: Path) -> None:
     click.echo(f"installing {folder.relative_to(ROOT)} (once)", err=True)
 
 

@@ -9,16 +9,11 @@ from typing import Final
 from bench import environments
 from bench.environments import CONTENDERS
 
-#: uvicorn as our receiver sets it up; uvloop and httptools are what it chooses where they are installed, as they are here.
+#: uvicorn as our receiver sets it up; uvloop and httptools are what it chooses itself where they are installed.
 _UVICORN: Final = (
     *("-m", "uvicorn", "--app-dir", str(CONTENDERS), "--loop", "uvloop", "--http", "httptools"),
     *("--no-access-log", "--no-proxy-headers", "--no-server-header", "--log-level", "warning"),
 )
-
-
-def _ours() -> Path:
-    """This project's own interpreter: Starlette and RQ are among our requirements, in the very versions we run on."""
-    return Path(sys.executable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +23,7 @@ class Contender:
     Attributes:
         name: for options and for the results' file.
         title: for people.
-        interpreter: finds or makes the environment that it runs in, and returns what runs it.
-        arguments: of the interpreter.
+        command: what starts its server; makes the environment that it needs, and raises `Missing` if it cannot.
         jobs: Redis key of the list that its jobs wait in; None if it makes none.
         appendfsync: how its Redis is configured.
         settings: environment variables of its own.
@@ -37,42 +31,45 @@ class Contender:
 
     name: str
     title: str
-    interpreter: Callable[[], Path]
-    arguments: tuple[str, ...]
+    command: Callable[[], tuple[str | Path, ...]]
     jobs: str | None
     appendfsync: str = "always"
     settings: dict[str, str] = field(default_factory=dict)
 
 
-STRICT: Final = Contender(
-    "strict", "credhook, strict", _ours, ("-m", "receiver"), "rq:queue:credhook", settings={"CREDHOOK_DURABILITY": "strict"}
-)
-STANDARD: Final = Contender(
-    "standard",
-    "credhook, standard",
-    _ours,
-    ("-m", "receiver"),
-    "rq:queue:credhook",
-    appendfsync="everysec",
-    settings={"CREDHOOK_DURABILITY": "standard"},
-)
-STARLETTE_RQ: Final = Contender(
-    "starlette-rq", "Starlette + RQ in a thread", _ours, (*_UVICORN, "starlette_rq:app"), "rq:queue:default"
+def _receiver(title: str, durability: str, appendfsync: str) -> Contender:
+    return Contender(
+        durability,
+        title,
+        lambda: (sys.executable, "-m", "receiver"),
+        "rq:queue:credhook",
+        appendfsync,
+        {"CREDHOOK_DURABILITY": durability},
+    )
+
+
+def _on_uvicorn(app: str, lock: Path | None = None) -> tuple[str | Path, ...]:
+    """Without a lock in our own environment: Starlette and RQ are among our requirements, in the versions we run on."""
+    return (environments.python(lock) if lock else sys.executable, *_UVICORN, f"{app}:app")
+
+
+STRICT: Final = _receiver("credhook, strict", "strict", "always")
+STANDARD: Final = _receiver("credhook, standard", "standard", "everysec")
+FASTIFY_BULLMQ: Final = Contender(
+    "fastify-bullmq",
+    "Node: fastify + BullMQ",
+    lambda: ("node", environments.node(CONTENDERS / "fastify_bullmq.mjs")),
+    "bull:events:wait",
 )
 FASTAPI_CELERY: Final = Contender(
     "fastapi-celery",
     "FastAPI + Celery",
-    lambda: environments.python(CONTENDERS / "fastapi_celery.txt"),
-    (*_UVICORN, "fastapi_celery:app"),
+    lambda: _on_uvicorn("fastapi_celery", CONTENDERS / "fastapi_celery.txt"),
     "celery",
 )
-FASTIFY_BULLMQ: Final = Contender(
-    "fastify-bullmq",
-    "Node: fastify + BullMQ",
-    lambda: environments.node(CONTENDERS / "fastify_bullmq.mjs"),
-    (),
-    "bull:events:wait",
+STARLETTE_RQ: Final = Contender(
+    "starlette-rq", "Starlette + RQ in a thread", lambda: _on_uvicorn("starlette_rq"), "rq:queue:default"
 )
-BARE: Final = Contender("bare", "bare Starlette (no work)", _ours, (*_UVICORN, "bare:app"), None)
+BARE: Final = Contender("bare", "bare Starlette (the limit)", lambda: _on_uvicorn("bare"), None)
 
-ALL: Final = {each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTAPI_CELERY, STARLETTE_RQ, BARE)}
+FIELD: Final = {each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTAPI_CELERY, STARLETTE_RQ, BARE)}

@@ -14,7 +14,7 @@ def test_the_handler_in_the_readme_opens_an_account(stand: Stand) -> None:
     (stand.folder / "accounts.py").write_text(code)
     presentation = stand.happens("m1", DATA)
     with stand.worker(CREDHOOK_HANDLERS="accounts") as worker:
-        assert stand.reaches("m1", "done")["handler:accounts.open_account"] == "done"
+        assert stand.reaches("m1", "done")["h:accounts.open_account"] == "done"
         assert '"account_opened"' in worker.text
     token = httpx.post(
         stand.environment["CREDHOOK_TOKEN_URL"],

@@ -35,7 +35,7 @@ def post(url: str, webhook_id: str = "msg_1", content: bytes | None = None, secr
 
 def status_of(response: httpx.Response) -> str:
     assert response.status_code == 202, response.text
-    return str(response.json()["data"]["status"])
+    return response.headers["credhook-outcome"]
 
 
 def events(redis: Redis) -> int:

@@ -49,17 +49,15 @@ KNOWN = {
         "path.realm": "clients",
         "body.client_id": "clients",
         "body.client_secret": "clients",
-        "body.grant_type": "grants",
     },
     "POST /sandbox/events": {"body.resourceId": "issuances"},
 }
 
-#: They ask for more than the document can say: what a certificate is, whether an offer has been used, which grant is
-#: meant, which attributes fit a template. Their 400 is an answer like any other.
+#: They ask for more than the document can say: what a certificate is, whether an offer has been used, which
+#: attributes fit a template. Their 400 is an answer like any other.
 CHOOSY = {
     "POST /me-creds/api/certificates/csrs/{id}/import",
     "POST /me-wallet/api/credentials",
-    "POST /realms/{realm}/protocol/openid-connect/token",
     "POST /sandbox/events",
 }
 
@@ -153,7 +151,6 @@ def knowledge(sandbox: Platform) -> dict[str, list[str]]:
             "certificates": [signed["certificate"]],
             "names": ["known"],
             "clients": ["sandbox"],
-            "grants": ["client_credentials"],
         }
 
 

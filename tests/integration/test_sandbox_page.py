@@ -2,10 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+from browser import chromium
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
 from serving import Platform, platform
+from waiting import until
+
+from sandbox.local_redis import free_port
 
 FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 
@@ -34,7 +41,7 @@ def test_a_resource_is_moved_by_its_own_buttons(sandbox: Platform) -> None:
     assert httpx.post(f"{sandbox.url}/", data=form).status_code == 303
     again = httpx.post(f"{sandbox.url}/", data=form)
     assert again.status_code == 409
-    assert "cannot follow" in again.text or "announced" in again.text
+    assert f"This cannot happen to {id_}: openid4vc.issuance.expired has been announced" in again.text
 
 
 def test_the_page_runs_nothing_and_frames_nowhere(sandbox: Platform) -> None:
@@ -69,11 +76,67 @@ def test_what_others_have_written_is_escaped(sandbox: Platform) -> None:
             assert "<img" not in page
 
 
-def test_faults_that_are_on_are_named(sandbox: Platform) -> None:
-    assert "Faults that are on: forge=1" in httpx.get(f"{sandbox.url}/").text
+def test_a_press_shows_its_delivery_before_anything_has_come_of_it(tmp_path: Path) -> None:
+    with platform(tmp_path, "--delay-ms", "600000") as sandbox:
+        _listen(sandbox)
+        with httpx.Client(base_url=sandbox.url, follow_redirects=True) as browser:
+            page = browser.post("/", data={"eventType": "openid4vc.issuance.offered"}).text
+            assert page.count('<span class="busy">under way</span>') == 1
+            assert "1 under way." in page
+            assert "waits to be retried" not in page
+            browser.post("/sandbox/events", json={"eventType": "openid4vc.issuance.offered", "count": 20})
+            assert "21 under way. The newest 20 are shown." in browser.get("/").text
 
 
-@pytest.mark.parametrize("form", [{}, {"eventType": "x"}, {"eventType": "openid4vc.issuance.failed", "count": "9"}])
+def test_a_delivery_that_waits_for_its_retry_is_under_way_too(tmp_path: Path) -> None:
+    with platform(tmp_path, "--drop", "1", "--time-scale", "1") as sandbox:
+        _listen(sandbox)
+        sandbox.make()
+        page = until(lambda: _page_with(sandbox, "waits to be retried"), what="the failure")
+    assert page.index("under way</span>") < page.index('<span class="warn">retrying</span>')
+    assert re.search(r'<span class="bad">failing since <time datetime="[^"]+Z" [^>]+>[\d:]{8} UTC</time>', page)
+
+
+def test_what_has_failed_for_good_stands_out(tmp_path: Path) -> None:
+    with platform(tmp_path, "--drop", "1", "--forge", "1", "--time-scale", "0") as sandbox:
+        _listen(sandbox)
+        sandbox.make()
+        page = until(lambda: _page_with(sandbox, "givenUp", "forged:"), what="the failure and the forgery")
+    assert '<span class="bad">givenUp</span>' in page
+    assert '<span class="bad">forged: ' in page
+    assert '<span class="bad">switched off at <time ' in page
+    assert "under way" not in page
+
+
+def test_without_an_endpoint_the_page_says_how_to_register_one(sandbox: Platform) -> None:
+    assert "None yet. <code>credhook endpoints apply</code>" in httpx.get(f"{sandbox.url}/").text
+
+
+def test_a_button_in_a_row_names_its_resource_to_those_who_do_not_see_the_row(sandbox: Platform) -> None:
+    id_ = sandbox.make("openid4vc.verification.requested")
+    page = httpx.get(f"{sandbox.url}/").text
+    assert set(re.findall(rf'aria-label="(\w+) {id_}"', page)) == {"verified", "failed", "expired", "data"}
+
+
+def test_faults_that_are_on_are_named_and_switched_off(tmp_path: Path) -> None:
+    with platform(tmp_path, "--forge", "1", "--drop", "2", "--read-once") as sandbox:
+        assert "Faults that are on: drop=2, forge=1, readOnce=True" in _page(sandbox)
+        assert httpx.post(f"{sandbox.url}/", data={"clear": "drop"}).status_code == 303
+        assert "Faults that are on: forge=1, readOnce=True" in _page(sandbox)
+        assert httpx.post(f"{sandbox.url}/", data={"clear": "all"}).status_code == 303
+        assert "Faults that are on" not in _page(sandbox)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"eventType": "x"},
+        {"eventType": "openid4vc.issuance.failed", "count": "9"},
+        {"clear": "x"},
+        {"clear": "forge", "eventType": "openid4vc.issuance.failed"},
+    ],
+)
 def test_a_form_that_is_not_of_the_page_is_refused(sandbox: Platform, form: dict[str, str]) -> None:
     assert httpx.post(f"{sandbox.url}/", data=form).status_code == 400
 
@@ -92,3 +155,79 @@ def test_a_name_of_its_own_is_let_in_when_it_was_named(tmp_path_factory: pytest.
         allowed = httpx.get(f"{running.url}/", headers={"host": "sandbox:8700"})
         other = httpx.get(f"{running.url}/", headers={"host": "other:8700"})
     assert (allowed.status_code, other.status_code) == (200, 403)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def eventful(tmp_path: Path) -> Iterator[Platform]:
+    """A sandbox with something of each kind on its page."""
+    with platform(tmp_path, "--drop", "1", "--forge", "1", "--time-scale", "1") as sandbox:
+        _listen(sandbox)
+        sandbox.make("openid4vc.issuance.offered")
+        until(lambda: _page_with(sandbox, "waits to be retried", "forged:"), what="the failure and the forgery")
+        yield sandbox
+
+
+def test_a_phone_scrolls_tables_sideways_and_not_the_page(eventful: Platform, browser: Chrome) -> None:
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    browser.get(eventful.url)
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+    heights = {time.size["height"] for time in browser.find_elements(By.TAG_NAME, "time")}
+    assert len(heights) == 1, "some time is broken into lines"
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_of_text_can_be_read(eventful: Platform, browser: Chrome, scheme: str) -> None:
+    preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    browser.get(eventful.url)
+    ground = _colour(browser, "body", "background-color")
+    assert (_luminance(ground) < 0.5) == (scheme == "dark")
+    for selector in ("h1", "p", "a", "th", "td", "caption", "legend", "button", ".bad", ".warn", ".busy"):
+        assert _contrast(_colour(browser, selector, "color"), ground) >= 4.5, selector
+
+
+def _listen(sandbox: Platform) -> None:
+    """Register an endpoint that nobody answers at."""
+    token = httpx.post(f"{sandbox.url}/realms/sandbox/protocol/openid-connect/token", data=FORM).json()["access_token"]
+    httpx.post(
+        f"{sandbox.url}/me-creds/api/endpoints",
+        json={"url": f"https://127.0.0.1:{free_port()}/"},
+        headers={"authorization": f"Bearer {token}"},
+    ).raise_for_status()
+
+
+def _page(sandbox: Platform) -> str:
+    return httpx.get(f"{sandbox.url}/").text
+
+
+def _page_with(sandbox: Platform, *texts: str) -> str:
+    """The page, once it has all these texts; until then nothing."""
+    page = _page(sandbox)
+    return page if all(text in page for text in texts) else ""
+
+
+def _colour(browser: Chrome, selector: str, name: str) -> list[float]:
+    """Red, green and blue, each from 0 to 1."""
+    told = browser.find_element(By.CSS_SELECTOR, selector).value_of_css_property(name)
+    red, green, blue, opacity = re.findall(r"[\d.]+", told)
+    assert opacity == "1"
+    return [int(each) / 255 for each in (red, green, blue)]
+
+
+def _luminance(colour: list[float]) -> float:
+    """Relative luminance, as WCAG 2.2 defines it."""
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: list[float], other: list[float]) -> float:
+    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)

@@ -22,7 +22,7 @@ def test_a_handler_runs_with_the_details_and_the_event_is_settled(stand: Stand) 
     stand.happens("m2", DATA)
     with stand.worker():
         assert stand.reaches("m1", "done").keys() == {
-            "type", "resource", "state", "received", "settled", "attempts", "handler:test.first",
+            "type", "resource", "state", "received", "settled", "h:test.first",
         }  # fmt: skip
         stand.reaches("m2", "done")
     assert sorted(stand.notes()) == ["first m1 1 completed", "first m2 1 verified"]
@@ -49,7 +49,7 @@ def test_a_detail_that_lags_behind_its_event_is_fetched_again(stand: Stand) -> N
     with stand.worker() as worker:
         until(lambda: '"worker_started"' in worker.text)
         stand.happens("m1")
-        assert stand.reaches("m1", "done")["attempts"] != "1"
+        assert int(stand.reaches("m1", "done")["attempts"]) > 1
     assert len(stand.notes()) == 1
 
 
@@ -60,7 +60,7 @@ def test_server_errors_and_an_expired_token_are_survived(stand: Stand) -> None:
         stand.reaches("m1", "done")
         stand.sandbox.faults(unauthorized=1)
         stand.happens("m2")
-        assert stand.reaches("m2", "done")["attempts"] == "1"
+        assert "attempts" not in stand.reaches("m2", "done")
 
 
 def test_a_handler_that_has_run_is_not_run_again_for_its_neighbours_failure(stand: Stand) -> None:
@@ -95,7 +95,7 @@ async def never(event, context):
     with stand.worker():
         dead = stand.reaches("m1", "dead")
     assert dead["error"] == "test.never: account is closed"
-    assert dead["handler:test.good"] == "done"
+    assert dead["h:test.good"] == "done"
     assert stand.notes() == ["good"]
     assert stand.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
     assert stand.redis.ttl("credhook:event:m1") > 0

@@ -3,6 +3,9 @@
 Celery does not deduplicate, so the ids that were seen are kept beside it.
 """
 
+# mypy: disable-error-code="import-not-found, untyped-decorator"
+# (FastAPI and Celery are not among our requirements; this runs in an environment of its own.)
+
 import os
 
 from celery import Celery

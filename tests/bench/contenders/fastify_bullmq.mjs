@@ -8,7 +8,7 @@ const RETENTION = 7 * 86_400;
 const webhook = new Webhook(process.env.WEBHOOK_SECRET);
 const { hostname, port } = new URL(process.env.REDIS_URL);
 const queue = new Queue("events", {
-  // Commands of one turn of the event loop leave in one write: faster here than one write each.
+  // Commands of one turn of the event loop leave in one write instead of one each.
   connection: { host: hostname, port: Number(port), enableAutoPipelining: true },
   defaultJobOptions: { removeOnComplete: { age: RETENTION } },
 });

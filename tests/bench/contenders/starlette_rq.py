@@ -4,6 +4,7 @@ RQ deduplicates by the job's id, for as long as it keeps the job.
 """
 
 import os
+from contextlib import suppress
 
 from redis import Redis
 from rq import Queue
@@ -29,10 +30,8 @@ async def receive(request: Request) -> Response:
 
 
 def enqueue(webhook_id: str, event: object) -> None:
-    try:
+    with suppress(DuplicateJobError):
         queue.enqueue("tasks.process", webhook_id, event, job_id=webhook_id, unique=True)
-    except DuplicateJobError:
-        pass  # Acknowledged before.
 
 
 app = Starlette(routes=[Route("/webhooks", receive, methods=["POST"])])

@@ -1,0 +1,161 @@
+"""A heat: one contender's server on a Redis of its own, proven to do its work, then put under load."""
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench import generator, load
+from bench.deliveries import Deliveries
+from bench.field import Contender
+from bench.generator import Broken
+from bench.load import Spoilt
+from bench.results import Latency, Throughput
+from bench.server import NotServing, Server, serving
+from redis import Redis
+
+from sandbox.local_redis import local_redis
+
+#: Seconds without a new job after which the jobs are counted: requests are under way when wrk stops.
+_QUIET: Final = 0.2
+
+#: By default Redis rewrites its append-only file when it has doubled; here never, so that no heat meets it by chance.
+_NO_REWRITES: Final = ("--auto-aof-rewrite-percentage", "0")
+
+_SIGNATURE: Final = re.compile(rb"webhook-signature: [^\r]+")
+
+
+class HeatFailed(Exception):
+    """A heat gave no figures that mean anything; the message says whose, and why."""
+
+
+class Heat:
+    """A contender's server that runs, and the deliveries that it has not seen yet."""
+
+    def __init__(
+        self, contender: Contender, server: Server, redis: Redis, deliveries: Deliveries, connections: int
+    ) -> None:
+        self._contender = contender
+        self._server = server
+        self._redis = redis
+        self._unseen = deliveries
+        self._connections = connections
+
+    def prove(self) -> None:
+        """See that the server authenticates and deduplicates, if it is one that does anything.
+
+        Raises:
+            Spoilt: it does not.
+        """
+        if self._contender.jobs is None:
+            return
+        good, other = self._take(1).read(), self._take(1).read()
+        forged = _SIGNATURE.sub(_SIGNATURE.findall(other)[0], good)
+        statuses = [_status(self._server.port, request) for request in (forged, good, good)]
+        if statuses != [401, 202, 202] or self._jobs() != 1:
+            raise Spoilt(f"a forged, a first and a repeated delivery gave {statuses} and {self._jobs()} jobs")
+
+    def warm_up(self, seconds: int, count: int) -> None:
+        """Let connections, pools and compilers settle."""
+        if seconds:
+            load.press(self._server.port, self._take(count), seconds=seconds, connections=self._connections)
+
+    def throughput(self, seconds: int) -> Throughput:
+        """Put as much load on the server as it takes.
+
+        Raises:
+            Spoilt: the load failed, or jobs are missing.
+        """
+        before, cpu_before = self._jobs_at_rest(), self._server.cpu_seconds()
+        answers = load.press(self._server.port, self._unseen, seconds=seconds, connections=self._connections)
+        cpu = self._server.cpu_seconds()
+        self._check_jobs(before, answers.accepted, under_way=self._connections)
+        per_delivery = None if cpu is None or cpu_before is None else (cpu - cpu_before) / answers.accepted * 1e6
+        return Throughput(answers.accepted / answers.seconds, per_delivery, self._server.peak_megabytes())
+
+    def latency(self, rate: float, seconds: float) -> Latency:
+        """Measure how long answers take at a steady rate.
+
+        Raises:
+            Spoilt: a delivery was refused, or jobs are missing.
+        """
+        deliveries, before = self._take(round(rate * seconds)), self._jobs_at_rest()
+        sent = generator.drive(self._server.port, deliveries, rate=rate, seconds=seconds, connections=self._connections)
+        if sent.refused:
+            raise Spoilt(f"{sent.refused} requests were refused")
+        self._check_jobs(before, len(sent.latencies), under_way=0)
+        return Latency(
+            rate,
+            p50=_percentile(sent.latencies, 0.5),
+            p99=_percentile(sent.latencies, 0.99),
+            late=_percentile(sent.lateness, 0.99),
+            peak=self._server.peak_megabytes(),
+        )
+
+    def _take(self, count: int) -> Deliveries:
+        """Deliveries that have not been sent before."""
+        if count > self._unseen.count:
+            raise Spoilt(f"{count} more deliveries are needed than were signed: raise --requests")
+        taken, self._unseen = self._unseen.split(count)
+        return taken
+
+    def _jobs(self) -> int:
+        return int(self._redis.llen(self._contender.jobs)) if self._contender.jobs else 0
+
+    def _jobs_at_rest(self) -> int:
+        jobs = self._jobs()
+        while self._contender.jobs:
+            time.sleep(_QUIET)
+            before, jobs = jobs, self._jobs()
+            if jobs == before:
+                break
+        return jobs
+
+    def _check_jobs(self, before: int, accepted: int, *, under_way: int) -> None:
+        """See that every acknowledged delivery is a job, and nothing else but what was under way at the end."""
+        made = self._jobs_at_rest() - before
+        if self._contender.jobs and not accepted <= made <= accepted + under_way:
+            raise Spoilt(f"{accepted} deliveries were acknowledged, but {made} jobs are there")
+
+
+@contextmanager
+def heat(
+    contender: Contender,
+    deliveries: Deliveries,
+    folder: Path,
+    *,
+    connections: int,
+    prepare: Callable[[Redis], None],
+) -> Iterator[Heat]:
+    """Run a contender's server in an empty folder, on a Redis that `prepare` has filled.
+
+    Raises:
+        HeatFailed: see there.
+    """
+    try:
+        with local_redis(folder, options=_NO_REWRITES) as url, Redis.from_url(url) as redis:
+            redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
+            prepare(redis)
+            redis.config_set("appendfsync", contender.appendfsync)
+            with serving(contender, url, folder) as server:
+                running = Heat(contender, server, redis, deliveries, connections)
+                running.prove()
+                yield running
+    except (Spoilt, Broken, NotServing) as error:
+        raise HeatFailed(f"{contender.title}: {error}") from error
+
+
+def _status(port: int, request: bytes) -> int:
+    """The status that one request is answered with."""
+    with socket.create_connection(("127.0.0.1", port), 10) as connection, connection.makefile("rb") as answer:
+        connection.sendall(request)
+        return int(answer.readline().split()[1])
+
+
+def _percentile(seconds: Sequence[float], part: float) -> float:
+    """In milliseconds, by nearest rank."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] * 1_000

@@ -1,0 +1,50 @@
+"""What the figures were measured on, and how."""
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+from bench import cores
+from bench.load import has_wrk
+from bench.meeting import Plan
+
+from sandbox.local_redis import find_server
+
+
+def setting(plan: Plan) -> dict[str, str]:
+    """For the report: a name and a line for each thing that the figures depend on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    generator = (
+        "wrk" if has_wrk() else "our own generator, since wrk is missing: which is slower than the fastest servers"
+    )
+    return {
+        "machine": f"{os.cpu_count()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()}",
+        "neighbours": f"load average {os.getloadavg()[0]:.1f} before the start; above 0.5, others are in the figures",
+        "cores": cores.described(),
+        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {_redis()}, {_node()}",
+        "load": f"{generator}, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
+        "redis": "an empty one for every heat, appendfsync always (credhook standard: everysec), no rewrites meanwhile",
+        "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _redis() -> str:
+    said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=False).stdout
+    return "Redis " + next((word[2:] for word in said.split() if word.startswith("v=")), "of unknown version")
+
+
+def _node() -> str:
+    if shutil.which("node") is None:
+        return "no Node"
+    return "Node " + subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,116 @@
+"""The meeting: which heats are run, in which order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from bench import settled
+from bench.deliveries import Deliveries, sign
+from bench.field import BARE, STRICT, Contender
+from bench.heat import Heat, heat
+from bench.results import HALF, LOADS, Results
+from redis import Redis
+
+#: Seconds that a heat takes beside its load: Redis, the server, counting, and time to spare.
+_AROUND: Final = 60
+
+#: One delivery in so many is kept for warming up.
+_WARM_UP_PART: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is run.
+
+    Attributes:
+        rounds: how often; contenders take turns, and a figure is the median of its rounds.
+        seconds: of full load in a heat.
+        latency_seconds: at each of the steady rates.
+        warm_up_seconds: of full load before a heat.
+        connections: kept alive between the load and a server.
+        requests: signed for a heat, none of which is sent twice.
+        records: sizes of ledger to compare.
+    """
+
+    rounds: int = 3
+    seconds: int = 10
+    latency_seconds: float = 5.0
+    warm_up_seconds: int = 2
+    connections: int = 64
+    requests: int = 800_000
+    records: tuple[int, ...] = (10_000, 2_000_000)
+
+
+class Meeting:
+    """The heats of a plan, with what they have in common."""
+
+    def __init__(self, plan: Plan, field: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
+        """`folder`: for what is written meanwhile; `say`: told what is going on."""
+        self._plan = plan
+        self._field = field
+        self._folder = folder
+        self._signed: Deliveries | None = None
+        self._say = say
+
+    def throughput(self, results: Results) -> None:
+        """As much as each takes; every round begins with another contender."""
+        for number in range(self._plan.rounds):
+            turn = number % len(self._field)
+            for contender in (*self._field[turn:], *self._field[:turn]):
+                with self._heat(contender) as running:
+                    measured = running.throughput(self._plan.seconds)
+                results.throughput.setdefault(contender.name, []).append(measured)
+                self._say(f"round {number + 1}: {contender.title}: {measured.rate:,.0f} deliveries a second")
+
+    def latency(self, results: Results) -> None:
+        """How long each takes to answer at parts of what it takes at most."""
+        for number in range(self._plan.rounds):
+            for contender in self._field:
+                most = results.rate(contender.name)
+                found = results.latency.setdefault(contender.name, {})
+                with self._heat(contender) as running:
+                    for part in LOADS:
+                        measured = running.latency(most * part, self._plan.latency_seconds)
+                        found.setdefault(str(part), []).append(measured)
+                        self._say(
+                            f"round {number + 1}: {contender.title} at {part:.0%}: "
+                            f"p50 {measured.p50:.1f} ms, p99 {measured.p99:.1f} ms"
+                        )
+                    if contender is BARE and STRICT.name in results.throughput:
+                        half = results.rate(STRICT.name) * HALF
+                        results.same_rate.append(running.latency(half, self._plan.latency_seconds))
+
+    def ledger(self, results: Results) -> None:
+        """Whether a ledger that remembers more is slower."""
+        for number in range(self._plan.rounds):
+            for records in self._plan.records:
+                with self._heat(STRICT, prepare=partial(settled.fill, records=records)) as running:
+                    measured = running.throughput(self._plan.seconds)
+                results.ledger.setdefault(str(records), []).append(measured)
+                self._say(f"round {number + 1}: {records:,} records: {measured.rate:,.0f} deliveries a second")
+
+    @contextmanager
+    def _heat(self, contender: Contender, prepare: Callable[[Redis], None] = lambda _: None) -> Iterator[Heat]:
+        """A heat that has been warmed up."""
+        plan, deliveries = self._plan, self._deliveries()
+        with (
+            TemporaryDirectory(dir=self._folder) as folder,
+            heat(contender, deliveries, Path(folder), connections=plan.connections, prepare=prepare) as running,
+        ):
+            running.warm_up(plan.warm_up_seconds, plan.requests // _WARM_UP_PART)
+            yield running
+
+    def _deliveries(self) -> Deliveries:
+        """The signed deliveries, signed anew when their signatures would become too old within the heat.
+
+        Every heat has an empty Redis, so the same deliveries are new to each.
+        """
+        plan = self._plan
+        seconds = plan.warm_up_seconds + max(plan.seconds, 2 * len(LOADS) * plan.latency_seconds) + _AROUND
+        if self._signed is None or not self._signed.fresh_for(seconds):
+            self._signed = sign(self._folder / "deliveries", plan.requests)
+        return self._signed

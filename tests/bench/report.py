@@ -1,0 +1,102 @@
+"""The results as tables, for a terminal and for the README."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.field import STRICT
+from bench.results import Latency, Results, middle
+from bench.targets import targets
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """One table: a title, the names of its columns, its rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """All tables."""
+    found = [_throughput(results), _latency(results), _ledger(results), _targets(results)]
+    return [sheet for sheet in found if sheet.rows]
+
+
+def show(results: Results, console: Console) -> None:
+    """Print them."""
+    for name, line in results.setting.items():
+        console.print(f"[bold]{name}[/]: {line}", highlight=False)
+    for sheet in sheets(results):
+        table = Table(title=sheet.title, title_justify="left")
+        for number, column in enumerate(sheet.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def markdown(results: Results) -> str:
+    """The same for the README."""
+    lines = [f"{name}: {line}  " for name, line in results.setting.items()]
+    for sheet in sheets(results):
+        lines += ["", f"{sheet.title}:", "", _line(sheet.columns), _line(["---", *["---:"] * (len(sheet.columns) - 1)])]
+        lines += [_line(row) for row in sheet.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _throughput(results: Results) -> Sheet:
+    rows = []
+    ours = results.rate(STRICT.name) if STRICT.name in results.throughput else None
+    for name, rounds in sorted(results.throughput.items(), key=lambda item: -results.rate(item[0])):
+        rates = [one.rate for one in rounds]
+        cpu = [one.cpu for one in rounds if one.cpu is not None]
+        peak = results.peak(name)
+        rows.append(
+            [
+                results.titles[name],
+                f"{median(rates):,.0f}",
+                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                f"{ours / median(rates):.2f}" if ours else "",
+                f"{median(cpu):.0f}" if cpu else "",
+                f"{peak:.0f}" if peak else "",
+            ]
+        )
+    columns = ["contender", "deliveries/s", "rounds", "credhook / it", "µs each", "MiB"]
+    return Sheet("As much as each takes; processor time and memory of its process", columns, rows)
+
+
+def _latency(results: Results) -> Sheet:
+    rows = []
+    for name, loads in results.latency.items():
+        for part, rounds in loads.items():
+            rows.append(_latency_row(f"{results.titles[name]}, {float(part):.0%}", rounds))
+    if results.same_rate:
+        rows.append(_latency_row("bare Starlette at half of credhook's maximum", results.same_rate))
+    columns = ["contender, part of its maximum", "deliveries/s", "p50, ms", "p99, ms", "generator late, ms"]
+    return Sheet("Latency at steady rates, counted from when a request was due", columns, rows)
+
+
+def _latency_row(title: str, rounds: Sequence[Latency]) -> list[str]:
+    p50, p99 = middle(rounds)
+    late = median(one.late for one in rounds)
+    return [title, f"{median(one.rate for one in rounds):,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{late:.2f}"]
+
+
+def _ledger(results: Results) -> Sheet:
+    rows = [
+        [f"{int(count):,}", f"{median(one.rate for one in rounds):,.0f}"] for count, rounds in results.ledger.items()
+    ]
+    return Sheet("As much as credhook (strict) takes, by the size of its ledger", ["records", "deliveries/s"], rows)
+
+
+def _targets(results: Results) -> Sheet:
+    rows = [[each.what, each.bound, each.reached, "yes" if each.met else "NO"] for each in targets(results)]
+    return Sheet("Targets", ["figure", "to reach", "reached", "met"], rows)

@@ -1,0 +1,77 @@
+"""The benchmark itself, small: that it runs, and that it believes nobody."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from bench.deliveries import sign
+from bench.environments import ROOT
+from bench.field import BARE, STRICT
+from bench.heat import HeatFailed, heat
+from bench.results import LOADS, Results
+from bench.settled import fill
+from redis import Redis
+
+
+def bench(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "bench.ingest", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_one_command_measures_the_receiver_beside_the_limit(tmp_path: Path) -> None:
+    """With wrk where it is installed; elsewhere our own generator makes the load."""
+    done = bench("--small", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    results = Results.read(tmp_path / "ingest.json")
+    for name in (STRICT.name, BARE.name):
+        assert results.rate(name) > 0
+        assert list(results.latency[name]) == [str(part) for part in LOADS]
+        assert all(0 < one.p50 <= one.p99 for rounds in results.latency[name].values() for one in rounds)
+    assert len(results.same_rate) == 1
+    assert "credhook, strict / bare Starlette" in done.stdout
+    assert "| credhook, strict |" in (tmp_path / "ingest.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"ingest.json", "ingest.md"}
+
+
+def test_deliveries_that_run_out_spoil_the_figures(tmp_path: Path) -> None:
+    folder = tmp_path / "heat"
+    folder.mkdir()
+    with (
+        pytest.raises(HeatFailed, match="all 100 deliveries were sent before the time was up: raise --requests"),
+        heat(BARE, sign(tmp_path / "deliveries", 100), folder, connections=1, prepare=lambda _: None) as running,
+    ):
+        running.throughput(1)
+
+
+def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None:
+    done = bench("--contenders", "fastify-bullmq", "--out", str(tmp_path), PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "Node: fastify + BullMQ does not take part: node is missing: install Node 20 or newer" in done.stderr
+
+
+def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
+    idle = replace(BARE, title="an idler", jobs="rq:queue:credhook")
+    found = r"an idler: a forged, a first and a repeated delivery gave \[202, 202, 202\] and 0 jobs"
+    (tmp_path / "heat").mkdir()
+    with (
+        pytest.raises(HeatFailed, match=found),
+        heat(idle, sign(tmp_path / "deliveries", 10), tmp_path / "heat", connections=1, prepare=lambda _: None),
+    ):
+        pass
+
+
+def test_the_ledger_can_be_filled_with_settled_events(redis_client: Redis) -> None:
+    fill(redis_client, 30_000)
+    assert redis_client.dbsize() == 30_000
+    key = next(redis_client.scan_iter("credhook:event:*"))
+    assert redis_client.hget(key, "state") == b"done"
+    assert redis_client.ttl(key) > 86_400
