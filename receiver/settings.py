@@ -4,29 +4,16 @@ import re
 import ssl
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
+from pydantic_settings import NoDecode
 
-from receiver.ledger.connection import RedisAddress
+from receiver.ledger.settings import LedgerSettings
 from receiver.signature import Key, parse_key
 
 
-def _checked_redis(value: SecretStr) -> SecretStr:
-    RedisAddress.parse(value.get_secret_value())
-    return value
-
-
-class ReceiverSettings(BaseSettings):
+class ReceiverSettings(LedgerSettings):
     """Everything `credhook receiver` reads."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
-
-    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
-        SecretStr("redis://127.0.0.1:6379/0"),
-        validation_alias="REDIS_URL",
-        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
-        "`redis+sentinel://host:port,host:port/service/db`.",
-    )
     host: str = Field("127.0.0.1", validation_alias="HOST", description="Address that the receiver binds.")
     port: int = Field(8000, ge=0, le=65_535, validation_alias="PORT", description="Port that the receiver binds.")
     tls_certfile: FilePath | None = Field(
@@ -83,25 +70,6 @@ class ReceiverSettings(BaseSettings):
         "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
         "second of events when power fails.",
     )
-    admin: str | None = Field(
-        None,
-        pattern=r"^.+:[1-9]\d{0,4}$",
-        validation_alias="CREDHOOK_ADMIN",
-        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
-    )
-    queue: str = Field(
-        "credhook",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        validation_alias="CREDHOOK_QUEUE",
-        description="Name of the RQ queue between receiver and workers.",
-    )
-    retention: int = Field(
-        7 * 86_400,
-        ge=3_600,
-        le=3_650 * 86_400,
-        validation_alias="CREDHOOK_RETENTION",
-        description="Seconds that a settled event is remembered, and its duplicates recognised.",
-    )
 
     @field_validator("webhook_secrets")
     @classmethod
@@ -126,7 +94,11 @@ class ReceiverSettings(BaseSettings):
             raise ValueError("CREDHOOK_TLS_CERTFILE: should be set where CREDHOOK_TLS_KEYFILE is")
         if self.tls_certfile:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_certfile, self.tls_keyfile)
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                    self.tls_certfile,
+                    self.tls_keyfile,
+                    password="",  # An encrypted key is refused, not asked about.
+                )
             except (OSError, ssl.SSLError):
                 raise ValueError(
                     "CREDHOOK_TLS_CERTFILE: should be a readable PEM certificate chain, with its key in the same file "

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from receiver.ledger import EVENT, HANDLER, Index, State
 from receiver.ledger.connection import open_redis_sync
-from worker.settings import LedgerSettings
+from receiver.ledger.settings import LedgerSettings
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500

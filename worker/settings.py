@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from receiver.ledger.connection import RedisAddress
+from receiver.ledger.settings import LedgerSettings
 
 
 def _http_url(value: str) -> str:
@@ -29,11 +29,6 @@ def _https_url(value: str) -> str:
 def _detail_path(value: str) -> str:
     if not value.startswith("/") or value.count("{id}") != 1:
         raise ValueError("should be a path that begins with / and holds {id} once")
-    return value
-
-
-def _checked_redis(value: SecretStr) -> SecretStr:
-    RedisAddress.parse(value.get_secret_value())
     return value
 
 
@@ -105,32 +100,6 @@ class HandlerSettings(BaseSettings):
         return value
 
 
-class LedgerSettings(BaseSettings):
-    """Where the events are kept. All that `credhook events` needs."""
-
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
-
-    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
-        SecretStr("redis://127.0.0.1:6379/0"),
-        validation_alias="REDIS_URL",
-        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
-        "`redis+sentinel://host:port,host:port/service/db`.",
-    )
-    queue: str = Field(
-        "credhook",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        validation_alias="CREDHOOK_QUEUE",
-        description="Name of the RQ queue between receiver and workers.",
-    )
-    retention: int = Field(
-        7 * 86_400,
-        ge=3_600,
-        le=3_650 * 86_400,
-        validation_alias="CREDHOOK_RETENTION",
-        description="Seconds that a settled event is remembered, and its duplicates recognised.",
-    )
-
-
 class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
     """Everything `credhook worker` reads."""
 
@@ -153,10 +122,4 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         le=300,
         validation_alias="CREDHOOK_LEASE",
         description="Seconds without a sign of life after which a worker's events are put back.",
-    )
-    admin: str | None = Field(
-        None,
-        pattern=r"^.+:[1-9]\d{0,4}$",
-        validation_alias="CREDHOOK_ADMIN",
-        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )

@@ -1,26 +1,23 @@
 """Webhook endpoints. Specification: Webhook endpoint, Events, Endpoints."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from receiver.events import EVENT_TYPES
 from worker.api.models.base import Answer, Ask, Timestamp
 from worker.api.models.ids import resource_id
 
-#: The ten types that a registration may name. Specification, Events.
-EventType = Literal[
-    "openid4vc.issuance.offered",
-    "openid4vc.issuance.completed",
-    "openid4vc.issuance.failed",
-    "openid4vc.issuance.partiallyIssued",
-    "openid4vc.issuance.expired",
-    "openid4vc.verification.requested",
-    "openid4vc.verification.verified",
-    "openid4vc.verification.failed",
-    "openid4vc.verification.expired",
-    "openid4vc.verification.data",
-]
+
+def _known_type(value: str) -> str:
+    """Accept the ten types that a registration may name. Specification, Events."""
+    if value not in EVENT_TYPES:
+        raise ValueError(f"should be one of {', '.join(EVENT_TYPES)}")
+    return value
+
+
+EventType = Annotated[str, AfterValidator(_known_type)]
 
 
 def _https_url(value: str) -> str:
