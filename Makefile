@@ -1,7 +1,8 @@
 # One door: `make demo` to see it work, `make test` to know that it does. `make help` lists the rest.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+# One for each version of Python, so that another PYTHON= makes the environment anew.
+STAMP := .venv/.installed-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
@@ -9,13 +10,13 @@ LOCK_BUILD := $(COMPILE) --group build
 .PHONY: help demo up test lint types suite soak fuzz bench browser debian lock clean
 .DEFAULT_GOAL := help
 
-help: ## list the targets
+help: ## list the targets; PYTHON=python3.12 chooses another Python
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 $(STAMP): deploy/requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("credhook needs Python 3.11 or newer, this is %s: run make PYTHON=python3.11" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@echo "installing into .venv (once; about a minute)"
-	@$(PYTHON) -m venv .venv
+	@echo "installing into .venv (once; a minute or two)"
+	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -229,7 +229,8 @@ def _refuse(refusal: Exception) -> Response:
     if isinstance(refusal, TooLarge):  # What is left of the body is not read, so the connection is of no more use.
         headers["connection"] = "close"
     metrics.REFUSALS.labels(status).inc()
-    log.warning("delivery_refused", status=status, reason=str(refusal))
+    hint = {"hint": "check CREDHOOK_WEBHOOK_SECRETS"} if isinstance(refusal, Unauthenticated) else {}
+    log.warning("delivery_refused", status=status, reason=str(refusal), **hint)
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 
 

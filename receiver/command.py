@@ -22,6 +22,7 @@ from receiver.inbox import Inbox
 from receiver.ledger.admin import AdminListener, bind, create_admin, ledger_gauges
 from receiver.ledger.connection import open_redis
 from receiver.ledger.health import examine
+from receiver.protocol import Protocol
 from receiver.settings import ReceiverSettings
 from receiver.workers import Children
 
@@ -87,6 +88,7 @@ def _serve(
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
         server_header=False,
+        http=Protocol,
         ws="none",  # An upgrade that nobody asked for would cost the request its body.
         timeout_graceful_shutdown=_GRACE,
     )

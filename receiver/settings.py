@@ -28,7 +28,6 @@ class ReceiverSettings(LedgerSettings):
     )
     webhook_path: str = Field(
         "/webhooks",
-        pattern=r"^(/[A-Za-z0-9._~-]+)+$",
         validation_alias="CREDHOOK_WEBHOOK_PATH",
         description="Path that deliveries are posted to.",
     )
@@ -70,6 +69,13 @@ class ReceiverSettings(LedgerSettings):
         "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
         "second of events when power fails.",
     )
+
+    @field_validator("webhook_path")
+    @classmethod
+    def _path_is_one(cls, value: str) -> str:
+        if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
+            raise ValueError("should begin with / and hold letters, digits and . _ ~ - between slashes")
+        return value
 
     @field_validator("webhook_secrets")
     @classmethod

@@ -99,7 +99,7 @@ def parse_key(text: str) -> Key:
     try:
         raw = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"a {kind[:5]}_ key is not base64") from None
+        raise ValueError(f"a {kind[:5]}_ key is not base64; keys are separated by spaces") from None
     if kind == "whsec":
         if len(raw) not in _HMAC_KEY_BYTES:
             raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, this one holds {len(raw)}")

@@ -85,7 +85,7 @@ def demo(*, stay: bool) -> None:
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        with _stoppable(), staged(keep=("CREDHOOK_HANDLERS", "CREDHOOK_LOG_LEVEL") if stay else ()) as stage:
+        with _stoppable(), staged(own_handlers=stay) as stage:
             _stay(stage, console) if stay else _play(stage, console)
     except (NoRedis, StageFright) as error:
         raise click.ClickException(str(error)) from error
@@ -229,11 +229,21 @@ def _stay(stage: Stage, console: Console) -> None:
     console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
     console.print(
         f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}\n"
-        f"try        .venv/bin/credhook trigger issuance.completed --url {stage.sandbox_url}\nstop       Ctrl-C",
+        f"try        .venv/bin/credhook trigger {_registered_type(stage)} --url {stage.sandbox_url}\n"
+        f"settings   set -a; . {stage.write_environment()}; set +a\nstop       Ctrl-C",
         highlight=False,
         soft_wrap=True,
     )
     manager = Manager()
     for name in ("web", "worker"):
         manager.add_process(name, commands[name], env=stage.environment, cwd=str(Path.cwd()))
-    manager.loop()  # Returns once a process has ended or Ctrl-C was pressed, with all of them ended.
+    try:
+        manager.loop()  # Returns once a process has ended or Ctrl-C was pressed, with all of them ended.
+    finally:
+        manager.terminate()  # A closed terminal does not get as far as that.
+
+
+def _registered_type(stage: Stage) -> str:
+    """A type that the loaded handlers want, so that what we propose to try has an effect."""
+    (endpoint,) = httpx.get(f"{stage.sandbox_url}/sandbox/endpoints").raise_for_status().json()["data"]
+    return str(endpoint["endpoint"]["filterTypes"][0]).removeprefix("openid4vc.")

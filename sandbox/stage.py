@@ -4,6 +4,7 @@ It drives credhook through its command line alone, as an operator would.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import ssl
@@ -98,6 +99,17 @@ class Stage:
                 time.sleep(0.05)
         raise StageFright(f"{name} does not answer at {url}: {self.tail(name)}")
 
+    def write_environment(self) -> Path:
+        """A file that a shell can read, with what points the other commands at this play."""
+        lines = [
+            f"{name}={shlex.quote(value)}\n"
+            for name, value in self.environment.items()
+            if name.startswith(("CREDHOOK_", "REDIS_"))
+        ]
+        path = self.folder / "env"
+        path.write_text("".join(lines))
+        return path.relative_to(Path.cwd())
+
     def check(self) -> None:
         """Return if every process that was started still runs.
 
@@ -127,11 +139,12 @@ class Stage:
 
 
 @contextmanager
-def staged(*, keep: tuple[str, ...] = (), environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
+def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
     """Set the stage: Redis and the platform run, the rest can be started; afterwards nothing is left.
 
     Args:
-        keep: settings of credhook that are taken over from the environment; all others are the stage's own.
+        own_handlers: whether credhook's settings are taken over from the environment, where the stage does not need its
+            own; if not, only the handler that logs is loaded, whatever is installed.
         environ: the environment.
 
     Raises:
@@ -139,9 +152,12 @@ def staged(*, keep: tuple[str, ...] = (), environ: Mapping[str, str] = os.enviro
         StageFright: the sandbox did not start.
     """
     with ExitStack() as stack:
-        SCENE.mkdir(exist_ok=True)
+        try:
+            SCENE.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="play-", dir=SCENE)).absolute()
+        except OSError as error:
+            raise StageFright(f"{SCENE} cannot be written here: {error.strerror}") from error
         stack.callback(_remove_if_empty, SCENE)
-        folder = Path(tempfile.mkdtemp(prefix="play-", dir=SCENE)).absolute()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         redis_url = environ.get("REDIS_URL") or stack.enter_context(local_redis(folder))
         sandbox_port, receiver_port = free_port(), free_port()
@@ -150,7 +166,8 @@ def staged(*, keep: tuple[str, ...] = (), environ: Mapping[str, str] = os.enviro
         stage = Stage(
             folder=folder,
             environment={
-                **{name: value for name, value in environ.items() if name in keep or not name.startswith("CREDHOOK_")},
+                **{name: value for name, value in environ.items() if own_handlers or not name.startswith("CREDHOOK_")},
+                **({} if own_handlers else {"CREDHOOK_HANDLERS": "worker.logging_handler"}),
                 # The commands of the Procfile are those of this installation.
                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
                 "REDIS_URL": redis_url,

@@ -94,6 +94,8 @@ def handlers() -> None:
 def list_handlers() -> None:
     """Print each loaded handler with its event types."""
     registry = load(HandlerSettings().handlers)
+    if not registry.handlers:
+        click.echo("no handlers are loaded")
     table = Table("handler", "runs as", "event types")
     for one in registry.handlers:
         types = "all" if len(one.types) == len(EVENT_TYPES) else "\n".join(t for t in EVENT_TYPES if t in one.types)

@@ -134,6 +134,10 @@ class Handlers:
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
             if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
                 raise ValueError(f"{self.name}.{name} is a generator: it would never run; leave out the yield")
+            try:
+                inspect.signature(function).bind(None, None)
+            except TypeError:
+                raise ValueError(f"{self.name}.{name} should take two arguments, (event, context)") from None
             if name in self._handlers:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}")
             self._handlers[name] = Handler(f"{self.name}.{name}", wanted, function)

@@ -29,7 +29,9 @@ def events() -> None:
 @events.command("list")
 @click.option("--state", type=click.Choice([state.value for state in State]), help="Only events in this state.")
 @click.option("--type", "event_type", metavar="TYPE", help="Only events of this type.")
-@click.option("--limit", default=100, show_default=True, help="Print at most so many, newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Print at most so many, newest first."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_events(*, state: str | None, event_type: str | None, limit: int, as_json: bool) -> None:
     """Print events, newest first."""
@@ -42,6 +44,9 @@ def list_events(*, state: str | None, event_type: str | None, limit: int, as_jso
     if as_json:
         for record in found[:limit]:
             click.echo(json.dumps(record))
+        return
+    if not found:
+        click.echo("no events")
         return
     table = Table("webhook-id", "type", "resource", "state", "received", "attempts", "error")
     for record in found[:limit]:

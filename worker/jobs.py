@@ -21,6 +21,7 @@ from credhook import configure_logs
 from receiver.ledger.connection import open_redis
 from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
+from worker.api.errors import NotAuthenticated, TryLater
 from worker.api.models import Issuance, Presentation
 from worker.claims import Claim, Claims, NotClaimed
 from worker.handlers import Context, FetchedEvent, Handler, Registry, load
@@ -82,6 +83,15 @@ def _shared() -> _Shared:
         load(settings.handlers),
         ClientCredentials.from_settings(settings),
     )
+
+
+def _hint(error: Exception) -> str:
+    """Which setting is the likely cause, for the operator."""
+    if isinstance(error, NotAuthenticated):
+        return "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
+    if isinstance(error, TryLater) and error.status is None:
+        return "no answer; check CREDHOOK_API_URL and CREDHOOK_TOKEN_URL"
+    return ""
 
 
 class Processor:
@@ -153,11 +163,13 @@ class Processor:
         handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]
         before = Outcome.before(claim.ended)
         if not handlers:
+            if not claim.ended:
+                bound.warning("event_unhandled", hint="no handler that is loaded here wants this type")
             return before
         try:
             details = await self._fetch(claim)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
-            bound.warning("fetch_failed", error=cause(error), exc_info=error)
+            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=_hint(error))
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=self._max_attempts)
             return before.after("", error, decision)
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)

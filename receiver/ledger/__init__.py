@@ -65,6 +65,11 @@ class Index:
         return f"{PREFIX}{self.queue}:reconciler"
 
     @property
+    def template(self) -> str:
+        """Hash of what the jobs of one group have in common; it lives for the length of a script."""
+        return f"{PREFIX}{self.queue}:template"
+
+    @property
     def jobs(self) -> str:
         """RQ's queue."""
         return f"rq:queue:{self.queue}"

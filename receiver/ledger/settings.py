@@ -1,5 +1,6 @@
 """What every process that works on the ledger is told by its environment."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, SecretStr
@@ -10,6 +11,12 @@ from receiver.ledger.connection import RedisAddress
 
 def _checked_redis(value: SecretStr) -> SecretStr:
     RedisAddress.parse(value.get_secret_value())
+    return value
+
+
+def _address(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r".+:[1-9]\d{0,4}", value):
+        raise ValueError("should be host:port")
     return value
 
 
@@ -37,9 +44,8 @@ class LedgerSettings(BaseSettings):
         validation_alias="CREDHOOK_RETENTION",
         description="Seconds that a settled event is remembered, and its duplicates recognised.",
     )
-    admin: str | None = Field(
+    admin: Annotated[str | None, AfterValidator(_address)] = Field(
         None,
-        pattern=r"^.+:[1-9]\d{0,4}$",
         validation_alias="CREDHOOK_ADMIN",
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )

@@ -20,10 +20,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     return subprocess.Popen(
-        [sys.executable, "-m", "credhook", "demo"],
+        [sys.executable, "-m", "credhook", "demo", *options],
         cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
@@ -66,3 +66,24 @@ def test_ctrl_c_at_any_moment_leaves_nothing(folder: Path, instant: int) -> None
         time.sleep(0.05)
     assert left_running(folder) == [], (seconds, output)
     assert [path.name for path in folder.iterdir()] == ["Procfile"], (seconds, output)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_stays_up_ends_with_the_signal_or_with_its_terminal(folder: Path, number: signal.Signals) -> None:
+    demo = start(folder, "--stay")
+    assert demo.stdout is not None
+    lines = []
+    for line in demo.stdout:
+        lines.append(line)
+        if "worker_started" in line:
+            break
+    text = "".join(lines)
+    assert "credhook trigger issuance.offered --url" in text
+    assert len(list(folder.glob(".credhook/play-*/env"))) == 1
+    demo.send_signal(number)
+    demo.communicate(timeout=40)
+    deadline = time.monotonic() + 10
+    while left_running(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left_running(folder) == []
+    assert [path.name for path in folder.iterdir()] == ["Procfile"]

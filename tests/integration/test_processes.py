@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import ExitStack
+import ssl
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import trustme
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
@@ -71,6 +73,42 @@ def test_sigterm_answers_what_was_begun_and_lets_nobody_in(tmp_path: Path, redis
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(10) == 0
     assert redis_client.zcard("credhook:credhook:open") == 20
+
+
+def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
+    authority, certificate = trustme.CA(), tmp_path / "cert.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    port = free_port()
+    environment = {
+        "REDIS_URL": redis_url,
+        "PORT": str(port),
+        "CREDHOOK_WEBHOOK_SECRETS": SECRET,
+        "CREDHOOK_TLS_CERTFILE": str(certificate),
+    }
+    with running(tmp_path / "tls.log", "receiver", environment=environment) as process:
+        until(lambda: '"receiver_started"' in process.text)
+        raw = socket.create_connection(("127.0.0.1", port))
+        with trust.wrap_socket(raw, server_hostname="127.0.0.1") as idle:
+            idle.sendall(request(*signed("m1")))
+            assert idle.recv(12) == b"HTTP/1.1 202"
+            process.process.send_signal(signal.SIGTERM)
+            # It does not answer the farewell, as a peer that is gone would not.
+            assert process.process.wait(5) == 0
+    assert "uvicorn.error" not in process.text
+
+
+def test_headers_without_end_are_cut_off(tmp_path: Path, redis_url: str) -> None:
+    with receiver(tmp_path, redis_url) as process, socket.create_connection(("127.0.0.1", process.port)) as raw:
+        raw.sendall(b"POST /webhooks HTTP/1.1\r\n")
+        line, sent = b"x-pad: " + b"a" * 8_000 + b"\r\n", 0
+        with suppress(OSError):
+            while sent < 64 << 20:
+                sent += raw.send(line)
+        # What had not been read yet is in the sockets' buffers.
+        assert sent < 32 << 20
+        assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

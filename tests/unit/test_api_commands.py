@@ -271,7 +271,10 @@ def test_a_refusal_is_one_line_and_exit_code_1(platform: Platform, status: int, 
 
 def test_a_platform_that_is_not_there_is_one_line_and_exit_code_1() -> None:
     result = run(Platform(url="http://127.0.0.1:1"), "users", "list")
-    assert (result.exit_code, result.stderr) == (1, "Error: users.list: no answer: ConnectError\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: users.list: no answer: ConnectError; check CREDHOOK_API_URL\n",
+    )
 
 
 def test_every_command_and_every_option_says_what_it_does() -> None:

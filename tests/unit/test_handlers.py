@@ -14,6 +14,9 @@ async def activate(event: Any, context: Any) -> None: ...
 def notify(event: Any, context: Any) -> None: ...
 
 
+def no_arguments() -> None: ...
+
+
 async def yields(event: Any, context: Any) -> Any:
     yield
 
@@ -62,6 +65,8 @@ def test_a_name_that_stands_twice_is_refused_at_import() -> None:
 def test_a_nameless_handler_could_not_be_replayed_and_is_refused() -> None:
     with pytest.raises(ValueError, match="no usable name"):
         Handlers("x").on("*")(lambda event, context: None)
+    with pytest.raises(ValueError, match=r"x\.no_arguments should take two arguments, \(event, context\)"):
+        Handlers("x").on("*")(no_arguments)
     with pytest.raises(ValueError, match="generator"):
         Handlers("x").on("*")(yields)
     with pytest.raises(ValueError, match="should be a word"):

@@ -128,7 +128,7 @@ class ClientCredentials(httpx.Auth):
             raise
         except GeneratorExit:  # It is all that httpx tells the flow of a failure, and of a cancellation as well.
             if FAILURE in failed:
-                outcome = TryLater(f"token: no answer: {failed[FAILURE]}", operation="token")
+                outcome = TryLater(f"token: no answer: {failed[FAILURE]}; check CREDHOOK_TOKEN_URL", operation="token")
             raise
         finally:
             with self._lock:

@@ -254,5 +254,5 @@ def _meaning(call: Call[Any], error: Exception) -> ApiError:
     if isinstance(error, httpx.TransportError | OSError) and not isinstance(
         error, httpx.LocalProtocolError | httpx.UnsupportedProtocol
     ):
-        return TryLater(f"{name}: no answer: {kind}", operation=name)
+        return TryLater(f"{name}: no answer: {kind}; check CREDHOOK_API_URL", operation=name)
     return InvalidRequest(f"{name}: the request cannot be sent: {kind}", operation=name)

@@ -106,7 +106,8 @@ def _refused(response: httpx.Response) -> ApiError:
     if isinstance(error, TryLater | NotUnderstood):
         return error
     return NotAuthenticated(
-        f"token: the token endpoint refuses this client: {response.status_code}{_oauth_code(response.content)}",
+        f"token: the token endpoint refuses this client: {response.status_code}{_oauth_code(response.content)}; "
+        "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL",
         operation="token",
         status=response.status_code,
         errors=error.errors,
