@@ -14,9 +14,11 @@ from typing import Any, cast
 import structlog
 from redis import Redis
 from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
 from rq.job import Job
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
+from rq.worker import WorkerStatus
 
 from receiver.ledger import JOB_FUNCTION
 from worker.jobs import process
@@ -86,10 +88,12 @@ class EventWorker(SimpleWorker):
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
 
-    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  As signals call it.
         """Finish the job at hand, then stop."""
         self.stop_asked = True
-        cast(Any, super()).request_stop(signum, frame)
+        self._stop_requested = True
+        if self.get_state() != WorkerStatus.BUSY:
+            raise StopRequested
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
         """Log which error it was; RQ would log the traceback with its message."""
