@@ -20,6 +20,9 @@ EVENT_TYPES: Final = (
     "openid4vc.verification.data",
 )
 
+#: Presented data may be readable only once, or for minutes: what announces it is worked on before everything else.
+URGENT: Final = ("openid4vc.verification.verified", "openid4vc.verification.data")
+
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
 
@@ -61,7 +64,7 @@ class Event:
     @property
     def is_issuance(self) -> bool:
         """Whether the resource is an issuance; otherwise it is a presentation."""
-        return self.type.startswith("openid4vc.issuance.")
+        return concerns_issuance(self.type)
 
     @classmethod
     def parse(cls, body: bytes) -> "Event":
@@ -82,11 +85,16 @@ class Event:
             return cls(event_type, _any_resource(payload))
         if not isinstance(payload, dict):
             raise Malformed("payload should be an object")
-        keys = _ISSUANCE_KEYS if event_type.startswith("openid4vc.issuance.") else _VERIFICATION_KEYS
+        keys = _ISSUANCE_KEYS if concerns_issuance(event_type) else _VERIFICATION_KEYS
         return cls(event_type, _resource(payload, keys))
 
 
 _KNOWN: Final = frozenset(EVENT_TYPES)
+
+
+def concerns_issuance(event_type: str) -> bool:
+    """Whether events of that type are about an issuance; otherwise they are about a presentation."""
+    return event_type.startswith("openid4vc.issuance.")
 
 
 def is_resource_id(value: object) -> bool:

@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError  # noqa: A004  Redis's own.
 
 from receiver import ledger, metrics
-from receiver.events import Event
+from receiver.events import URGENT, Event
 from receiver.ledger.connection import REDIS_TIMEOUT
 from receiver.ledger.health import Check, Facts, ask, examine
 
@@ -29,15 +29,20 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
+#: Jobs that the urgent list holds at most, and seconds that it lives without a new one: what falls out of it is still in
+#: the queue.
+MOST_URGENT: Final = 10_000
+URGENT_LASTS: Final = 3_600
+
 # The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
-# KEYS: open, quarantined, RQ's queue, the jobs' template. ARGV: retention in s, number of job fields, fields and
+# KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields and
 # values, five per event.
 ACCEPT: Final = f"""
 local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
-local outcomes, jobs = {{}}, {{}}
+local outcomes, jobs, urgent = {{}}, {{}}, {{}}
 for i = first, #ARGV, 5 do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     local key = '{ledger.EVENT}' .. id
@@ -64,6 +69,7 @@ for i = first, #ARGV, 5 do
         redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
         redis.call('HSET', 'rq:job:' .. job, 'data', data)
         jobs[#jobs + 1] = job
+        if {" or ".join(f"type == '{name}'" for name in URGENT)} then urgent[#urgent + 1] = job end
         outcomes[#outcomes + 1] = 'accepted'
     end
 end
@@ -71,6 +77,11 @@ if #jobs > 0 then
     redis.call('DEL', KEYS[4])
     redis.call('SADD', 'rq:queues', KEYS[3])
     redis.call('RPUSH', KEYS[3], unpack(jobs))
+end
+if #urgent > 0 then
+    redis.call('RPUSH', KEYS[5], unpack(urgent))
+    redis.call('LTRIM', KEYS[5], -{MOST_URGENT}, -1)
+    redis.call('EXPIRE', KEYS[5], {URGENT_LASTS})
 end
 return outcomes
 """
@@ -119,7 +130,7 @@ class Inbox:
         self._redis = redis
         self._queue = queue
         index = ledger.Index(queue)
-        self._keys = (index.open, index.quarantined, index.jobs, index.template)
+        self._keys = (index.open, index.quarantined, index.jobs, index.template, index.urgent)
         self._retention = retention
         self._strict = strict
         self._facts: Facts | None = None

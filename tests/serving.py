@@ -23,20 +23,25 @@ class Process:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, *command], env=kept | environment, stdout=output, stderr=output, cwd=log.parent
+                [sys.executable, *command],
+                env=kept | environment,
+                stdout=output,
+                stderr=output,
+                cwd=log.parent,
+                start_new_session=True,
             )
 
     def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
+        """kill -9 of it and all its children, as when the machine dies."""
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: the process stalls, its connections stay."""
-        self.process.send_signal(signal.SIGSTOP)
+        """SIGSTOP: it stalls with its children; their connections stay."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
+        os.killpg(self.process.pid, signal.SIGCONT)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

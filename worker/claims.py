@@ -1,78 +1,36 @@
-"""What a worker does to the ledger: claim an event, keep the claim, record progress, settle.
+"""What a worker does to the ledger: take events, keep them, record progress, settle.
 
 A claim is a lease with a fencing token. Only its holder can settle the event; whoever lost it (a process that stalled
 for longer than the lease) is told so, and leaves the event to the next holder. That a handler has run is recorded
 under any token, since it is true whoever holds the claim.
+
+What a process writes goes out in groups: while one script is on its way, the next operations wait for the next one.
 """
 
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+import asyncio
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final
 
+import structlog
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
-from receiver.ledger import EVENT, HANDLER, Index, State
+from receiver.ledger import EVENT, FAILURE_TTL, HANDLER, JOB_FUNCTION, Index, State, job_id
+from worker import scripts
 
-#: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
-EARLY: Final = 2_000
+log = structlog.get_logger("credhook.worker")
 
-_NOW: Final = "local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)"
-
-#: KEYS: event, open, leases. ARGV: webhook-id, lease in ms.
-_CLAIM: Final = f"""
-{_NOW}
-local state, due = unpack(redis.call('HMGET', KEYS[1], 'state', 'due'))
-if not state then return 'missing' end
-if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then return 'settled' end
-local lease = redis.call('ZSCORE', KEYS[3], ARGV[1])
-if lease and tonumber(lease) > now then return 'held' end
-if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
-redis.call('ZADD', KEYS[3], now + ARGV[2], ARGV[1])
-redis.call('ZADD', KEYS[2], now, ARGV[1])
-redis.call('HINCRBY', KEYS[1], 'fence', 1)
-redis.call('HINCRBY', KEYS[1], 'attempts', 1)
-redis.call('HSET', KEYS[1], 'state', '{State.ACCEPTED}')
-redis.call('HDEL', KEYS[1], 'due')
-return {{now, redis.call('HGETALL', KEYS[1])}}
-"""
-
-#: KEYS: event, leases. ARGV: webhook-id, fence, lease in ms. Returns whether the claim still stands.
-_RENEW: Final = f"""
-{_NOW}
-if redis.call('HGET', KEYS[1], 'fence') ~= ARGV[2] then return 0 end
-redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[1])
-return 1
-"""
-
-#: KEYS: event. ARGV: handler, how it ended. An event that was erased meanwhile stays erased.
-_RECORD: Final = f"""
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], '{HANDLER}' .. ARGV[1], ARGV[2]) end
-"""
-
-#: KEYS: event, open, leases, dead. ARGV: webhook-id, fence, state, error or '', retention in s, ms until the next
-#: attempt.
-_SETTLE: Final = f"""
-{_NOW}
-local id, fence, state, error, retention, wait = unpack(ARGV)
-if redis.call('HGET', KEYS[1], 'fence') ~= fence then return 0 end
-redis.call('HSET', KEYS[1], 'state', state)
-if error ~= '' then redis.call('HSET', KEYS[1], 'error', error) else redis.call('HDEL', KEYS[1], 'error') end
-redis.call('ZREM', KEYS[3], id)
-if state == '{State.WAITING}' then
-    redis.call('HSET', KEYS[1], 'due', now + wait)
-    redis.call('ZADD', KEYS[2], now, id)
-else
-    redis.call('HSET', KEYS[1], 'settled', now)
-    redis.call('HDEL', KEYS[1], 'fence')
-    if redis.call('HGET', KEYS[1], 'attempts') == '1' then redis.call('HDEL', KEYS[1], 'attempts') end
-    redis.call('ZREM', KEYS[2], id)
-    redis.call('EXPIRE', KEYS[1], retention)
-    if state == '{State.DEAD}' then redis.call('ZADD', KEYS[4], now, id) end
-end
-return 1
-"""
+#: Operations that one script writes at most.
+MOST_WRITTEN: Final = 200
+#: Seconds between two tries to write while Redis is away: the first, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+#: Bytes that are read of a job's data.
+_LONGEST_JOB: Final = 8_192
 
 
 class NotClaimed(Enum):
@@ -86,6 +44,8 @@ class NotClaimed(Enum):
     HELD = "held"
     #: Its next attempt is not due yet.
     EARLY = "early"
+    #: Another event of the same resource is being worked on; this one follows.
+    PARKED = "parked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,92 +57,281 @@ class Claim:
         type: its event type.
         resource_id: the issuance or presentation.
         received_at: when the receiver stored it.
-        age: seconds since then, by Redis's clock.
+        now: Redis's clock when it was claimed, ms since the epoch.
         attempt: which attempt this is, counted from 1.
         fence: the token of this claim; a later claim has a higher one.
+        first: whether nobody has held the event before.
         ended: handler's name → how it ended, for those that will not run again.
+        seen: whether an earlier attempt had the presented data in its hands, as far as is known.
+        latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
+        job: its RQ job.
+        execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
     """
 
     event_id: str
     type: str
     resource_id: str
     received_at: datetime
-    age: float
+    now: int
     attempt: int
     fence: int
+    first: bool
     ended: Mapping[str, str]
+    seen: bool
+    latest: tuple[int, int]
+    job: str
+    execution: str
+
+    @property
+    def age(self) -> float:
+        """Seconds since the event was stored, by Redis's clock."""
+        return self.now / 1000 - self.received_at.timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What an attempt came to, as it is written down.
+
+    Attributes:
+        state: where the event stands now; `accepted` hands it back untried.
+        error: the cause, if it is not done.
+        wait: seconds until the next attempt, if it is `waiting`.
+        spend: whether the attempt counts.
+        records: handler → how it ended, for those not recorded yet.
+        seen: whether presented data was read, and may be gone the next time.
+        latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
+    """
+
+    state: State
+    error: str = ""
+    wait: float = 0.0
+    spend: bool = True
+    records: Mapping[str, str] = field(default_factory=dict)
+    seen: bool = False
+    latest: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who takes events, as RQ's records show it.
+
+    Attributes:
+        name: of the RQ worker.
+        token: distinguishes its executions from those of all others.
+    """
+
+    name: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one look into the queue brought.
+
+    Attributes:
+        claims: the events that are ours now.
+        due: seconds until the next retry is due, or None.
+    """
+
+    claims: tuple[Claim, ...]
+    due: float | None
 
 
 class Claims:
-    """The ledger, seen by a worker."""
+    """The ledger, seen by a worker process."""
 
-    def __init__(self, redis: Redis, *, queue: str, lease: float, retention: int) -> None:
-        """`lease`: seconds that a claim lasts unless renewed; `retention`: seconds that a settled event is kept."""
+    def __init__(self, redis: Redis, *, queue: str, lease: float, retention: int, worker: Worker | None = None) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            queue: whose events.
+            lease: seconds that a claim lasts unless renewed.
+            retention: seconds that a settled event is kept.
+            worker: who takes events; None where RQ itself takes and keeps the jobs.
+        """
         self.lease = lease
         self._lease_ms = int(lease * 1000)
         self._retention = retention
-        self._index = Index(queue)
+        self._worker = worker
         self._redis = redis
-        self._claim = redis.register_script(_CLAIM)
-        self._renew = redis.register_script(_RENEW)
-        self._record = redis.register_script(_RECORD)
-        self._settle = redis.register_script(_SETTLE)
+        self._index = Index(queue)
+        self._keys = scripts.keys(self._index)
+        self._claim = redis.register_script(scripts.CLAIM)
+        self._take = redis.register_script(scripts.TAKE)
+        self._take_read = redis.register_script(scripts.TAKE_READ)
+        self._refuse = redis.register_script(scripts.REFUSE)
+        self._write_script = redis.register_script(scripts.WRITE)
+        self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
-        """Take the event, unless somebody else has it or it wants nothing."""
-        keys = [EVENT + event_id, self._index.open, self._index.leases]
-        reply = await self._claim(keys=keys, args=[event_id, self._lease_ms])
-        if isinstance(reply, bytes):
-            return NotClaimed(reply.decode())
-        now, pairs = reply
-        text = [part.decode() for part in pairs]
-        fields = dict(zip(text[::2], text[1::2], strict=True))
-        received = int(fields["received"])
-        return Claim(
-            event_id=event_id,
-            type=fields["type"],
-            resource_id=fields["resource"],
-            received_at=datetime.fromtimestamp(received / 1000, UTC),
-            age=max(0.0, (now - received) / 1000),
-            attempt=int(fields["attempts"]),
-            fence=int(fields["fence"]),
-            ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
+        """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
+        reply = await self._claim(keys=self._keys, args=[event_id, job_id(event_id), self._lease_ms])
+        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else _claim(reply)
+
+    async def take(self, wanted: int, *, urgent: int) -> Taken:
+        """Take up to so many events from the queue, of which so many urgent ones before all others."""
+        who = self._who()
+        reply = await self._take(keys=self._keys, args=[wanted, urgent, *who])
+        claimed, odd, due = reply
+        claims = [_claim(raw) for raw in claimed]
+        if odd:
+            claims += await self._take_odd(odd, who)
+        return Taken(tuple(claims), None if due < 0 else due / 1000)
+
+    async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
+        """Write down what the attempt came to.
+
+        Args:
+            claim: whose attempt.
+            settlement: what it came to.
+            follow: whether to claim the resource's next event, if one has waited for this one.
+
+        Returns:
+            Whether it was ours to settle, and the claim of the event that follows.
+        """
+        what = {
+            "state": settlement.state.value,
+            "error": settlement.error,
+            "wait": int(settlement.wait * 1000),
+            "spend": settlement.spend,
+            "records": settlement.records,
+            "seen": settlement.seen,
+            "rank": settlement.latest[0] if settlement.latest else False,
+            "updated": settlement.latest[1] if settlement.latest else False,
+            "who": dict(zip(("lease", "name", "token", "time"), self._who(), strict=True)) if follow else False,
+        }
+        ours, following = await self._write(
+            "settle", claim.event_id, str(claim.fence), claim.job, claim.execution, what
         )
+        return bool(ours), _claim(following) if following else None
 
-    async def renew(self, claim: Claim) -> bool:
-        """Begin the lease anew; false if the claim has been lost."""
-        keys = [EVENT + claim.event_id, self._index.leases]
-        return bool(await self._renew(keys=keys, args=[claim.event_id, claim.fence, self._lease_ms]))
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Prolong the leases, in one round trip; those that were lost.
 
-    async def has_ended(self, claim: Claim, handler: str) -> bool:
-        """Whether the handler has ended for this event since it was claimed: an earlier holder may have been late."""
-        return bool(await cast(Awaitable[Any], self._redis.hexists(EVENT + claim.event_id, HANDLER + handler)))
+        Raises:
+            RedisError: it could not be told; the leases run on.
+        """
+        if not claims:
+            return []
+        operations = [
+            _operation("renew", one.event_id, str(one.fence), one.job, one.execution, self._lease_ms) for one in claims
+        ]
+        standing = await self._run(operations)
+        return [claim for claim, stands in zip(claims, standing, strict=True) if not stands]
 
     async def record(self, claim: Claim, handler: str, how: str) -> None:
         """Remember that the handler has ended for this event, `done` or given up, and will not run again."""
-        await cast(Awaitable[Any], self._record(keys=[EVENT + claim.event_id], args=[handler, how]))
+        await self._write("record", claim.event_id, handler, how)
 
-    async def done(self, claim: Claim) -> bool:
-        """Settle the event: every handler has run. False if the claim has been lost."""
-        return await self._settled(claim, State.DONE)
+    async def has_ended(self, claim: Claim, handler: str) -> bool:
+        """Whether somebody has recorded the handler's end since the event was claimed."""
+        return bool(await self._redis.hexists(EVENT + claim.event_id, HANDLER + handler))
 
-    async def dead(self, claim: Claim, error: str) -> bool:
-        """Settle the event as given up, with the cause. False if the claim has been lost."""
-        return await self._settled(claim, State.DEAD, error)
+    async def wait_for_job(self, seconds: float) -> None:
+        """Return once there is a job in the queue, or after so many seconds.
 
-    async def wait(self, claim: Claim, error: str, seconds: float) -> bool:
-        """Let the event go until its next attempt. False if the claim has been lost."""
-        return await self._settled(claim, State.WAITING, error, wait=seconds)
+        The move of the first job to where it stands is Redis's own way to wait without taking it.
+        """
+        jobs = self._index.jobs
+        await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
-    async def _settled(self, claim: Claim, state: State, error: str = "", *, wait: float = 0.0) -> bool:
-        index = self._index
-        keys = [EVENT + claim.event_id, index.open, index.leases, index.dead]
-        arguments: list[str | int] = [
-            claim.event_id,
-            claim.fence,
-            state.value,
-            error,
-            self._retention,
-            int(wait * 1000),
-        ]
-        return bool(await self._settle(keys=keys, args=arguments))
+    async def _take_odd(self, odd: Sequence[bytes], who: Sequence[Any]) -> list[Claim]:
+        """Jobs that are not as we write them: RQ packs ours anew when it moves them; all others are strangers'."""
+        ours: list[str] = []
+        foreign: list[str] = []
+        for job, data in zip(odd[::2], odd[1::2], strict=True):
+            event_id = read_job(data)
+            if event_id is None:
+                foreign.append(job.decode())
+            else:
+                ours += job.decode(), event_id
+        if foreign:
+            log.error("jobs_refused", jobs=foreign, hint="somebody who can write to Redis has planted them")
+            await self.refuse(foreign)
+        if not ours:
+            return []
+        return [_claim(raw) for raw in await self._take_read(keys=self._keys, args=[*who, *ours])]
+
+    async def refuse(self, jobs: Iterable[str]) -> None:
+        """Take jobs that are none of ours out of RQ's reach, and keep them aside for a day."""
+        await self._refuse(keys=self._keys, args=[FAILURE_TTL, *jobs])
+
+    def _who(self) -> tuple[Any, ...]:
+        """For whom a script claims: lease, worker's name, token, and the time as RQ writes it."""
+        if self._worker is None:
+            raise TypeError("only a worker of ours takes events")
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return self._lease_ms, self._worker.name, self._worker.token, time
+
+    async def _write(self, name: str, *arguments: Any) -> Any:
+        """Have an operation written with the next group, however long Redis is away; its reply.
+
+        A claim stands or falls by its fence, and not by when Redis can be told.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((_operation(name, *arguments), reply))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_groups())
+        return await reply
+
+    async def _write_groups(self) -> None:
+        wait = _FIRST_WAIT
+        while self._waiting:
+            group, self._waiting = self._waiting[:MOST_WRITTEN], self._waiting[MOST_WRITTEN:]
+            try:
+                replies = await self._run([operation for operation, _ in group])
+            except (RedisError, OSError) as error:
+                log.warning("ledger_unreachable", error=type(error).__name__, waiting=len(group), retry_in=wait)
+                self._waiting = group + self._waiting
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+                continue
+            wait = _FIRST_WAIT
+            for (_, future), reply in zip(group, replies, strict=True):
+                if not future.done():
+                    future.set_result(reply)
+
+    async def _run(self, operations: Sequence[str]) -> list[Any]:
+        replies: list[Any] = await self._write_script(keys=self._keys, args=[self._retention, *operations])
+        return replies
+
+
+def read_job(data: bytes) -> str | None:
+    """The event of a job as RQ itself writes it, from its `data`; None for a job that is none of ours. Pure."""
+    try:
+        # A stranger's may unpack to anything.
+        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, _LONGEST_JOB))
+    except (zlib.error, ValueError, TypeError, RecursionError):
+        return None
+    if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list) or len(arguments) != 1:
+        return None
+    return arguments[0] if isinstance(arguments[0], str) else None
+
+
+def _operation(name: str, *arguments: Any) -> str:
+    return json.dumps((name, *arguments))
+
+
+def _claim(raw: Sequence[Any]) -> Claim:
+    """A claim, as the scripts return it."""
+    event_id, job, execution, now, first, pairs, latest = raw
+    text = [part.decode() for part in pairs]
+    fields = dict(zip(text[::2], text[1::2], strict=True))
+    rank, _, updated = (latest or b"0:0").decode().partition(":")
+    return Claim(
+        event_id=event_id.decode(),
+        type=fields["type"],
+        resource_id=fields["resource"],
+        received_at=datetime.fromtimestamp(int(fields["received"]) / 1000, UTC),
+        now=now,
+        attempt=int(fields["attempts"]),
+        fence=int(fields["fence"]),
+        first=bool(first),
+        ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
+        seen="seen" in fields,
+        latest=(int(rank), int(updated)),
+        job=job.decode(),
+        execution=execution.decode(),
+    )

@@ -24,7 +24,6 @@ import click
 import structlog
 
 from receiver.events import EVENT_TYPES
-from worker.api.client import AsyncApi, SyncApi
 from worker.api.models import Issuance, Presentation
 from worker.retry import GiveUp, Retry
 
@@ -66,11 +65,14 @@ class Context:
         api: the platform's client; asynchronous for `async def` handlers, synchronous for plain ones.
         log: a logger bound to the event.
         idempotency_key: the same for every run of this handler for this event, and for no other.
+        stale: whether a later state of the same issuance or presentation has been handled before: events arrive in
+            any order. What the handler writes should then not overwrite what it wrote for the later one.
     """
 
     api: Any  # AsyncApi | SyncApi: which of the two follows from the handler, which a type cannot say here.
     log: structlog.stdlib.BoundLogger
     idempotency_key: str
+    stale: bool = False
 
 
 Function = Callable[[FetchedEvent, Context], Any]
@@ -95,10 +97,6 @@ class Handler:
     def is_async(self) -> bool:
         """Whether it runs on the event loop; otherwise it runs in a thread."""
         return inspect.iscoroutinefunction(inspect.unwrap(self.function))
-
-    def api(self, asynchronous: AsyncApi, synchronous: SyncApi) -> AsyncApi | SyncApi:
-        """The client that this handler can call."""
-        return asynchronous if self.is_async else synchronous
 
 
 class Handlers:

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from worker.retry import GiveUp, Retry, cause
+from receiver.ledger import State
+from worker.claims import Settlement
+from worker.retry import DataGone, GiveUp, Postponed, Retry, cause
 
 #: How a handler that will not run again is recorded: it has run, or this and the cause.
 DONE: Final = "done"
@@ -19,11 +21,15 @@ class Outcome:
         again: seconds until the next attempt, the shortest that anything asks for; None if nothing does.
         error: the cause of that attempt.
         gave_up: what was given up and why, in this attempt or in an earlier one.
+        data_gone: whether it was given up for presented data that is gone.
+        spent: whether anything failed that counts as an attempt: a platform that is known to be down does not.
     """
 
     again: float | None = None
     error: str = ""
     gave_up: tuple[str, ...] = ()
+    data_gone: bool = False
+    spent: bool = False
 
     @classmethod
     def before(cls, ended: Mapping[str, str]) -> Self:
@@ -39,8 +45,17 @@ class Outcome:
         """The outcome once the handler has failed; an empty name stands for the fetch."""
         named = f"{handler}: {cause(error)}" if handler else cause(error)
         if isinstance(decision, GiveUp):
-            return replace(self, gave_up=(*self.gave_up, named))
+            return replace(self, gave_up=(*self.gave_up, named), data_gone=isinstance(error, DataGone))
+        marked = replace(self, spent=self.spent or not isinstance(decision, Postponed))
         wait = decision.after or 0.0
         if self.again is not None and self.again <= wait:
-            return self
-        return replace(self, again=wait, error=named)
+            return marked
+        return replace(marked, again=wait, error=named)
+
+    def settlement(self) -> Settlement:
+        """How the event is to be written down."""
+        if self.again is not None:
+            return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
+        if self.gave_up:
+            return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
+        return Settlement(State.DONE)

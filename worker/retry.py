@@ -59,8 +59,30 @@ class GiveUp(Exception):
         self.reason = str(reason)[:200]
 
 
+class DataGone(Exception):
+    """The presentation does not hold the data that the event announces.
+
+    Attributes:
+        was_there: an earlier attempt had it, as far as is known; otherwise it may be late.
+    """
+
+    def __init__(self, *, was_there: bool) -> None:
+        super().__init__("the presented data can no longer be read" if was_there else "no presented data")
+        self.was_there = was_there
+
+
+class Postponed(Retry):
+    """Come back once the platform does; the attempt does not count."""
+
+
 def after_fetch(
-    error: Exception, attempt: int, *, age: float, max_attempts: int, chance: Callable[[], float] = random.random
+    error: Exception,
+    attempt: int,
+    *,
+    age: float,
+    max_attempts: int,
+    pause: float = 0.0,
+    chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a fetch that failed.
 
@@ -69,15 +91,19 @@ def after_fetch(
         attempt: which attempt it was, counted from 1.
         age: seconds since the event was accepted.
         max_attempts: after how many to give up.
+        pause: seconds for which no call is made to the platform, which is known to be down.
         chance: a number from 0 to 1, drawn anew for each decision, so that what failed together does not return
             together.
 
     Returns:
         `Retry` with its seconds filled in, or `GiveUp`.
     """
-    if isinstance(error, InvalidRequest) or attempt >= max_attempts:
+    if isinstance(error, TryLater) and pause > 0:
+        return _postponed(pause, chance())
+    lost = isinstance(error, DataGone) and error.was_there
+    if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
         return GiveUp(cause(error))  # The platform will not like the same request better tomorrow.
-    if isinstance(error, NotThere):
+    if isinstance(error, NotThere | DataGone):
         return _look_again(error, attempt, age)
     wait = backoff(attempt, chance())
     if isinstance(error, TryLater) and error.retry_after is not None:
@@ -86,11 +112,18 @@ def after_fetch(
 
 
 def after_handler(
-    error: Exception, attempt: int, *, max_attempts: int, chance: Callable[[], float] = random.random
+    error: Exception,
+    attempt: int,
+    *,
+    max_attempts: int,
+    pause: float = 0.0,
+    chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a handler that failed; arguments and result as in `after_fetch`."""
     if isinstance(error, GiveUp):
         return error
+    if isinstance(error, TryLater) and pause > 0:
+        return _postponed(pause, chance())
     if attempt >= max_attempts:
         return GiveUp(cause(error))
     if isinstance(error, Retry) and error.after is not None:
@@ -113,7 +146,12 @@ def cause(error: Exception) -> str:
     return type(error).__name__
 
 
-def _look_again(error: NotThere, attempt: int, age: float) -> Retry | GiveUp:
+def _postponed(pause: float, chance: float) -> Postponed:
+    """After the pause, spread over as long again: what was held up together should not return together."""
+    return Postponed(pause + chance * max(1.0, pause))
+
+
+def _look_again(error: NotThere | DataGone, attempt: int, age: float) -> Retry | GiveUp:
     later = [moment - age for moment in NOT_THERE if moment > age]
     if later:
         return Retry(later[0])

@@ -1,26 +1,24 @@
-"""The RQ worker that runs our jobs, and no others.
+"""RQ's job and RQ's forking worker, held to running our jobs and no others.
 
-It stays in one process: `rq.Worker` forks for every job, and a job that waits for an API then costs a quarter of a
-second before it has begun. What the fork protects from, a handler that takes the process with it, the ledger's lease
-protects from as well.
+`credhook worker --isolation fork` works on one event at a time, each in a process of its own, for handlers that are not
+trusted to behave. worker/concurrent.py is the worker for all others.
 """
 
 import asyncio
-import functools
-import logging
 from types import FrameType
 from typing import Any, cast
 
 import structlog
 from redis import Redis
-from rq import Queue, SimpleWorker
+from rq import Queue
+from rq import Worker as ForkingWorker
 from rq.exceptions import StopRequested
 from rq.job import Job
-from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from receiver.ledger import JOB_FUNCTION
+from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, Index
+from worker import scripts
 from worker.jobs import process
 
 log = structlog.get_logger("credhook.worker")
@@ -42,41 +40,24 @@ class EventJob(Job):
         self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
         self.webhooks = []
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it does what our jobs do: process one event."""
+        try:
+            name, arguments, named = self.func_name, self.args, self.kwargs
+        except Exception:  # noqa: BLE001  RQ raises what the serializer raises.
+            return False
+        return name == JOB_FUNCTION and not named and len(arguments) == 1 and isinstance(arguments[0], str)
+
     def _execute(self) -> Any:
-        """Run the job's coroutine on the process's one event loop, where RQ would make a loop for each job."""
-        if self.func_name != JOB_FUNCTION or len(self.args) != 1 or not isinstance(self.args[0], str) or self.kwargs:
+        """Run the job's coroutine."""
+        if not self.is_ours:
             raise NotOurs(self.id)
-        return _runner().run(process(self.args[0]))
+        return asyncio.run(process(self.args[0]))
 
 
-@functools.cache
-def _runner() -> asyncio.Runner:
-    return asyncio.Runner()
-
-
-class Scheduler(RQScheduler):
-    """RQ's scheduler, which moves jobs from its schedule to the queue when they are due, without RQ's process for it.
-
-    A forked scheduler holds a copy of the worker's connection. Kill the worker, and Redis still sees that connection
-    waiting for a job: the next one goes to nobody.
-    """
-
-    def __init__(self, queue: str, *, connection: Redis) -> None:
-        """`queue`: whose jobs; of all schedulers of a queue, the one with RQ's lock works."""
-        super().__init__([queue], connection, logging_level=logging.WARNING, serializer=JSONSerializer)
-        self.register_birth()
-
-    def tick(self) -> None:
-        """What RQ's scheduler does once a second."""
-        rq: Any = self  # Its methods have no types.
-        if self.should_reacquire_locks:
-            rq.acquire_locks()
-        rq.heartbeat()
-        rq.enqueue_scheduled_jobs()
-
-
-class EventWorker(SimpleWorker):
-    """Takes jobs from exactly one queue: RQ pops from one queue without a moment at which the job is in no list."""
+class IsolatingWorker(ForkingWorker):
+    """Forks for each event. It listens on exactly one queue: RQ pops from one without losing sight of the job."""
 
     job_class = EventJob
 
@@ -84,12 +65,27 @@ class EventWorker(SimpleWorker):
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: Whether the operator has asked it to stop; if not, `work` returned because of a trouble with Redis.
         self.stop_asked = False
+        self._keys = scripts.keys(Index(queue))
+        self._refuse = connection.register_script(scripts.REFUSE)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
 
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Fork for the job, if it is one of ours; take it out of RQ's reach if it is not."""
+        if isinstance(job, EventJob) and job.is_ours:
+            super().execute_job(job, queue)
+            return
+        log.error("jobs_refused", jobs=[job.id], hint="somebody who can write to Redis has planted them")
+        self._refuse(keys=self._keys, args=[FAILURE_TTL, job.id])
+
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  As signals call it.
-        """Finish the job at hand, then stop."""
+        """Finish the job at hand, then stop; asked again, end it.
+
+        RQ's own writes to Redis from within the signal handler, beside whatever command was under way.
+        """
+        if self.stop_asked and self.horse_pid:
+            self.kill_horse()
         self.stop_asked = True
         self._stop_requested = True
         if self.get_state() != WorkerStatus.BUSY:

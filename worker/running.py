@@ -7,6 +7,7 @@ coroutine; it may raise anything, swallow its cancellation, call `sys.exit`, or 
 import asyncio
 import threading
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any, Final
 
 from worker.handlers import Context, FetchedEvent, Handler
@@ -23,19 +24,69 @@ class HandlerCrashed(Exception):
     """The handler raised what ends processes or tasks; the message names it."""
 
 
-async def run(handler: Handler, event: FetchedEvent, context: Context, *, timeout: float) -> Exception | None:  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
+class Threads:
+    """Where plain functions run: a thread for each, up to a limit that counts those that hang as well."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        #: Threads whose functions are past their time: nothing can end them but the end of the process.
+        self.hung = 0
+        self._free = asyncio.Semaphore(limit)
+
+    async def call(self, handler: Handler, event: FetchedEvent, context: Context) -> object:
+        """The plain function's result, from a thread that does not outlive the process."""
+        await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: BaseException | None) -> None:
+            self._free.release()
+            if future.cancelled():
+                self.hung -= 1
+            elif error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error if isinstance(error, Exception) else HandlerCrashed(type(error).__name__))
+
+        def work() -> None:
+            result: object = None
+            failure: BaseException | None = None
+            try:
+                result = handler.function(event, context)
+            except BaseException as error:  # noqa: BLE001  It crosses over to the loop, which judges it.
+                failure = error
+            with suppress(RuntimeError):  # The loop has ended, and with it all who would want to know.
+                loop.call_soon_threadsafe(settle, result, failure)
+
+        threading.Thread(target=work, daemon=True, name=handler.name).start()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.hung += future.cancelled()
+            raise
+
+
+async def run(
+    handler: Handler,
+    event: FetchedEvent,
+    context: Context,
+    *,
+    timeout: float,  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
+    threads: Threads,
+) -> Exception | None:
     """Run a handler for an event.
 
     Args:
-        handler: what is run. A plain function gets a thread of its own: one that hangs must not keep others out.
+        handler: what is run.
         event: its first argument.
         context: its second.
-        timeout: seconds that it may take.
+        timeout: seconds that it may take, and wait for a thread.
+        threads: where it runs if it is a plain function.
 
     Returns:
         What went wrong, or None.
     """
-    task = asyncio.ensure_future(_guarded(handler, event, context))
+    task = asyncio.ensure_future(_guarded(handler, event, context, threads))
     # Whatever it ends with after we have stopped waiting is nobody's business, least of all the log's.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
@@ -57,38 +108,11 @@ async def _reap(task: "asyncio.Future[None]") -> None:
     await asyncio.wait({task}, timeout=GRACE)
 
 
-async def _guarded(handler: Handler, event: FetchedEvent, context: Context) -> None:
+async def _guarded(handler: Handler, event: FetchedEvent, context: Context, threads: Threads) -> None:
     """The handler, with what would end the event loop turned into an error of its own."""
     try:
-        result = handler.function(event, context) if handler.is_async else await _in_thread(handler, event, context)
+        result = handler.function(event, context) if handler.is_async else await threads.call(handler, event, context)
         if isinstance(result, Awaitable):  # Also of a plain function: a decorator may hide the `async def`.
             await result
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         raise HandlerCrashed(type(error).__name__) from None
-
-
-def _in_thread(handler: Handler, event: FetchedEvent, context: Context) -> "asyncio.Future[Any]":
-    """The plain function's result, from a thread that does not outlive the process."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: object, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error if isinstance(error, Exception) else HandlerCrashed(type(error).__name__))
-
-    def work() -> None:
-        result: object = None
-        failure: BaseException | None = None
-        try:
-            result = handler.function(event, context)
-        except BaseException as error:  # noqa: BLE001  It crosses over to the loop, which judges it.
-            failure = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=work, daemon=True, name=handler.name).start()
-    return future

@@ -1,13 +1,16 @@
 """What the worker is told by its environment, read once into a frozen object."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from receiver.ledger.settings import LedgerSettings
+
+#: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
+_SHORTEST_KEY: Final = 32
 
 
 def _http_url(value: str) -> str:
@@ -29,6 +32,13 @@ def _https_url(value: str) -> str:
 def _detail_path(value: str) -> str:
     if not value.startswith("/") or value.count("{id}") != 1:
         raise ValueError("should be a path that begins with / and holds {id} once")
+    return value
+
+
+def _keys(value: SecretStr | None) -> SecretStr | None:
+    keys = value.get_secret_value().split() if value else ()
+    if value and (not keys or min(map(len, keys)) < _SHORTEST_KEY):
+        raise ValueError(f"should be keys of {_SHORTEST_KEY} or more characters, separated by spaces")
     return value
 
 
@@ -116,10 +126,38 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         validation_alias="CREDHOOK_MAX_ATTEMPTS",
         description="Attempts at one event before it is kept as `dead`. The default ends after 8 hours on average.",
     )
+    concurrency: int = Field(
+        100,
+        ge=1,
+        le=1_000,
+        validation_alias="CREDHOOK_CONCURRENCY",
+        description="Events that one worker process has under way at most.",
+    )
+    grace: float = Field(
+        20.0,
+        ge=0,
+        le=3_600,
+        validation_alias="CREDHOOK_GRACE",
+        description="Seconds that events under way get after SIGTERM; then they are handed back to the queue.",
+    )
     lease: float = Field(
         15.0,
         ge=1,
         le=300,
         validation_alias="CREDHOOK_LEASE",
         description="Seconds without a sign of life after which a worker's events are put back.",
+    )
+    rate: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        validation_alias="CREDHOOK_RATE",
+        description="Requests per second that all workers together make to the platform, with bursts of one second's "
+        "worth. Default: no limit but the platform's own.",
+    )
+    snapshot_key: Annotated[SecretStr | None, AfterValidator(_keys)] = Field(
+        None,
+        validation_alias="CREDHOOK_SNAPSHOT_KEY",
+        description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
+        "random characters. Of several, separated by spaces, the first seals and all open. Default: it is not kept.",
     )

@@ -2,12 +2,13 @@
 
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
-    credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error;
+    credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
                                   h:<name> as each handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
-        └──────▶ dead             given up, kept for replay
+        ├──────▶ dead             given up, kept for replay
+        └──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
     quarantined                   of a type that this version does not know, kept for replay after an upgrade
 
 An open record (accepted, waiting) has no expiry; a settled one lives for the retention time and then expires, and with
@@ -31,6 +32,10 @@ EVENT: Final = PREFIX + "event:"
 CONFLICT: Final = PREFIX + "conflict:"
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "h:"
+#: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
+RESOURCE: Final = PREFIX + "resource:"
+#: The details of presented data, sealed, until every handler has run; the webhook-id follows.
+SNAPSHOT: Final = PREFIX + "snapshot:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Index:
 
     @property
     def dead(self) -> str:
-        """Sorted set of the dead events, by when they were given up, in ms."""
+        """Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms."""
         return f"{PREFIX}{self.queue}:dead"
 
     @property
@@ -70,9 +75,39 @@ class Index:
         return f"{PREFIX}{self.queue}:template"
 
     @property
+    def urgent(self) -> str:
+        """List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well."""
+        return f"{PREFIX}{self.queue}:urgent"
+
+    @property
+    def busy(self) -> str:
+        """The event of a resource that a worker holds, for as long as its lease; the resource's id follows."""
+        return f"{PREFIX}{self.queue}:busy:"
+
+    @property
+    def parked(self) -> str:
+        """Sorted set of the jobs that wait for that event to be settled, by when their events came; likewise."""
+        return f"{PREFIX}{self.queue}:parked:"
+
+    @property
+    def refused(self) -> str:
+        """Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows."""
+        return f"{PREFIX}{self.queue}:refused:"
+
+    @property
     def jobs(self) -> str:
         """RQ's queue."""
         return f"rq:queue:{self.queue}"
+
+    @property
+    def intermediate(self) -> str:
+        """RQ's list of jobs that were popped and have not been looked at yet."""
+        return f"rq:queue:{self.queue}:intermediate"
+
+    @property
+    def started(self) -> str:
+        """RQ's started jobs, by when their worker counts as dead, in s."""
+        return f"rq:wip:{self.queue}"
 
     @property
     def scheduled(self) -> str:
@@ -92,6 +127,7 @@ class State(StrEnum):
     WAITING = "waiting"
     DONE = "done"
     DEAD = "dead"
+    DATA_GONE = "data_gone"
     QUARANTINED = "quarantined"
 
 

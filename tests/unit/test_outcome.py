@@ -1,5 +1,8 @@
+from receiver.ledger import State
+from worker.api.errors import TryLater
+from worker.claims import Settlement
 from worker.outcome import Outcome
-from worker.retry import GiveUp, Retry
+from worker.retry import DataGone, GiveUp, Postponed, Retry
 
 
 def test_nothing_ended_badly_is_nothing_to_do() -> None:
@@ -19,4 +22,15 @@ def test_the_shortest_wait_decides_and_names_its_cause() -> None:
 def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
     reason = GiveUp("closed")
     outcome = Outcome.before({"a.e": "dead: ValueError"}).after("a.f", reason, reason).after("", OSError(), Retry(1))
-    assert outcome == Outcome(again=1, error="OSError", gave_up=("a.e: ValueError", "a.f: closed"))
+    assert outcome == Outcome(again=1, error="OSError", gave_up=("a.e: ValueError", "a.f: closed"), spent=True)
+
+
+def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> None:
+    held_up = Outcome().after("", TryLater(""), Postponed(20))
+    assert held_up.settlement() == Settlement(State.WAITING, "TryLater", wait=20, spend=False)
+    assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
+
+
+def test_presented_data_that_is_gone_is_an_outcome_of_its_own() -> None:
+    gone = DataGone(was_there=True)
+    assert Outcome().after("", gone, GiveUp("DataGone")).settlement() == Settlement(State.DATA_GONE, "DataGone")

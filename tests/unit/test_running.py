@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from worker.handlers import Handler
-from worker.running import HandlerCrashed, HandlerTimeout, run
+from worker.running import HandlerCrashed, HandlerTimeout, Threads, run
 
 NOTHING: Any = None
 
 
 async def outcome(function: Any, seconds: float = 5.0) -> Exception | None:
-    return await run(Handler("t.f", frozenset(), function), NOTHING, NOTHING, timeout=seconds)
+    return await run(Handler("t.f", frozenset(), function), NOTHING, NOTHING, timeout=seconds, threads=Threads(10))
 
 
 async def returns(event: Any, context: Any) -> None: ...

@@ -1,13 +1,13 @@
 """OAuth 2.0 client credentials: one token, fetched once for everyone who waits for it. Specification: Authentication.
 
 The flow is one generator for synchronous and asynchronous clients. It yields what it needs done: a request to be sent,
-or another's token request to be waited for. The two drivers at the end of `ClientCredentials` differ only in how they
-wait. Tasks, threads and event loops may share one instance.
+or another's token request to be waited for, in this process or elsewhere. The two drivers at the end of
+`ClientCredentials` differ only in how they wait. Tasks, threads and event loops may share one instance.
 """
 
+import asyncio
 import threading
 import time
-from asyncio import wrap_future
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from copy import copy
@@ -17,7 +17,7 @@ import httpx
 from pydantic import SecretStr
 
 from worker.api.errors import ApiError, TryLater
-from worker.api.tokens import Token, TokenCache, Tokens, granted
+from worker.api.tokens import Pause, Token, TokenCache, Tokens, granted
 from worker.api.transport import FAILURE
 
 
@@ -41,8 +41,8 @@ class Client(Protocol):
 Outcome = Token | ApiError | None
 Flight = Future[Outcome]
 
-#: What the flow needs done next. It is answered with the response, or with nothing once the flight has ended.
-Step = httpx.Request | Flight
+#: What the flow needs done next. It is answered with the response, or with nothing once the flight or pause has ended.
+Step = httpx.Request | Flight | Pause
 
 
 class ClientCredentials(httpx.Auth):
@@ -117,12 +117,15 @@ class ClientCredentials(httpx.Auth):
         failed: Mapping[str, Any] = {}
         outcome: Outcome = None
         try:
-            ask = self._token_request(request)
-            failed = ask.extensions
-            asked_at = self._clock()
-            response: httpx.Response = yield ask
-            outcome = token = granted(response, asked_at)
-            self._tokens.replace(token)
+            token = yield from self._tokens.turn()
+            if token is None:
+                ask = self._token_request(request)
+                failed = ask.extensions
+                asked_at = self._clock()
+                response: httpx.Response = yield ask
+                token = granted(response, asked_at)
+                self._tokens.replace(token)
+            outcome = token
         except ApiError as error:
             outcome = error
             raise
@@ -134,6 +137,7 @@ class ClientCredentials(httpx.Auth):
             with self._lock:
                 self._flight = None
             flight.set_result(outcome)
+            self._tokens.end_turn(outcome)
         return token
 
     def _token_request(self, request: httpx.Request) -> httpx.Request:
@@ -161,7 +165,7 @@ class ClientCredentials(httpx.Auth):
                     response.read()
                     step = flow.send(response)
                 else:
-                    wait([step])
+                    time.sleep(step.seconds) if isinstance(step, Pause) else wait([step])
                     step = flow.send(None)
         except StopIteration:
             return
@@ -179,7 +183,7 @@ class ClientCredentials(httpx.Auth):
                     await response.aread()
                     step = flow.send(response)
                 else:
-                    await wrap_future(step)
+                    await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else asyncio.wrap_future(step))
                     step = flow.send(None)
         except StopIteration:
             return

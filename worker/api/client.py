@@ -21,6 +21,7 @@ import httpx
 from worker.api import answers
 from worker.api.auth import Client, ClientCredentials
 from worker.api.errors import ApiError, InvalidRequest, NotUnderstood, TryLater
+from worker.api.gate import OPERATION, AsyncGated, Gate, Gated
 from worker.api.namespaces import AsyncSender, Platform, SyncSender
 from worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from worker.api.roots import Root
@@ -68,6 +69,7 @@ class AsyncApi(Platform[AsyncSender]):
         ssl_context: Trust for TLS; by default one context for all senders of the process.
         max_connections: Connections held at most. httpx's pool slows down with their square: prefer many senders
             of one connection each.
+        gate: What may hold back or refuse calls, and hears what they come to.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class AsyncApi(Platform[AsyncSender]):
         transport: httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
+        gate: Gate | None = None,
     ) -> None:
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
         self._root = Root(api_url)
@@ -88,8 +91,9 @@ class AsyncApi(Platform[AsyncSender]):
         carrier = transport or httpx.AsyncHTTPTransport(
             verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
         )
+        bounded = AsyncBounded(carrier, timeout)
         self._http = httpx.AsyncClient(
-            transport=AsyncBounded(carrier, timeout),
+            transport=AsyncGated(bounded, gate) if gate else bounded,
             timeout=timeout,
             headers=_HEADERS,
             cookies=_no_cookies(),
@@ -106,6 +110,7 @@ class AsyncApi(Platform[AsyncSender]):
         transport: httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
+        gate: Gate | None = None,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -117,6 +122,7 @@ class AsyncApi(Platform[AsyncSender]):
             transport=transport,
             ssl_context=ssl_context,
             max_connections=max_connections,
+            gate=gate,
         )
 
     async def send(self, call: Call[R]) -> R:
@@ -161,6 +167,7 @@ class SyncApi(Platform[SyncSender]):
         transport: httpx.BaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
+        gate: Gate | None = None,
     ) -> None:
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
         self._root = Root(api_url)
@@ -168,8 +175,9 @@ class SyncApi(Platform[SyncSender]):
         carrier = transport or httpx.HTTPTransport(
             verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
         )
+        bounded = Bounded(carrier, timeout)
         self._http = httpx.Client(
-            transport=Bounded(carrier, timeout),
+            transport=Gated(bounded, gate) if gate else bounded,
             timeout=timeout,
             headers=_HEADERS,
             cookies=_no_cookies(),
@@ -186,6 +194,7 @@ class SyncApi(Platform[SyncSender]):
         transport: httpx.BaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
+        gate: Gate | None = None,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -197,6 +206,7 @@ class SyncApi(Platform[SyncSender]):
             transport=transport,
             ssl_context=ssl_context,
             max_connections=max_connections,
+            gate=gate,
         )
 
     def send(self, call: Call[R]) -> R:
@@ -243,7 +253,10 @@ def _no_cookies() -> CookieJar:
 
 def _request(http: httpx.Client | httpx.AsyncClient, root: Root, call: Call[Any]) -> httpx.Request:
     headers = {} if call.body is None else {"Content-Type": "application/json"}
-    return http.build_request(call.operation.method, root.url(call), content=call.body, headers=headers)
+    named = {OPERATION: call.operation.name}
+    return http.build_request(
+        call.operation.method, root.url(call), content=call.body, headers=headers, extensions=named
+    )
 
 
 def _meaning(call: Call[Any], error: Exception) -> ApiError:

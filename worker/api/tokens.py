@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Protocol
@@ -37,11 +38,36 @@ class Token:
     renew_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Somebody else is fetching a token.
+
+    Attributes:
+        seconds: How long to wait before looking again.
+    """
+
+    seconds: float
+
+
 class Tokens(Protocol):
-    """Where the current token is kept. All three are called often, from any thread: answer from memory."""
+    """Where the current token is kept, for one `ClientCredentials`, whose threads call it at any time.
+
+    `get` is called for each request: answer from memory. The others are called when a token is fetched or refused, with
+    event loops waiting: answer within a second.
+    """
 
     def get(self) -> Token | None:
         """Return the current token, whether or not it is time to renew it."""
+
+    def turn(self) -> Generator[Pause, None, Token | None]:
+        """Return a token that somebody else has fetched meanwhile, or None: it is the caller's turn to fetch one.
+
+        Raises:
+            ApiError: Somebody else was refused one just now, and it would be the same for the caller.
+        """
+
+    def end_turn(self, outcome: Token | ApiError | None) -> None:
+        """Let others have their turn. Called after every `turn`, with what came of it; None: it was given up."""
 
     def replace(self, token: Token) -> None:
         """Keep a token that was just granted."""
@@ -60,6 +86,14 @@ class TokenCache:
     def get(self) -> Token | None:
         """Return the current token."""
         return self._token
+
+    def turn(self) -> Generator[Pause, None, Token | None]:
+        """Return None: there is nobody else."""
+        yield from ()
+        return None
+
+    def end_turn(self, outcome: Token | ApiError | None) -> None:
+        """Do nothing, likewise."""
 
     def replace(self, token: Token) -> None:
         """Keep a token."""

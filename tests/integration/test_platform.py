@@ -1,0 +1,520 @@
+"""What a fleet does when its platform is not well: real Redis, real sockets, several processes or as good as."""
+
+import asyncio
+import http.server
+import itertools
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+from caller import credentials, fetch_for_ever
+from redis import Redis
+from serving import Process
+from structlog.testing import capture_logs
+from waiting import until, until_async
+
+from sandbox.local_redis import free_port, start_server
+from worker.api.client import AsyncApi, SyncApi
+from worker.api.errors import ApiError, TryLater
+from worker.breaker import THRESHOLD
+from worker.platform import Condition, PlatformPaused
+
+CALLER = Path(__file__).parents[1] / "caller.py"
+
+Answer = tuple[int, dict[str, str]]
+WELL: Answer = (200, {})
+DOWN: Answer = (500, {})
+BODY = b'{"data": {"id": "p", "status": "verified"}}'
+
+
+class Stub:
+    """A platform of one answer, that notes when it is called.
+
+    Attributes:
+        url: its root.
+        answer: what the call of that number gets, counted from 1.
+        takes: seconds that each call takes.
+        arrivals: when each call came, in monotonic seconds.
+        most: how many were under way at once, at most.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answer: Callable[[int], Answer] = lambda _: WELL
+        self.takes = 0.01
+        self.arrivals: list[float] = []
+        self.under_way = self.most = 0
+        self._lock = threading.Lock()
+
+    def call(self) -> Answer:
+        with self._lock:
+            self.arrivals.append(time.monotonic())
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            answer = self.answer(len(self.arrivals))
+        time.sleep(self.takes)
+        with self._lock:
+            self.under_way -= 1
+        return answer
+
+    def between(self, start: float, end: float) -> int:
+        return sum(start <= arrival < end for arrival in self.arrivals)
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            status, headers = platform.call()
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(BODY)))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(BODY)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The library's name.
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 512  # With its own 5 a call would be late by the second in which TCP tries again.
+
+        def handle_error(self, *_: object) -> None:
+            pass  # A caller that was killed.
+
+    server = Server(("127.0.0.1", 0), Handler)
+    platform = Stub(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield platform
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Member:
+    """One process's condition and clients; several in one process know of each other only what Redis tells them."""
+
+    def __init__(self, condition: Condition, url: str) -> None:
+        self.condition = condition
+        self.fetching = AsyncApi(url, credentials(), gate=condition.fetches, timeout=5.0)
+        self.calling = AsyncApi(url, credentials(), gate=condition.calls, timeout=5.0)
+        self.in_thread = SyncApi(url, credentials(), gate=condition.calls, timeout=5.0)
+
+    async def call(self) -> object:
+        """What a handler's call comes to."""
+        return await _end(self.calling)
+
+    async def call_in_thread(self) -> object:
+        def call() -> object:
+            try:
+                return self.in_thread.presentations.get("p").status
+            except ApiError as error:
+                return error
+
+        return await asyncio.to_thread(call)
+
+    async def fetch(self) -> object:
+        """What a fetch comes to that has been admitted."""
+        return await _end(self.fetching)
+
+
+async def _end(api: AsyncApi) -> object:
+    try:
+        return (await api.presentations.get("p")).status
+    except ApiError as error:
+        return error
+
+
+@asynccontextmanager
+async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
+    async with redis.asyncio.Redis.from_url(redis_url, socket_timeout=5.0) as client:
+        one = Member(Condition(client, api_url=url, rate=rate, timeout=5.0), url)
+        watching = asyncio.create_task(one.condition.watch() if watches else asyncio.sleep(0))
+        try:
+            yield one
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await one.condition.aclose()
+            await one.fetching.aclose()
+            await one.calling.aclose()
+            one.in_thread.close()
+
+
+@asynccontextmanager
+async def members(count: int, redis_url: str, url: str, rate: float | None = None) -> AsyncIterator[list[Member]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(member(redis_url, url, rate=rate)) for _ in range(count)]
+
+
+@asynccontextmanager
+async def fetching(fleet: list[Member], at_once: int) -> AsyncIterator[None]:
+    """Each member has so many calls under way, as far as it is let."""
+    tasks = [asyncio.create_task(fetch_for_ever(one.condition, one.fetching)) for one in fleet for _ in range(at_once)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def callers(tmp_path: Path, redis_url: str, url: str, *, rate: float = 0, at_once: int = 8) -> Iterator[list[Process]]:
+    """Four real processes that call as much as they are let."""
+    arguments = (str(CALLER), redis_url, url, str(rate), str(at_once))
+    with ExitStack() as stack:
+        processes = [Process(tmp_path / f"caller{number}.log", *arguments, environment={}) for number in range(4)]
+        for process in processes:
+            stack.callback(process.kill)
+        yield processes
+
+
+# Pauses that the platform asks for.
+
+
+def test_after_one_429_four_processes_make_no_call_within_its_time_and_begin_again_one_by_one(
+    tmp_path: Path, redis_url: str, stub: Stub
+) -> None:
+    asked: list[float] = []
+
+    def answer(number: int) -> Answer:
+        if number == 400 and not asked:
+            asked.append(time.monotonic())
+            return 429, {"Retry-After": "3"}
+        return WELL
+
+    stub.answer = answer
+    with callers(tmp_path, redis_url, stub.url):
+        until(lambda: asked and time.monotonic() > asked[0] + 3.0, what="the pause")
+        count = len(stub.arrivals)
+        stub.most = 0
+        until(lambda: len(stub.arrivals) > count + 400, what="calls after the pause")
+    (at,) = asked
+    late = [round(arrival - at, 3) for arrival in stub.arrivals if at + 0.2 < arrival < at + 3.0]
+    assert not late
+    again = [arrival for arrival in stub.arrivals if arrival >= at + 3.0]
+    assert again[1] - again[0] >= stub.takes  # The second waited for the first one's answer.
+
+
+async def test_the_others_know_within_milliseconds(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: (503, {"Retry-After": "20"})
+    async with members(4, redis_url, stub.url) as fleet:
+        await asyncio.gather(*(one.condition.admit(1) for one in fleet))
+        with capture_logs() as logs:
+            error = await fleet[0].call()
+            assert isinstance(error, TryLater)
+            assert fleet[0].condition.pause() > 19.9  # In memory by the time that the error is seen.
+            began = time.monotonic()
+            await until_async(lambda: all(one.condition.pause() > 19 for one in fleet), what="the news")
+            assert time.monotonic() - began < 0.3
+            assert [await one.condition.admit(5) for one in fleet] == [0, 0, 0, 0]
+            for one in fleet:
+                assert 19 < one.condition.again() < 20.1
+                for refused in (await one.call(), await one.call_in_thread(), await one.fetch()):
+                    assert isinstance(refused, PlatformPaused)
+                    assert refused.retry_after is not None
+                    assert 19 < refused.retry_after < 20.1
+                    assert refused.operation == "presentations.get"
+    assert len(stub.arrivals) == 1
+    assert [entry["event"] for entry in logs] == ["platform_paused"]
+    assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(20, abs=0.2))
+
+
+async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: (429, {"Retry-After": "20"})
+    async with member(redis_url, stub.url) as one:
+        await one.call()
+        await one.condition.aclose()
+    for first in ("admit", "call"):
+        async with member(redis_url, stub.url, watches=False) as late:
+            if first == "admit":
+                assert await late.condition.admit(1) == 0
+            assert isinstance(await late.call(), PlatformPaused)
+    assert len(stub.arrivals) == 1
+
+
+async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str, stub: Stub) -> None:
+    waits = iter(("10", "40", "2"))
+    stub.answer = lambda _: (429, {"Retry-After": next(waits)})
+    stub.takes = 0.1
+    async with members(3, redis_url, stub.url) as fleet:
+        await asyncio.gather(*(one.condition.admit(1) for one in fleet))
+        await asyncio.gather(*(one.call() for one in fleet))
+        await until_async(lambda: all(39 < one.condition.pause() < 40.1 for one in fleet), what="the longest")
+
+
+async def test_platforms_do_not_share_their_condition(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: (429, {"Retry-After": "20"})
+    async with member(redis_url, stub.url) as one, member(redis_url, stub.url + "/other") as other:
+        await one.call()
+        await one.condition.aclose()
+        assert await other.condition.admit(3) == 3
+
+
+# The breaker.
+
+
+async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: DOWN
+    stub.takes = 0.05
+    with capture_logs() as logs:
+        async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=25):
+            await until_async(lambda: all(one.condition.pause() for one in fleet), what="the breaker")
+            opened = time.monotonic()
+            await until_async(lambda: time.monotonic() > opened + 0.4, what="the calls that were under way")
+            spent = len(stub.arrivals)
+            assert not stub.under_way
+            stub.most = 0
+            await until_async(lambda: len(stub.arrivals) >= spent + 3, what="three probes")
+            assert stub.most == 1
+            probes = stub.arrivals[spent:]
+            assert probes[1] - probes[0] > 0.9
+            assert probes[2] - probes[1] > 1.9
+            await until_async(lambda: not stub.under_way, what="the third probe")
+            stub.answer = lambda _: WELL
+            before = len(stub.arrivals)
+            await until_async(lambda: len(stub.arrivals) > before + 600, what="calls after the outage")
+    assert spent < 100 + 2 * THRESHOLD
+    well = stub.arrivals[before:]
+    rounds = [sum(well[0] <= arrival < well[0] + number * stub.takes for arrival in well) for number in (1, 2, 3)]
+    assert rounds[0] == 1
+    assert rounds[1] <= 1 + 4
+    assert rounds[2] <= 1 + 4 + 2 * 4
+    events = [entry["event"] for entry in logs]
+    assert events.count("platform_probed") == 4
+    assert events.count("platform_paused") == 4
+    assert events.count("platform_resumed") == 1
+
+
+async def test_answers_between_failures_keep_it_closed(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda number: WELL if number % 4 else DOWN
+    async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=5):
+        await until_async(lambda: len(stub.arrivals) > 800, what="many calls")
+        assert not any(one.condition.pause() for one in fleet)
+
+
+async def test_one_member_without_a_connection_does_not_stop_the_others(redis_url: str, stub: Stub) -> None:
+    async with members(4, redis_url, stub.url) as fleet, AsyncExitStack() as stack:
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        sick = AsyncApi(nowhere, credentials(), gate=fleet[3].condition.fetches, timeout=5.0)
+        stack.push_async_callback(sick.aclose)
+        await stack.enter_async_context(fetching(fleet[:3], at_once=5))
+        await until_async(lambda: len(stub.arrivals) > 100, what="calls")
+        for _ in range(5 * THRESHOLD):
+            await _end(sick)
+            await asyncio.sleep(0.005)
+        assert not any(one.condition.pause() for one in fleet[:3])
+
+
+async def test_all_failures_of_a_fleet_count_together(redis_url: str, stub: Stub) -> None:
+    stub.answer = lambda _: DOWN
+    async with members(THRESHOLD, redis_url, stub.url) as fleet:
+        for one in fleet:
+            await one.condition.admit(1)
+        for one in fleet:
+            assert not one.condition.pause()
+            await one.fetch()
+            await one.condition.aclose()
+        await until_async(lambda: all(one.condition.pause() for one in fleet), what="the breaker")
+
+
+async def paused_briefly(fleet: list[Member], stub: Stub) -> None:
+    """Let the platform have asked for a second, which is over."""
+    stub.answer = lambda _: (429, {"Retry-After": "1"})
+    await fleet[0].call()
+    stub.answer = lambda _: WELL
+    await until_async(lambda: all(one.condition.pause() for one in fleet), what="the pause")
+    await until_async(lambda: not any(one.condition.pause() for one in fleet), what="its end")
+
+
+async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub: Stub) -> None:
+    async with members(3, redis_url, stub.url) as fleet:
+        await paused_briefly(fleet, stub)
+        prober, *others = fleet
+        assert await prober.condition.admit(10) == 1
+        for one in others:
+            assert await one.condition.admit(10) == 0
+            assert 0 < one.condition.again() < 1
+            assert isinstance(await one.call(), PlatformPaused)
+            assert isinstance(await one.call_in_thread(), PlatformPaused)
+            assert isinstance(await one.fetch(), PlatformPaused)
+        assert await prober.condition.admit(10) == 0
+        assert len(stub.arrivals) == 1
+        assert await prober.fetch() == "verified"
+        await until_async(lambda: not any(one.condition.again() for one in others), what="the good news")
+        assert [await one.condition.admit(10) for one in fleet] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("how", ["call", "call_in_thread"])
+async def test_a_handlers_call_may_be_the_probe(redis_url: str, stub: Stub, how: str) -> None:
+    async with members(2, redis_url, stub.url) as fleet:
+        await paused_briefly(fleet, stub)
+        assert await getattr(fleet[1], how)() == "verified"
+        await until_async(lambda: fleet[0].condition._slow_start.allows(9) == 1, what="the good news")
+
+
+async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(2, redis_url, stub.url) as (one, other):
+        await paused_briefly([one, other], stub)
+        assert await one.condition.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        assert 0 < redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
+        await one.condition.give_back(1)
+        assert await other.condition.admit(1) == 1
+        stub.takes = 0.5
+        call = asyncio.create_task(other.fetch())
+        await until_async(lambda: stub.under_way, what="the call")
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await other.condition.aclose()
+        assert not redis_client.exists(probe)
+        assert await one.condition.admit(1) == 1
+
+
+# The rate.
+
+
+def test_four_processes_that_want_everything_get_the_rate_together(tmp_path: Path, redis_url: str, stub: Stub) -> None:
+    with callers(tmp_path, redis_url, stub.url, rate=100, at_once=10):
+        until(lambda: len(stub.arrivals) > 250, what="the bucket's emptying")
+        start = time.monotonic()
+        until(lambda: time.monotonic() > start + 2.0, what="two seconds")
+    assert 180 <= stub.between(start, start + 2.0) <= 220
+
+
+async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url: str, stub: Stub) -> None:
+    async with members(2, redis_url, stub.url, rate=20) as (one, other):
+        assert await one.condition.admit(1_000) == 20
+        assert 0 < one.condition.again() <= 0.05
+        began = time.monotonic()
+        ends = await asyncio.gather(*(call() for _ in range(5) for call in (one.call, other.call_in_thread)))
+        assert ends == ["verified"] * 10
+        assert 0.4 < time.monotonic() - began < 1.0
+        assert await other.condition.admit(1_000) <= 1  # Fetches come after calls that wait.
+
+
+async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stub: Stub) -> None:
+    async with member(redis_url, stub.url, rate=0.1) as one:
+        assert await one.call() == "verified"
+        began = time.monotonic()
+        for refused in (await one.call(), await one.call_in_thread()):
+            assert isinstance(refused, PlatformPaused)
+            assert refused.retry_after is not None
+            assert 9 < refused.retry_after <= 10
+            assert "CREDHOOK_RATE" in str(refused)
+        assert time.monotonic() - began < 1
+
+
+async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub) -> None:
+    async with members(2, redis_url, stub.url, rate=0.5) as (one, other):
+        assert await one.condition.admit(10) == 1
+        assert await other.condition.admit(10) == 0
+        await one.condition.give_back(1)
+        await until_async(lambda: other.condition.again() < 2, what="its patience")
+        other.condition._ask_again_at = 0.0
+        assert await other.condition.admit(10) == 1
+
+
+# Redis.
+
+
+async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    async with member(redis_url, stub.url, watches=False) as one:
+        await one.condition.admit(1)
+        before = redis_client.info("stats")["total_commands_processed"]
+        for _ in range(50):
+            assert await one.condition.admit(1) == 1
+            await one.fetch()
+            await one.call()
+            await one.call_in_thread()
+        assert redis_client.info("stats")["total_commands_processed"] - before == 1  # The question itself.
+
+
+async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+    answers = itertools.chain([DOWN], [WELL] * 2, [DOWN] * 2, [(429, {"Retry-After": "1"})], itertools.repeat(WELL))
+    stub.answer = lambda _: next(answers)
+    seen: set[str] = set()
+    async with members(2, redis_url, stub.url, rate=50) as fleet, fetching(fleet, at_once=1):
+        deadline = time.monotonic() + 2.5
+        while time.monotonic() < deadline:
+            for key in redis_client.scan_iter("*"):
+                kind, ttl = redis_client.type(key), redis_client.pttl(key)
+                assert kind == b"string"
+                assert ttl == -2 or 0 <= ttl <= 700_000  # -2: gone in between.
+                seen.add(key.decode().rpartition(":")[2])
+            await asyncio.sleep(0.01)
+    assert {"bucket", "probe"} < seen
+    assert len(seen) == 3
+    assert all(key.startswith(b"credhook:platform:") for key in redis_client.scan_iter())
+
+
+async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_back(tmp_path: Path, stub: Stub) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    server = start_server(tmp_path, port)
+    try:
+        async with members(2, url, stub.url, rate=1_000) as (one, other):
+            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            server.kill()
+            server.wait()
+            with capture_logs() as logs:
+                stub.answer = lambda _: DOWN
+                ends = [await one.call() for _ in range(THRESHOLD)]
+                assert not any(isinstance(end, PlatformPaused) for end in ends)
+                assert isinstance(await one.call(), PlatformPaused)
+                await until_async(lambda: not one.condition.pause(), what="the pause's end")
+                stub.answer = lambda _: (429, {"Retry-After": "30"})
+                assert await one.condition.admit(5) == 1
+                assert not isinstance(await one.fetch(), PlatformPaused)
+                assert await one.condition.admit(5) == 0
+                assert await other.condition.admit(5) == 5
+                assert isinstance(await one.call_in_thread(), PlatformPaused)
+            assert [entry["event"] for entry in logs].count("platform_unshared") <= 2
+            server = start_server(tmp_path, port)
+            await until_async(lambda: other.condition.pause() > 15, what="the news")
+            assert one.condition.pause() > 15
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    stub.answer = lambda _: (429, {"Retry-After": "30"})
+    async with member(redis_url, stub.url) as one:
+        await one.call()
+        await one.condition.aclose()
+        assert redis_client.keys()
+        redis_client.flushall()
+        await until_async(lambda: bool(redis_client.keys()), what="the notice")
+        assert one.condition.pause() > 20
+        async with member(redis_url, stub.url) as other:
+            assert await other.condition.admit(1) == 0
+            assert 20 < other.condition.pause() <= 30.1
+
+
+async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
+    async def ends(after: int) -> None:
+        async with redis.asyncio.Redis.from_url(redis_url, socket_timeout=5.0) as client:
+            watching = asyncio.create_task(Condition(client, api_url=stub.url).watch())
+            for _ in range(after):
+                await asyncio.sleep(0)
+            watching.cancel()
+            await asyncio.wait({watching}, timeout=5.0)
+            assert watching.cancelled()
+
+    # All at once, so that what swallows a cancellation meets it at many different steps.
+    await asyncio.gather(*(ends(after) for after in range(60)))

@@ -1,0 +1,80 @@
+import pytest
+import redis.asyncio
+from pydantic import SecretStr
+from redis import Redis
+from structlog.testing import capture_logs
+
+from worker.snapshots import LIFETIME, Snapshots, key_name
+
+OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
+
+
+def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
+    return Snapshots(client, SecretStr(key) if key else None)
+
+
+async def test_what_is_kept_is_found_until_it_is_forgotten(async_redis: redis.asyncio.Redis) -> None:
+    kept = snapshots(async_redis)
+    assert await kept.find("e1") is None
+    await kept.keep("e1", b"details")
+    assert await kept.find("e1") == b"details"
+    assert await kept.find("e2") is None
+    await kept.forget("e1")
+    assert await kept.find("e1") is None
+    await kept.forget("e1")
+
+
+async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
+    kept = snapshots(async_redis)
+    await kept.keep("e1", b"first")
+    assert LIFETIME - 60 < await async_redis.ttl(key_name("e1")) <= LIFETIME == 24 * 3_600
+    await async_redis.expire(key_name("e1"), 100)
+    await kept.keep("e1", b"second")
+    assert 0 < await async_redis.ttl(key_name("e1")) <= 100
+    assert await kept.find("e1") == b"second"
+
+
+async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyncio.Redis, redis_client: Redis) -> None:
+    with redis_client.monitor() as seen:  # type: ignore[no-untyped-call]  # redis-py's gap
+        await snapshots(async_redis).keep("e1", b"Zara Readable")
+        await async_redis.get("the end")
+        commands = []
+        while "the end" not in (line := seen.next_command()["command"]):
+            commands.append(line)
+    assert any(key_name("e1") in line for line in commands)
+    assert not [line for line in commands if "Readable" in line]
+
+
+async def test_without_a_key_nothing_is_kept_or_found(async_redis: redis.asyncio.Redis) -> None:
+    kept, without = snapshots(async_redis), snapshots(async_redis, None)
+    await without.keep("e1", b"details")
+    assert await async_redis.keys() == []
+    await kept.keep("e1", b"details")
+    assert await without.find("e1") is None
+    await without.forget("e1")
+    assert await async_redis.keys() == []
+
+
+async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:
+    await snapshots(async_redis).keep("e1", b"one")
+    rotated = snapshots(async_redis, f"{NEW} {OLD}")
+    assert await rotated.find("e1") == b"one"
+    await rotated.keep("e2", b"two")
+    assert await snapshots(async_redis, NEW).find("e2") == b"two"
+
+
+@pytest.mark.parametrize("broken", ["another key", "moved", "cut", "empty"])
+async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
+    async_redis: redis.asyncio.Redis, broken: str
+) -> None:
+    await snapshots(async_redis).keep("e1", b"details")
+    sealed = await async_redis.get(key_name("e1"))
+    assert isinstance(sealed, bytes)
+    event, key = ("e2", OLD) if broken == "moved" else ("e1", NEW if broken == "another key" else OLD)
+    await async_redis.set(key_name(event), {"cut": sealed[:-1], "empty": b""}.get(broken, sealed))
+    kept = snapshots(async_redis, key)
+    with capture_logs() as logs:
+        assert await kept.find(event) is None
+    assert [(entry["event"], entry["webhook_id"]) for entry in logs] == [("snapshot_unreadable", event)]
+    await kept.keep(event, b"again")
+    assert await kept.find(event) == b"again"

@@ -1,0 +1,179 @@
+"""The breaker's decisions, one by one and in a row."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from worker.breaker import (
+    FIRST,
+    LONGEST,
+    LONGEST_ASKED,
+    MARGIN,
+    STARTED,
+    STARTED_AFTER,
+    THRESHOLD,
+    Circuit,
+    Kind,
+    Outcome,
+    Phase,
+    SlowStart,
+    backoff,
+    outcome_of,
+)
+
+NOW = 1_000.0
+CLOSED = Circuit()
+SUSPECT = Circuit(score=3)
+NEARLY = Circuit(score=THRESHOLD - 1)
+PAUSED = Circuit(is_open=True, trips=2, until=NOW + 4)
+PROBING = Circuit(is_open=True, trips=2, until=NOW - 1)
+ANSWERED, FAILED, REFUSED = Kind.ANSWERED, Kind.FAILED, Kind.REFUSED
+
+
+def outcome(kind: Kind, wait: float | None = None, *, probe: bool = False, at: float = NOW) -> Outcome:
+    return Outcome(kind, at, wait, probe, chance=1.0)
+
+
+@pytest.mark.parametrize(
+    ("circuit", "phase"),
+    [(CLOSED, Phase.CLOSED), (NEARLY, Phase.CLOSED), (PAUSED, Phase.PAUSED), (PROBING, Phase.PROBING)],
+)
+def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
+    assert circuit.phase(NOW) is phase
+
+
+@pytest.mark.parametrize(
+    ("before", "what", "after"),
+    [
+        # Closed: answers and failures are weighed.
+        (CLOSED, outcome(ANSWERED), CLOSED),
+        (SUSPECT, outcome(ANSWERED), Circuit(score=2)),
+        (CLOSED, outcome(FAILED), Circuit(score=1)),
+        (NEARLY, outcome(FAILED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (SUSPECT, outcome(REFUSED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (SUSPECT, outcome(REFUSED, 0.0), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (SUSPECT, outcome(REFUSED, 20), Circuit(is_open=True, until=NOW + 20 + MARGIN)),
+        (CLOSED, outcome(REFUSED, 86_400), Circuit(is_open=True, until=NOW + LONGEST_ASKED + MARGIN)),
+        # Paused: what was sent before changes nothing, save a longer pause that is asked for.
+        (PAUSED, outcome(ANSWERED), PAUSED),
+        (PAUSED, outcome(ANSWERED, probe=True), PAUSED),
+        (PAUSED, outcome(FAILED), PAUSED),
+        (PAUSED, outcome(REFUSED), PAUSED),
+        (PAUSED, outcome(REFUSED, 2), PAUSED),
+        (PAUSED, outcome(REFUSED, 8), replace(PAUSED, until=NOW + 8 + MARGIN)),
+        # Probing: the probe decides.
+        (PROBING, outcome(ANSWERED), PROBING),
+        (PROBING, outcome(FAILED), PROBING),
+        (PROBING, outcome(REFUSED), PROBING),
+        (PROBING, outcome(REFUSED, 8), replace(PROBING, until=NOW + 8 + MARGIN)),
+        (PROBING, outcome(ANSWERED, probe=True), CLOSED),
+        (PROBING, outcome(FAILED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (PROBING, outcome(REFUSED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (PROBING, outcome(REFUSED, 2, probe=True), replace(PROBING, until=NOW + 2 + MARGIN)),
+    ],
+)
+def test_what_a_call_came_to_changes_the_circuit(before: Circuit, what: Outcome, after: Circuit) -> None:
+    assert before.after(what) == after
+
+
+def test_an_outage_opens_after_ten_calls_whatever_went_before() -> None:
+    before = [outcome(ANSWERED)] * 10_000
+    assert not CLOSED.after_all([*before, *[outcome(FAILED)] * (THRESHOLD - 1)]).is_open
+    assert CLOSED.after_all([*before, *[outcome(FAILED)] * THRESHOLD]).is_open
+
+
+def calls_until_open(share: float, most: int) -> int:
+    dice, circuit = random.Random(7), CLOSED
+    for number in range(most):
+        circuit = circuit.after(outcome(FAILED if dice.random() < share else ANSWERED))
+        if circuit.is_open:
+            return number + 1
+    return most
+
+
+@pytest.mark.parametrize(("share", "at_most"), [(1.0, THRESHOLD), (0.95, 15), (0.8, 40)])
+def test_a_few_answers_in_between_do_not_keep_it_closed(share: float, at_most: int) -> None:
+    assert calls_until_open(share, 1_000) <= at_most
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.2])
+def test_a_few_failures_among_many_answers_do_not_open_it(share: float) -> None:
+    assert calls_until_open(share, 100_000) == 100_000
+
+
+def test_pauses_double_up_to_the_longest_while_probes_fail() -> None:
+    circuit, pauses = NEARLY.after(outcome(FAILED)), []
+    for _ in range(7):
+        at = circuit.until
+        circuit = circuit.after(outcome(FAILED, probe=True, at=at))
+        pauses.append(circuit.until - at)
+    assert pauses == [2, 4, 8, 16, LONGEST, LONGEST, LONGEST]
+
+
+@pytest.mark.parametrize(("trips", "least", "most"), [(0, 0.5, 1), (1, 1, 2), (4, 8, 16), (5, 15, 30), (9_999, 15, 30)])
+def test_jitter_takes_at_most_half_of_a_pause(trips: int, least: float, most: float) -> None:
+    assert (backoff(trips, 0.0), backoff(trips, 1.0)) == (least, most)
+
+
+def test_the_same_outcome_always_leads_to_the_same_pause() -> None:
+    drawn = Outcome(FAILED, NOW)
+    assert NEARLY.after(drawn) == NEARLY.after(drawn)
+    assert NEARLY.after(drawn) != NEARLY.after(Outcome(FAILED, NOW))
+
+
+@pytest.mark.parametrize(
+    ("status", "wait", "kind"),
+    [
+        *((status, None, ANSWERED) for status in (200, 204, 302, 400, 401, 403, 404, 409, 422)),
+        *((status, None, FAILED) for status in (None, 408, 425, 500, 502, 503, 504)),
+        (429, None, REFUSED),
+        (429, 20.0, REFUSED),
+        (503, 20.0, REFUSED),
+        (503, 0.0, FAILED),
+        (500, 20.0, FAILED),
+        (404, 20.0, ANSWERED),
+    ],
+)
+def test_a_status_says_how_the_platform_is(status: int | None, wait: float | None, kind: Kind) -> None:
+    assert outcome_of(status, wait, at=NOW).kind is kind
+
+
+def test_slow_start_doubles_with_each_round_that_succeeds() -> None:
+    start, rounds = SlowStart(), []
+    start.begin()
+    while (taken := start.allows(1_000)) < 1_000:
+        rounds.append(taken)
+        start.took(taken)
+        for _ in range(taken):
+            start.succeeded()
+    assert rounds == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert sum(rounds) == STARTED - 1
+
+
+def test_slow_start_allows_one_a_second_when_nothing_is_heard_of_those_that_were_taken() -> None:
+    start = SlowStart()
+    start.begin()
+    start.took(1)
+    assert start.allows(5) == 0
+    start.second_passed()
+    start.second_passed()
+    assert start.allows(5) == 1
+
+
+def test_slow_start_ends_by_itself() -> None:
+    start = SlowStart()
+    for _ in range(2):
+        start.begin()
+        for _ in range(STARTED_AFTER - 1):
+            start.second_passed()
+        assert start.allows(1_000) == 1
+        start.second_passed()
+        assert start.allows(1_000) == 1_000
+
+
+def test_without_a_slow_start_everything_is_allowed() -> None:
+    start = SlowStart()
+    start.took(1_000)
+    start.second_passed()
+    assert start.allows(1_000) == 1_000

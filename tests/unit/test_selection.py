@@ -1,0 +1,128 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from receiver.ledger import Index, State
+from worker.history import events
+from worker.selection import Found, Selection, event_type, moment
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+INDEX = Index("q")
+
+
+@pytest.mark.parametrize("text", ["openid4vc.verification.data", "verification.data"])
+def test_a_type_is_known_by_its_name_and_by_its_short_form(text: str) -> None:
+    assert event_type(text) == "openid4vc.verification.data"
+
+
+@pytest.mark.parametrize("text", ["verification.dat", "openid4vc.verification.dta", "presentation.data"])
+def test_a_wrong_type_is_refused_with_the_nearest(text: str) -> None:
+    with pytest.raises(ValueError, match=r"did you mean verification\.data\?"):
+        event_type(text)
+
+
+def test_a_type_that_nothing_resembles_is_refused_with_all_of_them() -> None:
+    with pytest.raises(ValueError, match=r"they are openid4vc\.issuance\.offered, .*verification\.data"):
+        event_type("zzz")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("90s", NOW - timedelta(seconds=90)),
+        ("15m", NOW - timedelta(minutes=15)),
+        ("2h", NOW - timedelta(hours=2)),
+        ("7d", NOW - timedelta(days=7)),
+        ("4w", NOW - timedelta(weeks=4)),
+        ("2026-11-20", datetime(2026, 11, 20, tzinfo=UTC)),
+        ("2026-11-20T09:30", datetime(2026, 11, 20, 9, 30, tzinfo=UTC)),
+        ("2026-11-20T09:30:00Z", datetime(2026, 11, 20, 9, 30, tzinfo=UTC)),
+        ("2026-11-20T09:30:00+02:00", datetime(2026, 11, 20, 7, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_is_iso_8601_or_an_age(text: str, meant: datetime) -> None:
+    assert moment(text, NOW) == meant
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2", "-2h", "2 h", "2H", "1.5h", "2026-13-01", "999999999w", "٣d x"])
+def test_anything_else_is_no_moment(text: str) -> None:
+    with pytest.raises(ValueError, match="should be ISO 8601"):
+        moment(text, NOW)
+
+
+FOUND = Found("m1", "openid4vc.verification.data", "dead", int(NOW.timestamp() * 1000))
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        {"states": frozenset({State.DEAD, State.DONE})},
+        {"types": frozenset({"openid4vc.verification.data"})},
+        {"resource": "r1"},
+        {"since": NOW},
+        {"until": NOW + timedelta(milliseconds=1)},
+        {"limit": 1},
+        {},
+    ],
+)
+def test_an_event_is_meant_by_what_holds_for_it(criterion: dict[str, Any]) -> None:
+    assert Selection(**criterion).means(FOUND, "r1")
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        {"states": frozenset({State.DONE})},
+        {"types": frozenset({"openid4vc.verification.failed"})},
+        {"resource": "r2"},
+        {"since": NOW + timedelta(milliseconds=1)},
+        {"until": NOW},
+    ],
+)
+def test_one_thing_that_does_not_hold_is_enough_to_spare_it(criterion: dict[str, Any]) -> None:
+    all_that_holds = Selection(frozenset({State.DEAD}), frozenset({FOUND.type}), "r1", NOW, NOW + timedelta(hours=1))
+    assert all_that_holds.means(FOUND, "r1")
+    assert not replace(all_that_holds, **criterion).means(FOUND, "r1")
+
+
+def test_a_limit_alone_selects_nothing() -> None:
+    assert Selection(limit=3).is_empty
+    assert not Selection(ids=("m1",)).is_empty
+
+
+@pytest.mark.parametrize(
+    ("states", "keys"),
+    [
+        ({State.DEAD}, (INDEX.dead,)),
+        ({State.DEAD, State.DATA_GONE}, (INDEX.dead,)),
+        ({State.ACCEPTED, State.WAITING}, (INDEX.open,)),
+        ({State.QUARANTINED, State.WAITING}, (INDEX.open, INDEX.quarantined)),
+        ({State.DONE, State.DEAD}, ()),
+        (set(), ()),
+    ],
+)
+def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[str, ...]) -> None:
+    assert Selection(frozenset(states)).indexes(INDEX) == keys
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["list", "--since", "1h", "--until", "2h"], "--since should be earlier than --until"),
+        (["list", "--type", "issuance.complete"], "did you mean issuance.completed?"),
+        (["list", "--state", "gone"], "'data_gone'"),
+        (["erase", "--resource", ""], "is no issuance's or presentation's id"),
+        (["erase", "--id", ""], "is no webhook-id"),
+        (["erase"], "say which events, or --all"),
+        (["erase", "--limit", "5", "--yes"], "say which events, or --all"),
+        (["replay"], "say which events, or --all"),
+        (["replay", "--state", "waiting", "--now", "--handler", "a.b"], "exclude each other"),
+    ],
+)
+def test_wrong_usage_ends_with_2_before_redis_is_asked(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(events, arguments, env={"REDIS_URL": "redis://127.0.0.1:1/0"})
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())

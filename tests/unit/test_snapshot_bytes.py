@@ -1,0 +1,132 @@
+"""Details as bytes and back, and the key that they are kept with. How they are kept: integration/test_snapshots.py."""
+
+import traceback
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from worker.api.models import Issuance, Presentation
+from worker.settings import WorkerSettings
+from worker.snapshots import from_bytes, to_bytes
+
+ISSUED, VERIFIED = "openid4vc.issuance.completed", "openid4vc.verification.data"
+
+PRESENTATION: dict[str, Any] = {
+    "id": "cmfw1",
+    "status": "VERIFIED",
+    "createdAt": "2026-11-20T10:00:00.123456+02:00",
+    "updatedAt": "a while ago",
+    "expiresAt": 1_700_000_000,
+    "presentationTemplateId": None,
+    "error": "text",
+    "credentials": [
+        {
+            "isValid": True,
+            "name": "Membership",
+            "type": "sd-jwt",
+            "attributes": {
+                "given_name": "Zoë",
+                "givenName": "other",
+                "isValid": "an attribute",
+                "born": "1990-01-01",
+                "points": 1.5,
+                "number": 12345678901234567890123,
+                "address": {"lines": ["a", None, {"postalCode": 1, "postal_code": "2"}]},
+                "none": None,
+            },
+            "issues": [{"someCode": 1}, "text"],
+            "is_valid": "not the field",
+        },
+        {"isValid": "true", "presentedAttributes": {"given_name": "Ann"}},
+        {"attributes": {"a": 1}, "presentedAttributes": {"a": 2}},
+        {},
+    ],
+    "created_at": "not the field",
+    "verifierInfo": {"tenantId": 7, "tags": ["x"]},
+}
+
+ISSUANCE: dict[str, Any] = {
+    "id": "iss_1",
+    "status": "partiallyIssued",
+    "format": "sd-jwt",
+    "offerUri": "openid-credential-offer://x",
+    "credentials": [{"id": "c", "status": "ok", "revocable": False, "validUntil": "2030"}],
+    "newField": [1, {"a": None}],
+}
+
+
+def read(model: type[Any], document: object) -> Any:
+    """As the client reads the platform's answer."""
+    return TypeAdapter(model).validate_python(document, by_alias=True, by_name=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "document", "event_type"),
+    [
+        (Presentation, PRESENTATION, VERIFIED),
+        (Presentation, {"id": "p", "status": "rejected", "error": {"message": "no", "code": 3}}, VERIFIED),
+        (Presentation, {"id": "p", "status": "rejected", "error": ["no", 3]}, VERIFIED),
+        (Presentation, {"id": "p", "status": "requested", "credentials": None}, VERIFIED),
+        (Issuance, ISSUANCE, ISSUED),
+        (Issuance, {"id": "i", "status": "offered"}, ISSUED),
+    ],
+)
+def test_details_come_back_as_they_were(model: type[Any], document: object, event_type: str) -> None:
+    details = read(model, document)
+    back = from_bytes(to_bytes(details), event_type)
+    assert type(back) is model
+    assert back == details
+    assert back.model_fields_set == details.model_fields_set
+    assert to_bytes(back) == to_bytes(details)
+
+
+def test_attributes_and_unknown_fields_keep_their_names_and_values() -> None:
+    back: Any = from_bytes(to_bytes(read(Presentation, PRESENTATION)), VERIFIED)
+    assert back.credentials[0].attributes == PRESENTATION["credentials"][0]["attributes"]
+    assert back.credentials[1].attributes == {"given_name": "Ann"}
+    assert back.model_extra == {"created_at": "not the field", "verifierInfo": {"tenantId": 7, "tags": ["x"]}}
+    assert back.credentials[0].model_extra == {"is_valid": "not the field"}
+
+
+def test_trust_is_neither_lost_nor_gained() -> None:
+    verified = {"id": "p", "status": "verified", "credentials": [{"isValid": True}]}
+    doubtful = {"id": "p", "status": "verified", "credentials": [{"isValid": "true", "is_valid": True}]}
+    unsaid = {"id": "p", "status": "verified", "credentials": [{"is_valid": True}]}
+    for document, trusted in ((verified, True), (doubtful, False), (unsaid, False)):
+        back: Any = from_bytes(to_bytes(read(Presentation, document)), VERIFIED)
+        assert back.trusted is trusted
+
+
+@pytest.mark.parametrize("snapshot", [b"", b"{", b"[]", b'{"id": "Zara", "status": {"given": "Zara"}}'])
+def test_what_does_not_match_is_one_line_that_names_no_value(snapshot: bytes) -> None:
+    with pytest.raises(ValueError, match="the snapshot does not match: ") as caught:
+        from_bytes(snapshot, VERIFIED)
+    assert "\n" not in str(caught.value)
+    assert "Zara" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+
+
+# The key.
+
+
+def settings(key: str) -> WorkerSettings:
+    names = ("CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET")
+    urls = ("CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL")
+    values: dict[str, Any] = dict.fromkeys(names, "x") | dict.fromkeys(urls, "https://x.example")
+    return WorkerSettings(**values, CREDHOOK_SNAPSHOT_KEY=key)
+
+
+@pytest.mark.parametrize("key", ["k" * 32, f"{'k' * 32} {'l' * 40}"])
+def test_one_key_or_several_are_taken_and_not_shown(key: str) -> None:
+    made = settings(key)
+    assert made.snapshot_key is not None
+    assert made.snapshot_key.get_secret_value() == key
+    assert "kkkk" not in repr(made)
+
+
+@pytest.mark.parametrize("key", ["k" * 31, f"{'k' * 32} {'l' * 31}", "   "])
+def test_a_short_key_is_refused_without_being_shown(key: str) -> None:
+    with pytest.raises(ValidationError, match="should be keys of 32 or more characters") as caught:
+        settings(key)
+    assert "kkkk" not in str(caught.value)

@@ -1,0 +1,155 @@
+"""What stands before each request to the API, and hears what it came to.
+
+Whoever knows of the platform's condition hands a `Gate` to the senders; they know nothing of how it decides. Token
+requests go to the identity provider and pass beside it.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final, Protocol, cast
+
+import httpx
+
+from worker.api.answers import seconds_to_wait
+
+#: Where a request to the API keeps its operation's name, among its `extensions`; other requests have none.
+OPERATION: Final = "credhook.operation"
+
+
+class Passage(Protocol):
+    """One request's way through the gate. Only the first word about it counts. May be called from any thread."""
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        """The platform answered; `retry_after` in seconds, if it said so."""
+
+    def unanswered(self, cause: str) -> None:
+        """No answer came, or not all of it; `cause` is the class of the error."""
+
+    def abandoned(self) -> None:
+        """It was cancelled or never sent, which says nothing of the platform."""
+
+
+class Gate(Protocol):
+    """Lets requests pass or refuses them."""
+
+    async def enter(self, operation: str) -> Passage:
+        """Wait until the request may be sent.
+
+        Raises:
+            TryLater: it should not be sent now.
+        """
+
+    def enter_in_thread(self, operation: str) -> Passage:
+        """The same for a thread, which is held up."""
+
+
+class Gated(httpx.BaseTransport):
+    """A synchronous transport behind a gate."""
+
+    def __init__(self, inner: httpx.BaseTransport, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Pass the request on once the gate lets it."""
+        operation = request.extensions.get(OPERATION)
+        if operation is None:
+            return self._inner.handle_request(request)
+        passage = self._gate.enter_in_thread(operation)
+        with _watched(passage):
+            response = self._inner.handle_request(request)
+        if not _refused(response, passage):
+            response.stream = _Body(response, passage)
+        return response
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._inner.close()
+
+
+class AsyncGated(httpx.AsyncBaseTransport):
+    """An asynchronous transport behind a gate."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, gate: Gate) -> None:
+        self._inner = inner
+        self._gate = gate
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Pass the request on once the gate lets it."""
+        operation = request.extensions.get(OPERATION)
+        if operation is None:
+            return await self._inner.handle_async_request(request)
+        passage = await self._gate.enter(operation)
+        with _watched(passage):
+            response = await self._inner.handle_async_request(request)
+        if not _refused(response, passage):
+            response.stream = _AsyncBody(response, passage)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()
+
+
+class _Body(httpx.SyncByteStream):
+    """A body that tells the passage once it is complete: a platform that stalls in the middle has not answered."""
+
+    def __init__(self, response: httpx.Response, passage: Passage) -> None:
+        self._stream = cast("httpx.SyncByteStream", response.stream)
+        self._status = response.status_code
+        self._passage = passage
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _watched(self._passage):
+            yield from self._stream
+        self._passage.answered(self._status, None)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._passage.abandoned()
+
+
+class _AsyncBody(httpx.AsyncByteStream):
+    def __init__(self, response: httpx.Response, passage: Passage) -> None:
+        self._stream = cast("httpx.AsyncByteStream", response.stream)
+        self._status = response.status_code
+        self._passage = passage
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _watched(self._passage):
+            async for chunk in self._stream:
+                yield chunk
+        self._passage.answered(self._status, None)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._passage.abandoned()
+
+
+@contextmanager
+def _watched(passage: Passage) -> Iterator[None]:
+    """Tell the passage of what goes wrong here."""
+    try:
+        yield
+    except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.PoolTimeout):
+        passage.abandoned()  # Our own doing: it was never sent.
+        raise
+    except (httpx.TransportError, OSError) as error:
+        passage.unanswered(type(error).__name__)
+        raise
+    except httpx.DecodingError:
+        passage.answered(httpx.codes.OK, None)  # It is well enough to answer, if not in a form that we read.
+        raise
+    except BaseException:
+        passage.abandoned()
+        raise
+
+
+def _refused(response: httpx.Response, passage: Passage) -> bool:
+    """Whether it is no success. Then its status says everything, and the passage is told at once."""
+    if response.is_success:
+        return False
+    wait = seconds_to_wait(response.headers.get("retry-after"), datetime.now(UTC))
+    passage.answered(response.status_code, wait)
+    return True

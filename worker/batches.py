@@ -1,0 +1,156 @@
+"""Long work in batches: a bar on a terminal, Ctrl-C between two of them, one line at the end saying what was done."""
+
+import json
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeVar
+
+import click
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+
+T = TypeVar("T")
+
+#: Events that one script changes: it blocks Redis for a few milliseconds then.
+BATCH: Final = 200
+#: What a shell expects of a process that Ctrl-C has ended.
+_INTERRUPTED: Final = 130
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the events that were worked through.
+
+    Attributes:
+        total: how many there were to begin with.
+        outcomes: outcome → how many events came to it.
+        interrupted: whether Ctrl-C ended the work early.
+        trouble: the class of the error by which Redis did, or "".
+    """
+
+    total: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    interrupted: bool = False
+    trouble: str = ""
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items, `size` at a time."""
+    rest = iter(items)
+    return iter(lambda: list(islice(rest, size)), [])
+
+
+@contextmanager
+def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar, if standard error is a terminal; call what it yields with the number that has been done since."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda number: progress.advance(task, number)
+
+
+def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> Tally:
+    """Take the step for one batch after the other, until all are done, Ctrl-C is pressed, or Redis fails.
+
+    Args:
+        items: all that is to be done.
+        step: does a batch, and says what became of each of its items.
+        what: the word beside the bar.
+    """
+    tally = Tally(len(items))
+    with bar(what, len(items)) as advance, _ctrl_c() as asked:
+        for batch in batched(items, BATCH):
+            if asked.is_set():
+                tally.interrupted = True
+                break
+            try:
+                tally.outcomes.update(outcome.decode() for outcome in step(batch))
+            except RedisError as error:
+                tally.trouble = type(error).__name__
+                break
+            advance(len(batch))
+    return tally
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Ctrl-C as an event to be looked at between two batches: what a script has done is always counted."""
+    asked = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def report(tally: Tally, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
+    """Say what was done and what was not.
+
+    Args:
+        tally: the work.
+        verb: what was done to an event, in the past tense.
+        done: outcomes that count as done → what to say of them besides, or "".
+        left: the other outcomes → why, in words that follow a number.
+        as_json: whether to print an object for programs.
+
+    Raises:
+        click.ClickException: Redis failed before the end.
+        SystemExit: Ctrl-C was pressed before the end.
+    """
+    finished = sum(tally.outcomes[name] for name in done)
+    remaining = {name: tally.outcomes[name] for name in left if tally.outcomes[name]}
+    complete = not (tally.interrupted or tally.trouble)
+    if as_json:
+        click.echo(json.dumps({verb: finished, "left": remaining, "complete": complete}))
+    elif not tally.trouble:
+        line = f"{verb} {finished}" + _in_brackets(tally.outcomes, done)
+        if remaining:
+            line += f", left {sum(remaining.values())}" + _in_brackets(tally.outcomes, left)
+        if tally.interrupted:
+            line += f"; stopped by Ctrl-C before the other {tally.total - tally.outcomes.total()}"
+        click.echo(line)
+    if tally.trouble:
+        # The reply of the last batch may have been lost after it was done.
+        raise click.ClickException(
+            f"Redis does not answer any more ({tally.trouble}): {verb} at least {finished} of {tally.total}; "
+            "run the command again for the others"
+        )
+    if tally.interrupted:
+        sys.exit(_INTERRUPTED)
+
+
+def _in_brackets(outcomes: Counter[str], words: Mapping[str, str]) -> str:
+    said = [f"{outcomes[name]} {why}" for name, why in words.items() if why and outcomes[name]]
+    return f" ({', '.join(said)})" if said else ""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Before anything has been done, Ctrl-C ends the command with a line that says so."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("stopped; nothing was changed", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def ask(consequence: str) -> None:
+    """Return if the operator agrees to the consequence.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        SystemExit: the answer was no.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{consequence} There is no terminal to ask at: say --yes if that is meant")
+    if not click.confirm(f"{consequence} Go on?", err=True):
+        click.echo("nothing was changed", err=True)
+        sys.exit(1)

@@ -1,0 +1,109 @@
+"""`credhook events erase`: forgets an event, and all that was kept for its sake."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+import click
+from redis import Redis
+
+from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, job_id
+from worker.batches import ask, batched, interruptible, report, work_through
+from worker.selection import PAGE, Found, Selection, absent, find, ledger, print_counts, refuse_everything, selecting
+
+#: Milliseconds after the end of its lease by which a worker is done with an event that it has lost. A stock RQ worker
+#: keeps a job as failed if its record is gone before that.
+_NOTICED: Final = 5_000
+
+# The events' own keys are built from the arguments, as the receiver's script does.
+#: KEYS: leases, RQ's started jobs, the prefixes of the resources' holders and followers, then every other sorted set of
+#: events, and of jobs. ARGV: number of the former sets, then of each event webhook-id, job, and the state in which it
+#: was selected, or '' if that does not matter. Returns what became of each.
+#:
+#: What holds the resource's name goes as well, even if other events are of the same one. RQ's queue may still name the
+#: job: to look for it there would take too long, and the worker that takes it finds nothing.
+_ERASE: Final = f"""
+local leases, started, busy, parked = unpack(KEYS)
+local of_events = tonumber(ARGV[1])
+local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local outcomes = {{}}
+
+local function erase(id, job, selected)
+    local key = '{EVENT}' .. id
+    local state, resource = unpack(redis.call('HMGET', key, 'state', 'resource'))
+    if state and selected ~= '' and state ~= selected then return 'changed' end
+    local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
+    for _, execution in ipairs(redis.call('ZRANGE', 'rq:executions:' .. job, 0, -1)) do
+        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
+        redis.call('ZREM', started, job .. ':' .. execution)
+    end
+    redis.call('DEL', key, '{CONFLICT}' .. id, '{SNAPSHOT}' .. id, 'rq:results:' .. job, 'rq:executions:' .. job)
+    redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + {_NOTICED} or 0)
+    redis.call('ZREM', leases, id)
+    for i = 5, #KEYS do redis.call('ZREM', KEYS[i], i < 5 + of_events and id or job) end
+    if not state then return 'missing' end
+    redis.call('DEL', '{RESOURCE}' .. resource)
+    redis.call('ZREM', parked .. resource, job)
+    if redis.call('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
+    return lease > now and 'held' or 'erased'
+end
+
+for i = 2, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+return outcomes
+"""
+
+#: Outcome of the script → what to say of it besides that the event was erased.
+_DONE: Final = {"erased": "", "held": "while a worker had it"}
+#: Outcome of the script → why the event was left.
+_LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
+
+
+@click.command()
+@selecting
+@click.option("--all", "everything", is_flag=True, help="Every event, where nothing else says which.")
+@click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Forget events, and all that is kept for their sake.
+
+    With --resource it answers a request to erase what is known of one issuance or presentation; what handlers have
+    stored elsewhere is theirs to erase. A delivery that the platform repeats after its event was erased is not known
+    as a duplicate any more: it is accepted as new, and its handlers run again. An event that a worker has in hand is
+    erased as well; a handler that is running for it may still finish.
+    """
+    refuse_everything(selection, everything=everything)
+    with ledger() as (redis, index):
+        with interruptible():
+            events = sorted(find(redis, index, selection), key=lambda event: event.received)
+            if dry_run:
+                print_counts(events, as_json=as_json)
+                return
+            if events and not yes:
+                ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
+            events += [Found(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+        if selection.resource is not None:
+            _forget_resource(redis, selection.resource)
+        script = redis.register_script(_ERASE)
+        of_events, of_jobs = (index.open, index.dead, index.quarantined), (index.scheduled, index.failed)
+        keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
+
+        def step(batch: Sequence[Found]) -> Sequence[bytes]:
+            arguments: list[str | int] = [len(of_events)]
+            for event in batch:
+                # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
+                arguments += event.webhook_id, job_id(event.webhook_id), event.state if selection.states else ""
+            return cast(Sequence[bytes], script(keys=keys, args=arguments))
+
+        report(work_through(events, step, "erasing"), "erased", _DONE, _LEFT, as_json=as_json)
+
+
+def _forget_resource(redis: Redis, resource: str) -> None:
+    """Forget what names the resource outside its events: what handlers have seen of it, and deliveries kept aside."""
+    redis.delete(RESOURCE + resource)
+    for page in batched(redis.scan_iter(match=CONFLICT + "*", count=PAGE), PAGE):
+        pipeline = redis.pipeline(transaction=False)
+        for key in page:
+            pipeline.hkeys(key)
+        for key, fields in zip(page, pipeline.execute(), strict=True):
+            if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
+                redis.hdel(key, *theirs)

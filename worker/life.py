@@ -1,0 +1,141 @@
+"""The life of one worker process: what `credhook worker` starts, watches and replaces."""
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NoReturn
+from uuid import uuid4
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from receiver.ledger import PREFIX
+from receiver.ledger.connection import open_redis_sync
+from worker import jobs
+from worker.concurrent import ConcurrentWorker
+from worker.handlers import load
+from worker.reconcile import Reconciler
+from worker.rq_worker import IsolatingWorker
+from worker.settings import WorkerSettings
+from worker.supervisor import Cords
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds between two tries to reach Redis at start: the first, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+#: Exit code of a process that wants to be replaced.
+_REPLACE_ME: Final = 75
+
+
+def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool) -> NoReturn:
+    """Work until asked to stop, then end the process: 0 in order, another code to be replaced."""
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        code = _work(settings, cords, isolation, burst=burst)
+    except _StopAsked:
+        code = 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # Threads of handlers that hang would keep the process from ending.
+
+
+class _StopAsked(BaseException):
+    """SIGTERM or Ctrl-C while nothing listens for them yet."""
+
+
+def _stop(*_: object) -> None:
+    raise _StopAsked
+
+
+def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool) -> int:
+    """Work in this process until asked to stop; the exit code."""
+    os.set_blocking(cords.pulse, False)
+    faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
+    registry = load(settings.handlers)
+    name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
+    redis = open_redis_sync(settings.redis_url.get_secret_value())
+    _wait_for(redis, settings.queue)
+    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    interval = settings.lease / 3
+    reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
+    _every(interval, reconciler.run, "reconciler")
+    if isolation == "fork":
+        jobs.prepare()
+        _end_with(cords.lifeline)
+        _work_isolated(settings, redis, name, burst=burst)
+        code = 0
+    else:
+        concurrent = ConcurrentWorker(settings, registry, name=name, connection=redis)
+        _end_with(cords.lifeline)
+        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(cords.pulse))
+        code = 0 if in_order else _REPLACE_ME
+    log.info("worker_stopped", name=name)
+    return code
+
+
+def _work_isolated(settings: WorkerSettings, redis: Redis, name: str, *, burst: bool) -> None:
+    """Let RQ's forking worker work. It ends when Redis times out, is read-only or full; the fleet should not."""
+    while True:
+        rq_worker = IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
+        try:
+            rq_worker.work(burst=burst, logging_level=None)
+        except RedisError as error:
+            log.warning("worker_interrupted", error=type(error).__name__)
+        if burst or rq_worker.stop_asked:
+            return
+        signal.signal(signal.SIGTERM, _stop)  # RQ's handlers were for a worker that is no more.
+        signal.signal(signal.SIGINT, _stop)
+        _wait_for(redis, settings.queue)
+
+
+def _pulse(descriptor: int) -> None:
+    """Tell the supervisor that the loop moves."""
+    with suppress(OSError):  # Its end is closed, or it has not listened for long; the lifeline tells which.
+        os.write(descriptor, b".")
+
+
+def _end_with(lifeline: int) -> None:
+    """Stop in order when the supervisor is gone, however it went."""
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        log.warning("supervisor_gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+
+
+def _wait_for(redis: Redis, queue: str) -> None:
+    """Return once Redis takes writes; say so at every try until then."""
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            redis.set(f"{PREFIX}{queue}:probe", "1", px=1_000)
+        except RedisError as error:
+            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+        else:
+            return
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
+    """Do the chore again and again beside the jobs, for as long as the process lives."""
+
+    def repeat() -> None:
+        while True:
+            time.sleep(seconds)
+            try:
+                chore()
+            except Exception as error:
+                log.warning("chore_failed", chore=name, exc_info=error)
+
+    threading.Thread(target=repeat, daemon=True, name=name).start()

@@ -1,0 +1,235 @@
+"""One attempt at an event that has been claimed: fetch, run the handlers, settle."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import structlog
+
+from receiver.ledger import State
+from worker.api.errors import NotAuthenticated, TryLater
+from worker.claims import Claim, Claims, Settlement
+from worker.details import Fetched, fetch
+from worker.handlers import Context, FetchedEvent, Handler, Registry
+from worker.leases import Leases
+from worker.order import is_stale, moment
+from worker.outcome import DONE, GAVE_UP, Outcome
+from worker.platform import Condition
+from worker.retry import GiveUp, after_fetch, after_handler, cause
+from worker.running import Threads, run
+from worker.settings import WorkerSettings
+from worker.slots import Slot
+from worker.snapshots import Snapshots
+
+log = structlog.get_logger("credhook.worker")
+
+
+class Interruption(Enum):
+    """Why an attempt was broken off."""
+
+    #: The process stalled for longer than its lease; another worker may have the event by now.
+    LEASE_LOST = "lease_lost"
+    #: An operator stopped the job.
+    STOPPED = "stopped"
+    #: The process ends, and hands back what it has not finished.
+    DRAINED = "drained"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One event under way, and what has come of it so far."""
+
+    claim: Claim
+    #: What is known of its resource from the event before.
+    known: Fetched | None = None
+    #: Whether its fetch was counted when it was taken.
+    admitted: bool = True
+    interruption: Interruption | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    fetched: Fetched | None = None
+    #: How handlers have ended, where the ledger does not know it yet.
+    records: dict[str, str] = field(default_factory=dict)
+    _task: "asyncio.Task[object] | None" = None
+
+    def begin(self) -> None:
+        """The current task works on it from now on."""
+        self._task = asyncio.current_task()
+
+    def interrupt(self, why: Interruption) -> None:
+        """Break it off."""
+        if self.interruption is None and self._task is not None:
+            self.interruption = why
+            self._task.cancel()
+
+    def end(self) -> None:
+        """It can be broken off no longer: what follows is writing down."""
+        self._task = None
+
+
+class Processor:
+    """Takes claimed events to their end; many may be under way beside each other."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        claims: Claims,
+        registry: Registry,
+        condition: Condition,
+        snapshots: Snapshots,
+    ) -> None:
+        self.leases = Leases(claims)
+        self._claims = claims
+        self._registry = registry
+        self._condition = condition
+        self._snapshots = snapshots
+        self._handler_timeout = settings.handler_timeout
+        self._max_attempts = settings.max_attempts
+        self.threads = Threads(settings.concurrency)
+
+    async def handle(
+        self, attempt: Attempt, slot: Slot, *, follow: bool = False
+    ) -> tuple[Settlement | None, Claim | None]:
+        """Make the attempt and write down what it came to.
+
+        Args:
+            attempt: at what.
+            slot: the clients to use.
+            follow: whether to claim the resource's next event, if one has waited for this one.
+
+        Returns:
+            How the event was settled, or None if it was not ours to settle any more; and the claim that follows.
+        """
+        claim = attempt.claim
+        bound = log.bind(
+            webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
+        )
+        self.leases.hold(claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
+        attempt.begin()
+        try:
+            await self._try(attempt, slot, bound)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if attempt.interruption is None or task is None:
+                raise
+            task.uncancel()
+        finally:
+            attempt.end()
+        try:
+            return await self._settle(attempt, bound, follow=follow)
+        finally:
+            self.leases.release(claim)
+
+    async def _try(self, attempt: Attempt, slot: Slot, bound: structlog.stdlib.BoundLogger) -> None:
+        """Fetch the details and run every handler that has not ended yet."""
+        claim = attempt.claim
+        if claim.attempt > self._max_attempts:  # The last one ended without a word: its process died.
+            attempt.outcome = Outcome(gave_up=("WorkerDied",))
+            return
+        handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]
+        attempt.outcome = Outcome.before(claim.ended)
+        if not handlers:
+            if not claim.ended:
+                bound.warning("event_unhandled", hint="no handler that is loaded here wants this type")
+            return
+        try:
+            api = slot.fetching if attempt.admitted else slot.calling
+            attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
+        except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
+            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=_hint(error))
+            pause, limit = self._condition.pause(), self._max_attempts
+            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
+            attempt.outcome = attempt.outcome.after("", error, decision)
+            return
+        details = fetched.details
+        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
+        stale = is_stale(claim, details.updated_at)
+        for handler in handlers:
+            await self._run(handler, event, attempt, slot, bound.bind(handler=handler.name), stale=stale)
+
+    async def _run(
+        self,
+        handler: Handler,
+        event: FetchedEvent,
+        attempt: Attempt,
+        slot: Slot,
+        bound: structlog.stdlib.BoundLogger,
+        *,
+        stale: bool,
+    ) -> None:
+        """Run one handler and take in how it ended. The last one's end is written together with the event's."""
+        claim = attempt.claim
+        await self._record(attempt)
+        if not claim.first and await self._claims.has_ended(claim, handler.name):
+            return
+        api = slot.calling if handler.is_async else slot.in_thread
+        context = Context(api, bound, f"{event.webhook_id}:{handler.name}", stale)
+        error = await run(handler, event, context, timeout=self._handler_timeout, threads=self.threads)
+        if error is None:
+            attempt.records[handler.name] = DONE
+            bound.info("event_handled")
+            return
+        pause = self._condition.pause()
+        decision = after_handler(error, claim.attempt, max_attempts=self._max_attempts, pause=pause)
+        final = isinstance(decision, GiveUp)
+        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final)
+        if final:
+            attempt.records[handler.name] = GAVE_UP + cause(error)
+        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
+
+    async def _record(self, attempt: Attempt) -> None:
+        """Write down the ends that the ledger does not know of yet."""
+        for name, how in attempt.records.items():
+            await self._claims.record(attempt.claim, name, how)
+        attempt.records = {}
+
+    async def _settle(
+        self, attempt: Attempt, bound: structlog.stdlib.BoundLogger, *, follow: bool
+    ) -> tuple[Settlement | None, Claim | None]:
+        claim = attempt.claim
+        if attempt.interruption is Interruption.LEASE_LOST:
+            await self._record(attempt)
+            bound.warning("lease_lost")
+            return None, None
+        settlement = self._settlement(attempt)
+        ours, following = await self._claims.settle(claim, settlement, follow=follow)
+        if not ours:
+            bound.warning("lease_lost")
+            return None, None
+        _report(settlement, claim, bound)
+        return settlement, following
+
+    def _settlement(self, attempt: Attempt) -> Settlement:
+        if attempt.interruption is Interruption.DRAINED:
+            settlement = Settlement(State.ACCEPTED, spend=False)
+        elif attempt.interruption is Interruption.STOPPED:
+            settlement = Settlement(State.DEAD, "Stopped")
+        else:
+            settlement = attempt.outcome.settlement()
+        fetched, handled = attempt.fetched, DONE in attempt.records.values() or settlement.state is State.DONE
+        return replace(
+            settlement,
+            records=attempt.records,
+            seen=fetched is not None and fetched.has_data,
+            latest=moment(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
+        )
+
+
+def _report(settlement: Settlement, claim: Claim, bound: structlog.stdlib.BoundLogger) -> None:
+    if settlement.state is State.DONE:
+        bound.info("event_done")
+    elif settlement.state is State.WAITING:
+        bound.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1))
+    elif settlement.state is State.ACCEPTED:
+        bound.info("event_handed_back")
+    else:
+        hint = f"credhook events show {claim.event_id}"
+        bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint)
+
+
+def _hint(error: Exception) -> str:
+    """Which setting is the likely cause, for the operator."""
+    if isinstance(error, NotAuthenticated):
+        return "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
+    if isinstance(error, TryLater) and error.status is None:
+        return "no answer; check CREDHOOK_API_URL and CREDHOOK_TOKEN_URL"
+    return ""

@@ -1,0 +1,249 @@
+"""One access token for all worker processes of a fleet, shared through Redis, and whose turn it is to fetch the next.
+
+    credhook:token:<digest>            the token, sealed; it is gone when it is time to renew it
+    credhook:token:<digest>:lock       of whoever is fetching one
+    credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
+
+The digest is of token URL and client id, the seal is made from the client secret: who has another secret has another
+token. Times are Redis's own (PTTL), never those of a host's clock.
+
+Redis saves requests here, and no more than that. Without it, or when another process takes too long, a process fetches
+a token by itself and keeps it in memory.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator
+from hashlib import sha256
+from secrets import token_bytes
+from typing import Any, Final, Self, TypeVar
+
+import structlog
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from receiver.ledger import PREFIX
+from receiver.ledger.connection import open_redis_sync
+from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from worker.api.tokens import LONGEST_LIFETIME, Pause, Token, TokenCache
+from worker.sealed import NotOurs, Seal
+from worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+T = TypeVar("T")
+
+#: Seconds until a silent Redis counts as gone, here, where an event loop waits: for connecting, and for a reply.
+REDIS_TIMEOUT: Final = 0.5
+#: Seconds for which Redis is then left alone.
+LEFT_ALONE: Final = 30.0
+
+#: Seconds by which a lock outlives the time-out of the request that it is for.
+_LOCK_MARGIN: Final = 0.5
+#: Seconds that a lock lasts at most, however long the time-out: a process that was killed holds the fleet up for so
+#: long. While the token endpoint is slower than this, one more request is made every so often, not one per process.
+LONGEST_LOCK: Final = 5.0
+#: Locks that a process waits for before it goes on by itself.
+_LOCKS_WAITED_FOR: Final = 2
+#: Seconds from one look at a fetch elsewhere to the next: drawn anew each time, so that not all look at once.
+_PAUSES: Final = (0.05, 0.15)
+
+#: Seconds for which the fleet does not ask again after the token endpoint has refused this client, or has answered out
+#: of contract: somebody has to mend something first.
+_REFUSED_FOR: Final = 10.0
+#: Seconds after it could not answer, where it does not say itself when to come again.
+_BUSY_FOR: Final = 2.0
+#: Seconds at most, whatever it says.
+_LONGEST_BUSY: Final = 60.0
+
+#: KEYS: a key. ARGV: its value. Delete it, unless it is another's by now.
+_DELETE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+
+class SharedTokens:
+    """The fleet's token, and this process's copy of it.
+
+    Args:
+        redis: Where it is shared. With short time-outs: an event loop waits.
+        seal: Made from the client secret.
+        name: Of the key that holds it, see `key_name`.
+        timeout: Seconds that a token request may take.
+        clock: Monotonic seconds, the same as the credentials'.
+    """
+
+    def __init__(
+        self, redis: Redis, seal: Seal, name: str, *, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._redis = redis
+        self._delete = redis.register_script(_DELETE)
+        self._seal = seal
+        self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
+        self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
+        self._clock = clock
+        self._copy = TokenCache()
+        #: The last token that the platform has refused: should Redis still have it, it is none.
+        self._invalid: Token | None = None
+        #: The last token that our secret did not open, so that each is logged once.
+        self._foreign: bytes | None = None
+        #: What our lock says, while we hold it.
+        self._lock: bytes | None = None
+        self._alone_until = -1.0
+
+    @classmethod
+    def from_settings(cls, settings: WorkerSettings) -> Self:
+        """Share the token of the client that the settings name, through their Redis. It connects at the first turn."""
+        redis = open_redis_sync(
+            settings.redis_url.get_secret_value(),
+            socket_timeout=REDIS_TIMEOUT,
+            socket_connect_timeout=REDIS_TIMEOUT,
+            retry=Retry(NoBackoff(), 0),
+        )
+        seal = Seal(settings.client_secret, "token")
+        return cls(redis, seal, key_name(settings.token_url, settings.client_id), timeout=settings.fetch_timeout)
+
+    def get(self) -> Token | None:
+        """Return this process's copy."""
+        return self._copy.get()
+
+    def turn(self) -> Generator[Pause, None, Token | None]:
+        """Return the fleet's token, or None: it is our turn to fetch one. See `Tokens`."""
+        patience = self._clock() + _LOCKS_WAITED_FOR * self._lock_seconds
+        while isinstance(found := self._unless_alone(self._find_or_lock), Pause):
+            if self._clock() > patience:
+                return None
+            yield found
+        if found is not None:
+            self._copy.replace(found)
+        return found
+
+    def end_turn(self, outcome: Token | ApiError | None) -> None:
+        """Unlock, and let everyone know of a refusal. No answer may be this host's own trouble: the next one tries."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if isinstance(outcome, ApiError) and outcome.status is not None:
+            note, seconds = self._seal.close(_noted(outcome), self._refused_name), _quiet(outcome)
+            self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
+        self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
+
+    def replace(self, token: Token) -> None:
+        """Keep a token that was just granted, for all."""
+        self._copy.replace(token)
+        sealed, left = self._seal.close(token.value.encode(), self._name), token.renew_at - self._clock()
+        if left > 0:
+            self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
+
+    def invalidate(self, token: Token) -> None:
+        """Forget a token that the platform has refused, for all, unless there is a newer one."""
+        self._invalid = token
+        if self._copy.get() == token:  # Otherwise another task or thread has seen to it.
+            self._copy.invalidate(token)
+            self._unless_alone(lambda: self._invalidate(token))
+
+    def _find_or_lock(self) -> Token | Pause | None:
+        """Return the fleet's token, or a pause while another process fetches one, or None: we have the lock.
+
+        Raises:
+            ApiError: Another process was refused one just now.
+        """
+        found = self._find()
+        if found is None:
+            lock = token_bytes(16)
+            if not self._redis.set(self._lock_name, lock, nx=True, px=_ms(self._lock_seconds)):
+                return Pause(random.uniform(*_PAUSES))  # noqa: S311  It spreads processes out, and keeps no secret.
+            self._lock = lock
+            try:
+                found = self._find()  # It may have come between our look and our lock.
+            except ApiError:
+                self.end_turn(None)
+                raise
+        return found
+
+    def _find(self) -> Token | None:
+        """Return the fleet's token.
+
+        Raises:
+            ApiError: There is none, and another process was refused one just now.
+        """
+        looked_at = self._clock()
+        with self._redis.pipeline() as look:
+            for name in (self._name, self._refused_name):
+                look.get(name)
+                look.pttl(name)
+            token, left, note, quiet = look.execute()
+        value = self._opened(token, self._name)
+        if token is not None and value is None and token != self._foreign:
+            self._foreign = token
+            log.warning("token_not_ours", key=self._name, hint="do all workers have the same CREDHOOK_CLIENT_SECRET?")
+        refused = self._invalid is not None and value == self._invalid.value.encode()
+        if value is not None and not refused and left > 0:  # Without an end it is not as we wrote it.
+            return Token(value.decode(), renew_at=looked_at + min(left / 1000, LONGEST_LIFETIME))
+        refusal = self._opened(note, self._refused_name)
+        if refusal is not None and quiet > 0:
+            raise _refusal(refusal, quiet / 1000)
+        return None
+
+    def _opened(self, sealed: bytes | None, name: str) -> bytes | None:
+        try:
+            return None if sealed is None else self._seal.open(sealed, name)
+        except NotOurs:
+            return None
+
+    def _invalidate(self, token: Token) -> None:
+        sealed = self._redis.get(self._name)
+        if isinstance(sealed, bytes) and self._opened(sealed, self._name) == token.value.encode():
+            self._delete(keys=[self._name], args=[sealed])
+
+    def _unless_alone(self, ask: Callable[[], T]) -> T | None:
+        """Return what Redis says; None if it cannot be asked, or could not a moment ago."""
+        if self._clock() < self._alone_until:
+            return None
+        try:
+            return ask()
+        except (RedisError, OSError) as error:
+            self._alone_until = self._clock() + LEFT_ALONE
+            log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint="check REDIS_URL")
+            return None
+
+
+def key_name(token_url: str, client_id: str) -> str:
+    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it."""
+    digest = sha256(json.dumps([token_url, client_id]).encode()).hexdigest()
+    return f"{PREFIX}token:{digest[:40]}"
+
+
+#: What the token endpoint's answer can be, if it is no token.
+_REFUSALS: Final[dict[str, type[ApiError]]] = {
+    kind.__name__: kind for kind in (NotAuthenticated, NotUnderstood, TryLater)
+}
+
+
+def _noted(refusal: ApiError) -> bytes:
+    """What the other processes are told: which kind of refusal it was, and its status."""
+    return json.dumps([type(refusal).__name__, refusal.status]).encode()
+
+
+def _refusal(note: bytes, seconds: float) -> ApiError:
+    """The error that another process has noted; the endpoint is asked again after so many seconds."""
+    name, status = json.loads(note)
+    kind = _REFUSALS[name]
+    message = f"token: the token endpoint has just answered {status} to another worker"
+    if kind is NotAuthenticated:
+        message += "; check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
+    more: dict[str, Any] = {"retry_after": seconds} if kind is TryLater else {}
+    return kind(message, operation="token", status=status, **more)
+
+
+def _quiet(refusal: ApiError) -> float:
+    """Seconds for which nobody asks again."""
+    if not isinstance(refusal, TryLater):
+        return _REFUSED_FOR
+    return min(refusal.retry_after or _BUSY_FOR, _LONGEST_BUSY)
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds, as Redis takes them: at least one."""
+    return max(1, int(seconds * 1000))

@@ -1,0 +1,92 @@
+"""Details of presentations, kept sealed until every handler has run: the platform may show them only once.
+
+They are personal data, so this is off unless `CREDHOOK_SNAPSHOT_KEY` is set, and no snapshot outlives a day.
+"""
+
+from typing import Final
+
+import structlog
+from pydantic import SecretStr, ValidationError
+from redis.asyncio import Redis
+
+from receiver.events import concerns_issuance
+from receiver.ledger import SNAPSHOT
+from worker.api.models import Issuance, Presentation
+from worker.api.models.base import mismatch
+from worker.sealed import NotOurs, Seal
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds that a snapshot lives, and all that take its place with it. The default retries end after 16.6 hours at most
+#: (worker/retry.py).
+LIFETIME: Final = 86_400
+
+
+class Snapshots:
+    """The details that each open event may need again.
+
+    Args:
+        redis: Where they are kept. Its errors are the caller's.
+        key: What they are sealed with; of several, separated by spaces, the first seals and all open. None: nothing is
+            kept.
+    """
+
+    def __init__(self, redis: Redis, key: SecretStr | None) -> None:
+        self._redis = redis
+        keys = key.get_secret_value().split() if key else ()
+        self._seals = tuple(Seal(SecretStr(each), "snapshot") for each in keys)
+
+    async def keep(self, event_id: str, details: bytes) -> None:
+        """Keep the details of an event, in place of earlier ones, but no longer than those."""
+        if not self._seals:
+            return
+        name = key_name(event_id)
+        async with self._redis.pipeline() as both:  # A transaction: the first sets the life, once, and both the value.
+            both.set(name, b"", ex=LIFETIME, nx=True)
+            both.set(name, self._seals[0].close(details, name), keepttl=True)
+            await both.execute()
+
+    async def find(self, event_id: str) -> bytes | None:
+        """Return the details of an event, or None: nothing is kept, or nothing that our keys open."""
+        name = key_name(event_id)
+        sealed = await self._redis.get(name) if self._seals else None
+        if not isinstance(sealed, bytes):
+            return None
+        for seal in self._seals:
+            try:
+                return seal.open(sealed, name)
+            except NotOurs:
+                continue
+        log.warning(
+            "snapshot_unreadable", webhook_id=event_id, hint="CREDHOOK_SNAPSHOT_KEY lacks the key it was kept with"
+        )
+        return None
+
+    async def forget(self, event_id: str) -> None:
+        """Delete the details of an event, even those that were kept while there was a key."""
+        await self._redis.delete(key_name(event_id))
+
+
+def key_name(event_id: str) -> str:
+    """Return the name of the Redis key that holds the details of an event."""
+    return SNAPSHOT + event_id
+
+
+def to_bytes(details: Issuance | Presentation) -> bytes:
+    """Write details as the platform does, with the fields that we do not know, and without those that it left out."""
+    return details.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
+
+def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation:
+    """Read what `to_bytes` wrote of the resource that events of this type refer to.
+
+    Raises:
+        ValueError: It does not match the model, which may have changed since. The message does not repeat any value.
+    """
+    model = Issuance if concerns_issuance(event_type) else Presentation
+    try:
+        return model.model_validate_json(snapshot, by_alias=True, by_name=False)
+    except ValidationError as error:
+        wrong = mismatch(error)
+    # Raised outside of the handler, so that no traceback leads to an exception that holds the details.
+    raise ValueError(f"the snapshot does not match: {wrong}")
