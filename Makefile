@@ -45,8 +45,9 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --count 0
 
-bench: $(STAMP) ## measure the receiver beside its peers (15 minutes; wants wrk and Node, says so if they are missing)
+bench: $(STAMP) ## measure receiver and worker beside their peers (40 minutes; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 
 browser: $(STAMP) ## the sandbox's page in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
@@ -61,6 +62,9 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/fastapi_celery.in -o tests/bench/contenders/fastapi_celery.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/celery_tasks.in -o tests/bench/contenders/celery_tasks.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/dramatiq_actors.in -o tests/bench/contenders/dramatiq_actors.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/arq_jobs.in -o tests/bench/contenders/arq_jobs.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/plot.in -o tests/bench/plot.txt
 
 clean: ## remove what make has made

@@ -164,6 +164,7 @@ class ConcurrentWorker(BaseWorker):
                 taken = await self._claims.take(admitted, urgent=self._urgent(admitted))
                 for claim in taken.claims:
                     self._start(claim)
+                await self._condition.give_back(admitted - len(taken.claims))
                 if not taken.claims:
                     if burst and not self._tasks:
                         return

@@ -6,6 +6,9 @@ nothing had been there: it ends as `data_gone`, an outcome of its own.
 
 from dataclasses import dataclass
 
+import structlog
+from redis.exceptions import RedisError
+
 from receiver.events import URGENT, concerns_issuance
 from worker.api.client import AsyncApi
 from worker.api.errors import NotThere
@@ -13,6 +16,8 @@ from worker.api.models import Issuance, Presentation
 from worker.claims import Claim
 from worker.retry import DataGone
 from worker.snapshots import Snapshots, from_bytes, to_bytes
+
+log = structlog.get_logger("credhook.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,9 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
 async def _presentation(claim: Claim, api: AsyncApi, snapshots: Snapshots) -> Fetched:
     if claim.type not in URGENT:
         return Fetched(await api.presentations.get(claim.resource_id), claim.now)
-    kept = await snapshots.find(claim.event_id) if claim.seen else None
+    kept = await _kept(claim, snapshots) if claim.seen else None
     if kept is not None:
-        return Fetched(from_bytes(kept, claim.type), claim.now, has_data=True)
+        return Fetched(kept, claim.now, has_data=True)
     try:
         details = await api.presentations.get(claim.resource_id)
     except NotThere:
@@ -66,5 +71,18 @@ async def _presentation(claim: Claim, api: AsyncApi, snapshots: Snapshots) -> Fe
         if claim.seen or claim.type == "openid4vc.verification.data":
             raise DataGone(was_there=claim.seen)
         return Fetched(details, claim.now)
-    await snapshots.keep(claim.event_id, to_bytes(details))
+    try:
+        await snapshots.keep(claim.event_id, to_bytes(details))
+    except (RedisError, OSError) as error:  # What could be read only once is in hand: the handlers should have it.
+        log.warning("snapshot_not_kept", webhook_id=claim.event_id, error=type(error).__name__)
     return Fetched(details, claim.now, has_data=True)
+
+
+async def _kept(claim: Claim, snapshots: Snapshots) -> Issuance | Presentation | None:
+    """What an earlier attempt has kept, if it can be read."""
+    try:
+        kept = await snapshots.find(claim.event_id)
+        return None if kept is None else from_bytes(kept, claim.type)
+    except (RedisError, OSError, ValueError) as error:
+        log.warning("snapshot_unreadable", webhook_id=claim.event_id, error=type(error).__name__)
+        return None

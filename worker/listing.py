@@ -27,5 +27,3 @@ def list_handlers() -> None:
         types = "all" if len(one.types) == len(EVENT_TYPES) else "\n".join(t for t in EVENT_TYPES if t in one.types)
         table.add_row(one.name, "coroutine" if one.is_async else "thread", types)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-

@@ -7,7 +7,8 @@ one connection did 1,410, measured. Credentials and the context for TLS are shar
 from typing import Final
 
 from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
+from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from worker.api.line import Line
 from worker.platform import Condition
 from worker.settings import WorkerSettings
 
@@ -31,7 +32,7 @@ class Slot:
         """For details, whose calls have been admitted when the event was taken."""
         if self._fetching is None:
             self._fetching = AsyncApi.from_settings(
-                self._settings, auth=self._auth, gate=self._condition.fetches, max_connections=1
+                self._settings, auth=self._auth, gate=self._condition.fetches, transport=Line(shared_ssl_context())
             )
         return self._fetching
 

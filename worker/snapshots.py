@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
 from receiver.events import concerns_issuance
-from receiver.ledger import SNAPSHOT
+from receiver.ledger import EVENT, SNAPSHOT
 from worker.api.models import Issuance, Presentation
 from worker.api.models.base import mismatch
 from worker.sealed import NotOurs, Seal
@@ -20,6 +20,15 @@ log = structlog.get_logger("credhook.worker")
 #: Seconds that a snapshot lives, and all that take its place with it. The default retries end after 16.6 hours at most
 #: (worker/retry.py).
 LIFETIME: Final = 86_400
+#: Bytes of the largest that is kept: a Redis that is full takes no events.
+LARGEST: Final = 256 * 1024
+
+#: KEYS: snapshot, event. ARGV: what is kept, seconds. Nothing is kept of an event that was erased meanwhile.
+_KEEP: Final = """
+if redis.call('EXISTS', KEYS[2]) == 0 then return end
+local left = redis.call('TTL', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'EX', left > 0 and left or ARGV[2])
+"""
 
 
 class Snapshots:
@@ -33,6 +42,7 @@ class Snapshots:
 
     def __init__(self, redis: Redis, key: SecretStr | None) -> None:
         self._redis = redis
+        self._keep = redis.register_script(_KEEP)
         keys = key.get_secret_value().split() if key else ()
         self._seals = tuple(Seal(SecretStr(each), "snapshot") for each in keys)
 
@@ -40,11 +50,11 @@ class Snapshots:
         """Keep the details of an event, in place of earlier ones, but no longer than those."""
         if not self._seals:
             return
+        if len(details) > LARGEST:
+            log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
+            return
         name = key_name(event_id)
-        async with self._redis.pipeline() as both:  # A transaction: the first sets the life, once, and both the value.
-            both.set(name, b"", ex=LIFETIME, nx=True)
-            both.set(name, self._seals[0].close(details, name), keepttl=True)
-            await both.execute()
+        await self._keep(keys=[name, EVENT + event_id], args=[self._seals[0].close(details, name), LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None: nothing is kept, or nothing that our keys open."""

@@ -9,6 +9,7 @@ from typing import Final
 _OURS: Final = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 PINNED: Final = len(_OURS) > 1
+ALL: Final = frozenset(_OURS)
 SERVER: Final = frozenset(_OURS[:1])
 LOAD: Final = frozenset(_OURS[1:])
 

@@ -1,5 +1,6 @@
 """Environments for what is not in our requirements: made once under .credhook/bench, again when their lock changes."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,16 @@ def node(server: Path) -> Path:
         _run(["npm", "install", "--loglevel", "error", "--no-audit", "--no-fund"], folder)
         _end(folder, lock)
     return Path(shutil.copy(server, folder))
+
+
+def draw(module: str, results: Path, picture: Path) -> None:
+    """Let a module that needs matplotlib make a picture of results.
+
+    Raises:
+        Missing: there is no matplotlib.
+    """
+    command = [str(python(HERE / "plot.txt")), "-m", module, str(results), str(picture)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)
 
 
 def _is_current(folder: Path, lock: Path) -> bool:

@@ -38,28 +38,35 @@ class Sent:
     """What came of it.
 
     Attributes:
-        latencies: seconds from when a request was due until its answer had come, of all that were answered with 202.
+        latencies: seconds from when a request was due until its answer had come, of all that were accepted.
         lateness: seconds from when a request was due until it was sent, of those that no busy connection held up: the
             generator's own part in the latencies.
         refused: how many were answered with anything else.
         seconds: from the first request to the last answer.
+        begun: when the first request was due, by `time.perf_counter`.
     """
 
     latencies: Sequence[float]
     lateness: Sequence[float]
     refused: int
     seconds: float
+    begun: float
 
 
-def drive(port: int, deliveries: Deliveries, *, rate: float | None, seconds: float, connections: int) -> Sent:
+def drive(
+    port: int, deliveries: Deliveries, *, rate: float | None, seconds: float, connections: int, status: int = 202
+) -> Sent:
     """Send deliveries for some seconds, at a rate per second, or with `None` as fast as the connections allow.
+
+    What is answered with `status` was accepted.
 
     Raises:
         Broken: see there.
     """
     requests = deliveries.read()
     with ExitStack() as stack:
-        idle = [_Connection(stack.enter_context(_connect(port))) for _ in range(connections)]
+        accepted = f"HTTP/1.1 {status} ".encode()
+        idle = [_Connection(stack.enter_context(_connect(port)), accepted) for _ in range(connections)]
         stack.enter_context(_no_garbage_collection())
         return _Drive(idle, memoryview(requests), deliveries.size, rate, seconds).run()
 
@@ -84,15 +91,16 @@ def _no_garbage_collection() -> Iterator[None]:
 class _Connection:
     """A connection, and the request that is under way on it."""
 
-    __slots__ = ("answer", "due", "socket")
+    __slots__ = ("accepted", "answer", "due", "socket")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, accepted: bytes) -> None:
         self.socket = connected
+        self.accepted = accepted
         self.due = 0.0
         self.answer = b""
 
     def receive(self) -> bool | None:
-        """Read what has come: whether the answer is 202, or None while it is not whole."""
+        """Read what has come: whether the answer accepts, or None while it is not whole."""
         received = self.socket.recv(65_536)
         if not received:
             raise Broken("the server closed a connection")
@@ -105,7 +113,7 @@ class _Connection:
             raise Broken("the server answered without a content-length")
         if len(self.answer) < end + 4 + int(length[1]):
             return None
-        accepted = self.answer.startswith(b"HTTP/1.1 202 ")
+        accepted = self.answer.startswith(self.accepted)
         self.answer = b""
         return accepted
 
@@ -142,7 +150,7 @@ class _Drive:
                     raise Broken(f"no answer within {_SILENCE:g} s")
                 for key, _ in ready:
                     self._receive(key.data)
-        return Sent(self._latencies, self._lateness, self._refused, time.perf_counter() - self._start)
+        return Sent(self._latencies, self._lateness, self._refused, time.perf_counter() - self._start, self._start)
 
     def _send_due(self) -> float:
         """Send what is due and finds an idle connection; seconds that may be waited before the next look."""

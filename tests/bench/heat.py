@@ -23,7 +23,7 @@ from sandbox.local_redis import local_redis
 _QUIET: Final = 0.2
 
 #: By default Redis rewrites its append-only file when it has doubled; here never, so that no heat meets it by chance.
-_NO_REWRITES: Final = ("--auto-aof-rewrite-percentage", "0")
+NO_REWRITES: Final = ("--auto-aof-rewrite-percentage", "0")
 
 _SIGNATURE: Final = re.compile(rb"webhook-signature: [^\r]+")
 
@@ -89,9 +89,9 @@ class Heat:
         self._check_jobs(before, len(sent.latencies), under_way=0)
         return Latency(
             rate,
-            p50=_percentile(sent.latencies, 0.5),
-            p99=_percentile(sent.latencies, 0.99),
-            late=_percentile(sent.lateness, 0.99),
+            p50=percentile(sent.latencies, 0.5),
+            p99=percentile(sent.latencies, 0.99),
+            late=percentile(sent.lateness, 0.99),
             peak=self._server.peak_megabytes(),
         )
 
@@ -136,7 +136,7 @@ def heat(
         HeatFailed: see there.
     """
     try:
-        with local_redis(folder, options=_NO_REWRITES) as url, Redis.from_url(url) as redis:
+        with local_redis(folder, options=NO_REWRITES) as url, Redis.from_url(url) as redis:
             redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
             prepare(redis)
             redis.config_set("appendfsync", contender.appendfsync)
@@ -155,7 +155,7 @@ def _status(port: int, request: bytes) -> int:
         return int(answer.readline().split()[1])
 
 
-def _percentile(seconds: Sequence[float], part: float) -> float:
-    """In milliseconds, by nearest rank."""
+def percentile(seconds: Sequence[float], part: float) -> float:
+    """The latency that this part of them does not exceed, in milliseconds, by nearest rank."""
     ordered = sorted(seconds)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] * 1_000

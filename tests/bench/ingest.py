@@ -3,8 +3,6 @@
 Every contender gets the same signed deliveries, one process, one core, and a Redis of its own, configured alike.
 """
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
-from bench import cores, environments, report
-from bench.environments import HERE, SCRATCH, Missing
+from bench import cores, environments, report, tables
+from bench.environments import SCRATCH, Missing
 from bench.field import BARE, FIELD, STRICT, Contender
 from bench.heat import HeatFailed
 from bench.load import has_wrk
@@ -81,8 +79,9 @@ def main(*, contenders: str, latency: bool, ledger: bool, small: bool, out: Path
             raise click.ClickException(str(error)) from error
         finally:  # An hour's figures should not be lost to the last heat.
             results.write(out / "ingest.json")
-    report.show(results, Console(width=None if sys.stdout.isatty() else 120))
-    (out / "ingest.md").write_text(report.markdown(results))
+    sheets = report.sheets(results)
+    tables.show(results.setting, sheets, Console(width=None if sys.stdout.isatty() else 120))
+    (out / "ingest.md").write_text(tables.markdown(results.setting, sheets))
     if not small:
         _plot(out)
     _say(f"results: {out}")
@@ -106,12 +105,9 @@ def _is_able(contender: Contender) -> bool:
 
 def _plot(out: Path) -> None:
     try:
-        interpreter = environments.python(HERE / "plot.txt")
+        environments.draw("bench.plot", out / "ingest.json", out / "ingest.png")
     except Missing as missing:
         _say(f"no plot: {missing}")
-        return
-    command = [str(interpreter), "-m", "bench.plot", str(out / "ingest.json"), str(out / "ingest.png")]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)
 
 
 def _say(line: str) -> None:

@@ -14,17 +14,23 @@ from bench.meeting import Plan
 from sandbox.local_redis import find_server
 
 
-def setting(plan: Plan) -> dict[str, str]:
-    """For the report: a name and a line for each thing that the figures depend on."""
+def here() -> dict[str, str]:
+    """What any figures depend on: a name and a line for each thing, for people."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    generator = (
-        "wrk" if has_wrk() else "our own generator, since wrk is missing: which is slower than the fastest servers"
-    )
     return {
         "machine": f"{os.cpu_count()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()}",
         "neighbours": f"load average {os.getloadavg()[0]:.1f} before the start; above 0.5, others are in the figures",
         "cores": cores.described(),
-        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {_redis()}, {_node()}",
+    }
+
+
+def setting(plan: Plan) -> dict[str, str]:
+    """What the receiver's figures depend on."""
+    generator = (
+        "wrk" if has_wrk() else "our own generator, since wrk is missing: which is slower than the fastest servers"
+    )
+    return here() | {
+        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {redis_version()}, {_node()}",
         "load": f"{generator}, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
         "redis": "an empty one for every heat, appendfsync always (credhook standard: everysec), no rewrites meanwhile",
         "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
@@ -39,7 +45,8 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _redis() -> str:
+def redis_version() -> str:
+    """Which server the heats run on."""
     said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=False).stdout
     return "Redis " + next((word[2:] for word in said.split() if word.startswith("v=")), "of unknown version")
 

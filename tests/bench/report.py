@@ -1,55 +1,18 @@
-"""The results as tables, for a terminal and for the README."""
+"""The receiver's results as tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from bench.field import STRICT
 from bench.results import Latency, Results, middle
-from bench.targets import targets
-from rich.console import Console
-from rich.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """One table: a title, the names of its columns, its rows."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+from bench.tables import Sheet
+from bench.targets import sheet, targets
 
 
 def sheets(results: Results) -> list[Sheet]:
     """All tables."""
-    found = [_throughput(results), _latency(results), _ledger(results), _targets(results)]
-    return [sheet for sheet in found if sheet.rows]
-
-
-def show(results: Results, console: Console) -> None:
-    """Print them."""
-    for name, line in results.setting.items():
-        console.print(f"[bold]{name}[/]: {line}", highlight=False)
-    for sheet in sheets(results):
-        table = Table(title=sheet.title, title_justify="left")
-        for number, column in enumerate(sheet.columns):
-            table.add_column(column, justify="right" if number else "left")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
-
-
-def markdown(results: Results) -> str:
-    """The same for the README."""
-    lines = [f"{name}: {line}  " for name, line in results.setting.items()]
-    for sheet in sheets(results):
-        lines += ["", f"{sheet.title}:", "", _line(sheet.columns), _line(["---", *["---:"] * (len(sheet.columns) - 1)])]
-        lines += [_line(row) for row in sheet.rows]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
+    found = [_throughput(results), _latency(results), _ledger(results), sheet(targets(results))]
+    return [each for each in found if each.rows]
 
 
 def _throughput(results: Results) -> Sheet:
@@ -95,8 +58,3 @@ def _ledger(results: Results) -> Sheet:
         [f"{int(count):,}", f"{median(one.rate for one in rounds):,.0f}"] for count, rounds in results.ledger.items()
     ]
     return Sheet("As much as credhook (strict) takes, by the size of its ledger", ["records", "deliveries/s"], rows)
-
-
-def _targets(results: Results) -> Sheet:
-    rows = [[each.what, each.bound, each.reached, "yes" if each.met else "NO"] for each in targets(results)]
-    return Sheet("Targets", ["figure", "to reach", "reached", "met"], rows)

@@ -1,10 +1,12 @@
 """What credhook is to reach, and whether it has."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
 from bench.field import BARE, FASTAPI_CELERY, FASTIFY_BULLMQ, STANDARD, STRICT
 from bench.results import HALF, Results, middle
+from bench.tables import Sheet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Target:
     bound: str
     reached: str
     met: bool
+
+
+def sheet(found: Iterable[Target]) -> Sheet:
+    """As a table."""
+    rows = [[each.what, each.bound, each.reached, "yes" if each.met else "NO"] for each in found]
+    return Sheet("Targets", ["figure", "to reach", "reached", "met"], rows)
 
 
 def targets(results: Results) -> list[Target]:

@@ -4,9 +4,16 @@ from pydantic import SecretStr
 from redis import Redis
 from structlog.testing import capture_logs
 
-from worker.snapshots import LIFETIME, Snapshots, key_name
+from worker.snapshots import LARGEST, LIFETIME, Snapshots, key_name
 
 OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
+
+
+@pytest.fixture(autouse=True)
+def events(redis_client: Redis) -> None:
+    """Two events in the ledger: nothing is kept of any other."""
+    for event_id in ("e1", "e2"):
+        redis_client.hset("credhook:event:" + event_id, "state", "accepted")
 
 
 def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
@@ -48,11 +55,11 @@ async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyn
 async def test_without_a_key_nothing_is_kept_or_found(async_redis: redis.asyncio.Redis) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
-    assert await async_redis.keys() == []
+    assert await async_redis.keys("credhook:snapshot:*") == []
     await kept.keep("e1", b"details")
     assert await without.find("e1") is None
     await without.forget("e1")
-    assert await async_redis.keys() == []
+    assert await async_redis.keys("credhook:snapshot:*") == []
 
 
 async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:
@@ -78,3 +85,14 @@ async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
     assert [(entry["event"], entry["webhook_id"]) for entry in logs] == [("snapshot_unreadable", event)]
     await kept.keep(event, b"again")
     assert await kept.find(event) == b"again"
+
+
+async def test_nothing_is_kept_of_an_event_that_was_erased_nor_what_is_too_large(
+    async_redis: redis.asyncio.Redis,
+) -> None:
+    kept = snapshots(async_redis)
+    await kept.keep("erased", b"details")
+    with capture_logs() as logs:
+        await kept.keep("e1", b"x" * (LARGEST + 1))
+    assert [line["event"] for line in logs] == ["snapshot_too_large"]
+    assert await async_redis.keys("credhook:snapshot:*") == []

@@ -300,7 +300,7 @@ async def test_one_trust_store_serves_every_sender() -> None:
     auth = ClientCredentials(TOKEN_URL, "me", "s")
     async with AsyncApi(API_URL, auth) as api:
         with SyncApi(API_URL, auth) as other:
-            carriers: list[Any] = [api._http._transport, other._http._transport]
+            carriers: list[Any] = [api._transport, other._http._transport]
             assert {carrier._inner._pool._ssl_context for carrier in carriers} == {shared_ssl_context()}
 
 

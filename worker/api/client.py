@@ -11,6 +11,7 @@ usernames and external identifiers for three of `users`. Keep those loggers at W
 """
 
 import ssl
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -30,6 +31,7 @@ from worker.api.transport import AsyncBounded, Bounded
 R = TypeVar("R")
 
 #: An answer is read as it comes: a compressed one could be far longer than its transport says.
+_JSON = {"Content-Type": "application/json"}
 _HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
 
 #: All that httpx lets through when a request cannot be sent or answered.
@@ -68,7 +70,7 @@ class AsyncApi(Platform[AsyncSender]):
         transport: What carries requests, if not the network.
         ssl_context: Trust for TLS; by default one context for all senders of the process.
         max_connections: Connections held at most. httpx's pool slows down with their square: prefer many senders
-            of one connection each.
+            of one connection each, or hand a `Line` to each that sends one call at a time.
         gate: What may hold back or refuse calls, and hears what they come to.
     """
 
@@ -88,18 +90,13 @@ class AsyncApi(Platform[AsyncSender]):
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
         self._root = Root(api_url)
         self._auth = auth
-        carrier = transport or httpx.AsyncHTTPTransport(
-            verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
-        )
+        trust = ssl_context or shared_ssl_context()
+        carrier = transport or httpx.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_limits(max_connections))
         bounded = AsyncBounded(carrier, timeout)
-        self._http = httpx.AsyncClient(
-            transport=AsyncGated(bounded, gate) if gate else bounded,
-            timeout=timeout,
-            headers=_HEADERS,
-            cookies=_no_cookies(),
-            follow_redirects=False,
-            trust_env=False,
-        )
+        # Spoken to directly: a client around it would add redirects and cookies, which we refuse, and a third of
+        # the time.
+        self._transport = AsyncGated(bounded, gate) if gate else bounded
+        self._timeouts = httpx.Timeout(timeout).as_dict()
 
     @classmethod
     def from_settings(
@@ -132,16 +129,39 @@ class AsyncApi(Platform[AsyncSender]):
             ApiError: It did not succeed.
         """
         try:
-            response = await self._http.send(_request(self._http, self._root, call), auth=self._auth)
+            response = await self._exchange(call)
         except _FAILURES as error:
             failure = _meaning(call, error)
         else:
             return answers.read(call.operation, response, datetime.now(UTC))
         raise failure
 
+    async def _exchange(self, call: Call[Any]) -> httpx.Response:
+        """The answer to the call, read to its end, after as many requests as authentication takes."""
+        extensions = {"timeout": self._timeouts, OPERATION: call.operation.name}
+        request = httpx.Request(
+            call.operation.method,
+            self._root.url(call),
+            headers=_HEADERS if call.body is None else _HEADERS | _JSON,
+            content=call.body,
+            extensions=extensions,
+        )
+        async with aclosing(self._auth.async_auth_flow(request)) as flow:
+            wanted = await anext(flow)
+            while True:
+                response = await self._transport.handle_async_request(wanted)
+                try:
+                    await response.aread()
+                finally:
+                    await response.aclose()
+                try:
+                    wanted = await flow.asend(response)
+                except StopAsyncIteration:
+                    return response
+
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,0 +1,50 @@
+"""What every contender but credhook does with an event: fetch its details with httpx, as fast as httpx can.
+
+httpx's pool slows down with the square of its connections, so that each fetch under way has a client of its own, with
+one connection, and all clients share their trust for TLS, which is slow to load.
+"""
+
+import os
+from collections import deque
+from typing import Any
+
+import httpx
+
+URL = os.environ["API_URL"] + "/me-creds/api/credentials/"
+EVENTS = int(os.environ["EVENTS"])
+
+OPTIONS: dict[str, Any] = {
+    "headers": {"Authorization": "Bearer token"},
+    "limits": httpx.Limits(max_connections=1, max_keepalive_connections=1),
+    "timeout": 10.0,
+    "trust_env": False,
+    "verify": httpx.create_ssl_context(),
+}
+
+#: Clients that nobody uses just now; threads, greenlets and tasks may share it.
+idle: deque[httpx.Client] = deque()
+async_idle: deque[httpx.AsyncClient] = deque()
+
+
+def event_ids() -> list[str]:
+    """What is enqueued."""
+    return [f"iss_{number:024x}" for number in range(EVENTS)]
+
+
+def fetch(event_id: str) -> Any:
+    try:
+        client = idle.pop()
+    except IndexError:
+        client = httpx.Client(**OPTIONS)
+    try:
+        return client.get(URL + event_id).raise_for_status().json()
+    finally:
+        idle.append(client)
+
+
+async def fetch_async(event_id: str) -> Any:
+    client = async_idle.pop() if async_idle else httpx.AsyncClient(**OPTIONS)
+    try:
+        return (await client.get(URL + event_id)).raise_for_status().json()
+    finally:
+        async_idle.append(client)

@@ -1,0 +1,162 @@
+"""`python -m bench.work`: the worker beside its peers, on one machine, in one run.
+
+Every contender gets the same events, one process, one core, and a Redis of its own, configured alike; all fetch the
+same details from the same stub, over loopback and without TLS.
+"""
+
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+from bench import cores, environments, machine, tables
+from bench.environments import CONTENDERS, SCRATCH, Missing
+from bench.generator import Broken
+from bench.heat import HeatFailed
+from bench.work.api import NotAnswering, answering
+from bench.work.field import FIELD, LIMIT, OURS, Contender
+from bench.work.meeting import Meeting, Plan
+from bench.work.results import Results
+from bench.work.sheets import sheets
+from rich.console import Console
+
+from sandbox.local_redis import NoRedis
+
+_PLAN: Final = Plan()
+
+#: Enough to see that everything works, too little for figures.
+_SMALL: Final = Plan(
+    rounds=1,
+    events=200,
+    seconds=1,
+    limit=1,
+    latencies=(0.0,),
+    processes=(2,),
+    rate=10.0,
+    end_to_end_seconds=1.0,
+    warm_up=10,
+)
+
+#: Seconds for which the stub is asked to show what it can do.
+_STUB_SECONDS: Final = 0.5
+
+
+@click.command()
+@click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
+@click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
+@click.option("--limit", default=_PLAN.limit, show_default=True, help="Seconds after which a slow worker is stopped.")
+@click.option("--contenders", default=",".join(FIELD), show_default=True, help="Names, comma-separated.")
+@click.option("--latencies/--no-latencies", "by_latency", default=True, show_default=True, help="Other latencies.")
+@click.option("--processes/--no-processes", "by_processes", default=True, show_default=True, help="More processes.")
+@click.option("--end-to-end/--no-end-to-end", default=True, show_default=True, help="From delivery to handler.")
+@click.option("--small", is_flag=True, help="Credhook and bare httpx, briefly: whether all this runs.")
+@click.option(
+    "--out",
+    default=SCRATCH / "results",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the results.  [default: .credhook/bench/results]",
+)
+def main(
+    *, contenders: str, by_latency: bool, by_processes: bool, end_to_end: bool, small: bool, out: Path, **amounts: Any
+) -> None:
+    """Measure the worker beside its peers: tables, a plot, and work.json and work.md with the same."""
+    plan = _SMALL if small else replace(_PLAN, **amounts)
+    names = [OURS.name, LIMIT.name] if small else contenders.split(",")
+    field = [contender for contender in map(_named, names) if _is_able(contender)]
+    if not field:
+        raise click.ClickException("no contender is left")
+    out.mkdir(parents=True, exist_ok=True)
+    with cores.on(cores.LOAD), TemporaryDirectory(prefix="meeting-", dir=out) as folder:
+        titles = {contender.name: contender.title for contender in field}
+        meeting = Meeting(plan, field, Path(folder), _say)
+        results = Results({}, titles, plan.latency)
+        try:
+            results.setting = _setting(plan, Path(folder))
+            meeting.throughput(results)
+            if by_latency:
+                meeting.latencies(results)
+            if by_processes and _has_processes():
+                meeting.processes(results)
+            if end_to_end:
+                meeting.end_to_end(results)
+        except (HeatFailed, NoRedis, NotAnswering, Broken) as error:
+            raise click.ClickException(str(error)) from error
+        finally:  # An hour's figures should not be lost to the last heat.
+            results.write(out / "work.json")
+    found = sheets(results)
+    tables.show(results.setting, found, Console(width=None if sys.stdout.isatty() else 120))
+    (out / "work.md").write_text(tables.markdown(results.setting, found))
+    if not small:
+        _plot(out)
+    _say(f"results: {out}")
+
+
+def _setting(plan: Plan, folder: Path) -> dict[str, str]:
+    """What the figures depend on, for people."""
+    with answering(0, folder) as api:
+        capacity = api.capacity(folder, _STUB_SECONDS)
+    ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "httpx", "redis"))
+    theirs = ", ".join(
+        f"{name} {_pinned(name, lock)}"
+        for name, lock in (("celery", "celery_tasks"), ("dramatiq", "dramatiq_actors"), ("arq", "arq_jobs"))
+    )
+    return machine.here() | {
+        "software": f"Python {platform.python_version()}, {ours}, {theirs}, {machine.redis_version()}",
+        "api": f"a stub on the other core, HTTP on loopback without TLS; alone it answers {capacity:,.0f} requests/s",
+        "events": f"each fetched once, {plan.events:,} at most; a worker that is not done is stopped after "
+        f"{plan.limit:g} s; median of {plan.rounds} rounds",
+        "redis": "a new one for every heat, no rewrites meanwhile; credhook's fsyncs always, as we ship it, "
+        "its peers' every second, which is faster",
+        "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
+    }
+
+
+def _pinned(name: str, lock: str) -> str:
+    found = re.search(rf"^{name}==(\S+)", (CONTENDERS / f"{lock}.txt").read_text(), re.MULTILINE)
+    return found[1] if found else "of unknown version"
+
+
+def _has_processes() -> bool:
+    """Whether the worker can be several processes."""
+    told = subprocess.run([*OURS.works(), "--help"], cwd=environments.ROOT, capture_output=True, text=True, check=False)
+    if "--processes" in told.stdout:
+        return True
+    _say("no figures for several processes: `credhook worker` has no --processes")
+    return False
+
+
+def _named(name: str) -> Contender:
+    if name not in FIELD:
+        raise click.BadParameter(f"{name!r} is none of {', '.join(FIELD)}", param_hint="--contenders")
+    return FIELD[name]
+
+
+def _is_able(contender: Contender) -> bool:
+    """Whether its environment is there, or could be made."""
+    try:
+        contender.works()
+    except Missing as missing:
+        _say(f"{contender.title} does not take part: {missing}")
+        return False
+    return True
+
+
+def _plot(out: Path) -> None:
+    try:
+        environments.draw("bench.work.plot", out / "work.json", out / "work.png")
+    except Missing as missing:
+        _say(f"no plot: {missing}")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+if __name__ == "__main__":
+    main()

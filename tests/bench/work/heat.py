@@ -1,0 +1,203 @@
+"""A heat: one contender's worker on a full queue in a Redis of its own, watched until it is done or its time is up."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench import cores
+from bench.environments import HERE, ROOT
+from bench.heat import NO_REWRITES, HeatFailed
+from bench.load import Spoilt
+from bench.process import Process
+from bench.work.api import Api, NotAnswering, Seen, answering
+from bench.work.field import Contender
+from bench.work.results import Work
+from redis import Redis
+
+from sandbox.local_redis import local_redis
+
+#: Seconds until a worker must have asked for the first event.
+_START_TIMEOUT: Final = 60.0
+
+#: Seconds for filling a queue.
+_FILL_TIMEOUT: Final = 600.0
+
+#: Seconds between two looks at what the API has seen.
+_LOOK: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is asked of a contender.
+
+    Attributes:
+        latency: seconds after which the API answers.
+        events: that wait in the queue at most.
+        seconds: that a worker whose slots are never empty would be busy, at most.
+        limit: seconds after which a slow worker is stopped.
+        patience: seconds until a worker that has fetched everything must have settled it.
+        options: for the worker's command.
+        processes: that work; each has the contender's slots.
+        cores: that they share.
+    """
+
+    latency: float
+    events: int
+    seconds: float
+    limit: float
+    patience: float = 15.0
+    options: tuple[str, ...] = ()
+    processes: int = 1
+    cores: frozenset[int] = cores.SERVER
+
+    def queue(self, contender: Contender) -> int:
+        """How many events its queue is filled with: no more than it could handle if the API were all it waited for."""
+        if not self.latency:
+            return self.events
+        return min(self.events, math.ceil(self.processes * contender.slots * self.seconds / self.latency))
+
+
+class Heat:
+    """A contender that has begun."""
+
+    def __init__(
+        self, contender: Contender, terms: Terms, worker: Process, redis: Redis, api: Api, trips_before: int
+    ) -> None:
+        """`trips_before`: that Redis had counted when the worker was started."""
+        self._contender = contender
+        self._terms = terms
+        self._worker = worker
+        self._redis = redis
+        self._api = api
+        self._trips_before = trips_before
+
+    def measure(self) -> Work:
+        """Watch it work.
+
+        Raises:
+            Spoilt: it did not do what it was to do.
+        """
+        events = self._terms.queue(self._contender)
+        # Processor time is counted from the first request on: what starting takes is not an event's.
+        begun, cpu_before = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT), self._worker.cpu_seconds()
+        seen = self._watch(lambda seen: seen.answered >= events, self._terms.limit)
+        whole = seen.answered >= events
+        if whole:
+            self._await_settled()
+            seen = self._api.seen()
+        cpu = self._worker.cpu_seconds()
+        if not seen.answered:
+            raise Spoilt(f"no event was fetched: {self._worker.last_words}")
+        if seen.requests != seen.resources:
+            raise Spoilt(f"{seen.requests} requests were made for {seen.resources} events")
+        counted = max(1, seen.answered - begun.answered)
+        return Work(
+            seen.answered / seen.seconds,
+            seen.answered,
+            whole,
+            cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / counted * 1e6,
+            peak=self._worker.peak_megabytes(),
+            trips=(round_trips(self._redis) - self._trips_before) / seen.answered,
+        )
+
+    def _watch(self, enough: Callable[[Seen], bool], limit: float) -> Seen:
+        """What the API has seen once it is enough, or the time is up."""
+        deadline = time.monotonic() + limit
+        while True:
+            seen = self._api.seen()
+            if enough(seen) or time.monotonic() > deadline:
+                return seen
+            if not self._worker.lives:
+                raise Spoilt(f"it ended: {self._worker.last_words}")
+            time.sleep(_LOOK)
+
+    def _await_settled(self) -> None:
+        """Return once nothing is left of all that it was given."""
+        deadline = time.monotonic() + self._terms.patience
+        while self._contender.unfinished and self._redis.exists(*self._contender.unfinished):
+            if time.monotonic() > deadline:
+                left = [name for name in self._contender.unfinished if self._redis.exists(name)]
+                raise Spoilt(f"all events were fetched, but {', '.join(left)} is not empty")
+            time.sleep(_LOOK)
+
+
+@contextmanager
+def heat(contender: Contender, terms: Terms, folder: Path) -> Iterator[Heat]:
+    """Fill a contender's queue and start its worker, in an empty folder.
+
+    Raises:
+        HeatFailed: see there.
+    """
+    try:
+        with (
+            local_redis(folder, options=NO_REWRITES) as url,
+            Redis.from_url(url) as redis,
+            answering(terms.latency, folder) as api,
+        ):
+            told = told_to(contender, url, api.url) | {"EVENTS": str(terms.queue(contender))}
+            redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
+            _fill(contender, told, folder)
+            redis.config_set("appendfsync", contender.appendfsync)
+            trips = round_trips(redis)
+            with working(contender, told, folder, options=terms.options, on=terms.cores) as worker:
+                yield Heat(contender, terms, worker, redis, api, trips)
+    except (Spoilt, NotAnswering) as error:
+        raise HeatFailed(f"{contender.title}: {error}") from error
+
+
+def round_trips(redis: Redis) -> int:
+    """Requests that Redis has read: a pipeline is one, and so is a script with all that it calls.
+
+    Its `total_commands_processed` would count each command in either.
+    """
+    statistics: Any = redis.info("stats")
+    return int(statistics["total_reads_processed"])
+
+
+def _fill(contender: Contender, told: dict[str, str], folder: Path) -> None:
+    command = contender.fills()
+    if command is None:
+        return
+    filling = Process(command, told, folder / "fill.log", folder=ROOT, on=cores.ALL)
+    try:
+        if filling.wait(_FILL_TIMEOUT):
+            raise Spoilt(f"its queue could not be filled: {filling.last_words}")
+    finally:
+        filling.stop()
+
+
+@contextmanager
+def working(
+    contender: Contender,
+    told: dict[str, str],
+    folder: Path,
+    *,
+    options: tuple[str, ...] = (),
+    on: frozenset[int] = cores.SERVER,
+) -> Iterator[Process]:
+    """Run a contender's worker, its log in `folder`."""
+    worker = Process(contender.works(*options), told, folder / "worker.log", folder=ROOT, on=on)
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def told_to(contender: Contender, redis_url: str, api_url: str) -> dict[str, str]:
+    """A contender's environment."""
+    return {
+        "PYTHONPATH": str(HERE.parent),
+        "REDIS_URL": redis_url,
+        "RQ_REDIS_URL": redis_url,
+        "API_URL": api_url,
+        "SLOTS": str(contender.slots),
+        "CREDHOOK_API_URL": api_url,
+        "CREDHOOK_TOKEN_URL": f"{api_url}/token",
+        "CREDHOOK_CLIENT_ID": "bench",
+        "CREDHOOK_CLIENT_SECRET": "bench",
+        "CREDHOOK_CONCURRENCY": str(contender.slots),
+    } | contender.settings

@@ -1,0 +1,47 @@
+"""A process that does nothing but call a platform, as a worker would fetch: one of a fleet, in test_platform.py.
+
+python caller.py <Redis URL> <API URL> <rate or 0> <calls at once>
+"""
+
+import asyncio
+import math
+import sys
+from contextlib import suppress
+
+from redis.asyncio import Redis
+
+from worker.api.auth import ClientCredentials
+from worker.api.client import AsyncApi
+from worker.api.errors import ApiError
+from worker.api.tokens import Token, TokenCache
+from worker.platform import Condition
+
+
+def credentials() -> ClientCredentials:
+    """Ours, with a token already."""
+    tokens = TokenCache()
+    tokens.replace(Token("t", renew_at=math.inf))
+    return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
+
+
+async def fetch_for_ever(condition: Condition, api: AsyncApi) -> None:
+    while True:
+        if await condition.admit(1):
+            with suppress(ApiError):
+                await api.presentations.get("p")
+        else:
+            await asyncio.sleep(max(0.005, condition.again()))
+
+
+async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
+    async with Redis.from_url(redis_url) as redis:
+        condition = Condition(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
+        api = AsyncApi(api_url, credentials(), gate=condition.fetches, timeout=5.0)
+        async with api, asyncio.TaskGroup() as group:
+            group.create_task(condition.watch())
+            for _ in range(int(at_once)):
+                group.create_task(fetch_for_ever(condition, api))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,177 @@
+"""Many events of one resource, in any order, over many processes, beside those of others; and what a replay repeats."""
+# ruff: noqa: T201  The counts are what `make soak` is run for.
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+from ordeal import LONG, SHORT, Answer, Call, Ordeal, Stub, issuance, well
+
+from worker.order import moment
+
+SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+
+HOT = "iss_hot"
+#: As they are in the life of an issuance.
+LIFE = ("openid4vc.issuance.offered", "openid4vc.issuance.partiallyIssued", "openid4vc.issuance.completed")
+BORN = datetime(2026, 11, 1, tzinfo=UTC)
+
+#: Writes what the resource is like, unless that is older than what has been written.
+HANDLER = """
+@handlers.on("*")
+async def write(event, context):
+    hot = event.resource_id == "iss_hot"
+    note("begin", event.webhook_id, event.resource_id)
+    await asyncio.sleep(0.05 if hot else 0.005)
+    if hot:
+        words = event.type, event.details.updated_at.isoformat(), event.details.status
+        note("stale" if context.stale else "written", event.webhook_id, *words)
+    note("end", event.webhook_id, event.resource_id)
+"""
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+    with Stub().running() as stub:
+        ordeal = Ordeal(tmp_path, redis_url, stub)
+        yield ordeal
+        ordeal.redis.close()
+
+
+def in_state(number: int) -> Answer:
+    """The resource after so many changes: each has its moment."""
+    status = LIFE[number * len(LIFE) // 50].rpartition(".")[2]
+    return issuance(HOT, status, updatedAt=(BORN + timedelta(seconds=number)).isoformat())
+
+
+def hot_events() -> list[tuple[str, str, str]]:
+    """Fifty, in the order in which they happened; each is called as what the resource had become by it."""
+    return [(f"hot_{number:02}", LIFE[number * len(LIFE) // 50], HOT) for number in range(50)]
+
+
+def others(size: str) -> list[tuple[str, str, str]]:
+    return [(f"other_{number}", LIFE[-1], f"iss_{number}") for number in range(200 if size == SHORT else 1_000)]
+
+
+def assert_one_at_a_time(ordeal: Ordeal) -> float:
+    """No two runs for the hot resource overlap; seconds from the first one's begin to the last one's end."""
+    marks = [note for note in ordeal.notes() if note.words[0] in {"begin", "end"} and note.words[2] == HOT]
+    assert [note.words[0] for note in marks] == ["begin", "end"] * 50
+    assert all(begin.words[1] == end.words[1] for begin, end in zip(marks[::2], marks[1::2], strict=True))
+    assert len({note.words[1] for note in marks}) == 50
+    return marks[-1].at - marks[0].at
+
+
+def assert_nothing_goes_back(ordeal: Ordeal) -> tuple[str, str]:
+    """What is written is never older than what was written before; the last type and time."""
+    written = [note.words[2:4] for note in ordeal.notes() if note.words[0] == "written"]
+    assert written
+    for before, after in pairwise(written):
+        assert after[1] >= before[1], (before, after)
+        assert moment(after[0], None)[0] >= moment(before[0], None)[0], (before, after)
+    return written[-1][0], written[-1][1]
+
+
+def latencies(ordeal: Ordeal, events: list[tuple[str, str, str]]) -> list[float]:
+    """Seconds from acceptance to the mark of being done."""
+    records = ordeal.records(one for one, _, _ in events).values()
+    assert {one["state"] for one in records} == {"done"}
+    return [(int(one["settled"]) - int(one["received"])) / 1000 for one in records]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_events_of_one_issuance_that_wait_together_are_one_look_and_one_line(ordeal: Ordeal, size: str) -> None:
+    """Queued while nothing works, so that all of them are answered by what the platform says afterwards."""
+    newest = in_state(49)
+    ordeal.stub.answer = lambda call: newest if call.resource == HOT else well(call)
+    ordeal.plugin(HANDLER)
+    rest = others(size)
+    events = [*hot_events(), *rest]
+    random.shuffle(events)
+    ordeal.accept(*events)
+    with ordeal.worker("worker", "--processes", "4"):
+        ordeal.settles(within=120)
+    took = assert_one_at_a_time(ordeal)
+    last_type, last_time = assert_nothing_goes_back(ordeal)
+    assert (last_type, last_time) == (LIFE[-1], (BORN + timedelta(seconds=49)).isoformat())
+    asked = sum(call.resource == HOT for call in ordeal.stub.calls)
+    assert asked <= 10
+    waited = median(latencies(ordeal, rest))
+    first = min(note.at for note in ordeal.notes())
+    received = int(ordeal.record(rest[0][0])["received"]) / 1000
+    # Fifty in a line take their time; those beside them must not.
+    assert waited - (first - received) < took / 2
+    print(
+        f"\n50 events of one issuance among {len(rest)}: {asked} requests for it, one at a time in {took:.1f} s; "
+        f"the others' median {waited - (first - received):.2f} s"
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_events_that_overtake_each_other_never_take_the_issuance_back(ordeal: Ordeal, size: str) -> None:
+    """The resource changes while its events come, late and shuffled; every third look finds a replica that lags."""
+    state = 0
+
+    def answer(call: Call) -> Answer:
+        if call.resource != HOT:
+            return well(call)
+        return in_state(max(0, state - (10 if call.number % 3 == 0 else 0)))
+
+    ordeal.stub.answer = answer
+    ordeal.plugin(HANDLER)
+    rest = others(size)
+    # Each comes up to fifteen changes after its own.
+    hot = sorted(enumerate(hot_events()), key=lambda one: one[0] + random.uniform(0, 15))
+    with ordeal.worker("worker", "--processes", "4") as worker:
+        ordeal.started(worker, each=4)
+        for number, (happened, event) in enumerate(hot):
+            state = max(state, happened)
+            share = len(rest) // 50
+            ordeal.accept(event, *rest[number * share : (number + 1) * share])
+            time.sleep(0.03)
+        ordeal.settles(within=120)
+    took = assert_one_at_a_time(ordeal)
+    _, last_time = assert_nothing_goes_back(ordeal)
+    seen = [note.words[3] for note in ordeal.notes() if note.words[0] in {"written", "stale"}]
+    assert last_time == max(seen)
+    stale = sum(note.words[0] == "stale" for note in ordeal.notes())
+    waited = median(latencies(ordeal, rest))
+    assert waited < took / 2
+    print(
+        f"\n50 events of one issuance as it changed: {stale} told that they were stale, in {took:.1f} s; the others' "
+        f"median {waited:.2f} s"
+    )
+
+
+def test_over_five_retries_of_its_neighbour_a_handler_runs_once(ordeal: Ordeal) -> None:
+    ordeal.plugin("""
+@handlers.on("*")
+async def good(event, context):
+    note("good", event.webhook_id, context.idempotency_key)
+
+@handlers.on("*")
+async def bad(event, context):
+    note("bad", event.webhook_id, context.idempotency_key)
+    if event.attempt <= 5:
+        raise Retry(after=0.05)
+
+@handlers.on("*")
+async def another(event, context):
+    note("another", event.webhook_id, context.idempotency_key)
+""")
+    ids = [f"m{number}" for number in range(20)]
+    ordeal.accept(*((one, LIFE[-1], f"iss_{one}") for one in ids))
+    with ordeal.worker("worker", "--processes", "2"):
+        ordeal.settles()
+    assert {ordeal.record(one)["attempts"] for one in ids} == {"6"}
+    runs = [note.words for note in ordeal.notes()]
+    for one in ids:
+        assert [words for words in runs if words[1] == one].count(("good", one, f"{one}:test.good")) == 1
+        assert [words for words in runs if words[1] == one].count(("another", one, f"{one}:test.another")) == 1
+        assert [words for words in runs if words[1] == one].count(("bad", one, f"{one}:test.bad")) == 6
+    assert len(runs) == 20 * 8

@@ -1,0 +1,268 @@
+"""A stand for ordeals: workers in great need, beside a platform that counts and times each thing that it is asked.
+
+The sandbox plays the platform by the book, at some hundred requests a second; this one is told what to answer, to each
+request if need be, and answers thousands.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httptools
+from accepting import record
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from serving import Process, running
+from structlog.testing import capture_logs
+from waiting import until
+
+from receiver.events import Event
+from receiver.inbox import Inbox
+
+SHORT, LONG = "short", "long"
+
+#: Notes of two processes never mix: each is one write to the end of the file. Their times are those of this machine,
+#: as are Redis's.
+PLUGIN = """
+import asyncio, os, pathlib, random, sys, time
+from worker.handlers import GiveUp, Handlers, Retry
+
+here = pathlib.Path(__file__).parent
+handlers = Handlers("test")
+_notes = os.open(here / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def note(*words):
+    os.write(_notes, (" ".join(map(str, (time.time(), *words))) + "\\n").encode())
+"""
+
+
+class Call(NamedTuple):
+    """One request for details.
+
+    Attributes:
+        at: when it came, in seconds since the epoch.
+        resource: of what.
+        number: which one for this resource, counted from 1.
+        total: which one of all.
+    """
+
+    at: float
+    resource: str
+    number: int
+    total: int
+
+
+class Answer(NamedTuple):
+    """What it is answered."""
+
+    status: int = 200
+    body: object = None
+    retry_after: str = ""
+
+
+def issuance(resource: str, status: str = "completed", **more: object) -> Answer:
+    return Answer(body={"data": {"id": resource, "status": status, "credentials": [], **more}})
+
+
+def presentation(resource: str, attributes: dict[str, object] | None, status: str = "verified") -> Answer:
+    credentials = [{"isValid": True, "type": "Person", "attributes": attributes}]
+    return Answer(body={"data": {"id": resource, "status": status, "credentials": credentials}})
+
+
+def well(call: Call) -> Answer:
+    """As good a platform as can be: presentations are those whose ids begin with `pre`."""
+    return presentation(call.resource, {"given": "Ada"}) if call.resource.startswith("pre") else issuance(call.resource)
+
+
+class Stub:
+    """The platform's API in a thread.
+
+    Attributes:
+        answer: what a request for details is answered.
+        takes: seconds that it takes.
+        calls: all requests for details, in the order in which they came.
+        answered: status → how many were answered so.
+        token: what the token endpoint grants.
+        connections: those that are open.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Call], Answer] = well
+        self.takes = 0.0
+        self.calls: list[Call] = []
+        self.answered: Counter[int] = Counter()
+        self.token = "token"
+        self.url = ""
+        self.connections: set[asyncio.Transport] = set()
+        self._of_resource: Counter[str] = Counter()
+        self._loop = asyncio.new_event_loop()
+        self._listens = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @contextmanager
+    def running(self) -> Iterator["Stub"]:
+        self._thread.start()
+        self._listens.wait()
+        try:
+            yield self
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def since(self, moment: float) -> list[Call]:
+        return [call for call in self.calls if call.at >= moment]
+
+    def _run(self) -> None:
+        server = self._loop.run_until_complete(
+            self._loop.create_server(lambda: _Connection(self, self._loop), "127.0.0.1", 0, backlog=1_024)
+        )
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._listens.set()
+        self._loop.run_forever()
+        server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        self._loop.run_until_complete(server.wait_closed())
+        self._loop.run_until_complete(asyncio.sleep(0))  # The connections are closed in the loop's next turn.
+
+    def ask(self, resource: str) -> Answer:
+        self._of_resource[resource] += 1
+        call = Call(time.time(), resource, self._of_resource[resource], len(self.calls) + 1)
+        self.calls.append(call)
+        answer = self.answer(call)
+        self.answered[answer.status] += 1
+        return answer
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, stub: Stub, loop: asyncio.AbstractEventLoop) -> None:
+        self._stub = stub
+        self._loop = loop
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._stub.connections.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stub.connections.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_message_complete(self) -> None:
+        path, self._url = self._url.decode(), b""
+        if path == "/token":
+            self._send(Answer(body={"access_token": self._stub.token, "token_type": "Bearer", "expires_in": 3_600}))
+        else:
+            self._loop.call_later(self._stub.takes, self._send, self._stub.ask(path.rpartition("/")[2]))
+
+    def _send(self, answer: Answer) -> None:
+        if self._transport.is_closing():
+            return  # Whoever asked was killed.
+        content = json.dumps(answer.body or {"errors": [{"status": str(answer.status)}]}).encode()
+        retry = f"retry-after: {answer.retry_after}\r\n" if answer.retry_after else ""
+        head = f"HTTP/1.1 {answer.status} So\r\ncontent-type: application/json\r\n{retry}"
+        self._transport.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+
+
+class Note(NamedTuple):
+    """What a handler has noted."""
+
+    at: float
+    words: tuple[str, ...]
+
+
+class Ordeal:
+    """Workers, events, the notes of handlers, and the platform.
+
+    Attributes:
+        folder: where the workers are started, and where their logs are.
+        stub: the platform.
+        redis: the ledger.
+        environment: of every worker.
+    """
+
+    def __init__(self, folder: Path, redis_url: str, stub: Stub) -> None:
+        self.folder = folder
+        self.stub = stub
+        self.redis_url = redis_url
+        self.redis = Redis.from_url(redis_url)
+        self.environment = {
+            "REDIS_URL": redis_url,
+            "CREDHOOK_HANDLERS": "plugin",
+            "CREDHOOK_LEASE": "3",
+            "CREDHOOK_API_URL": stub.url,
+            "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
+            "CREDHOOK_CLIENT_ID": "ordeal",
+            "CREDHOOK_CLIENT_SECRET": "s3cret",
+        }
+
+    def plugin(self, text: str) -> None:
+        (self.folder / "plugin.py").write_text(PLUGIN + text)
+
+    def notes(self) -> list[Note]:
+        path = self.folder / "notes"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [Note(float(at), tuple(words)) for at, *words in map(str.split, lines)]
+
+    def accept(self, *events: tuple[str, str, str]) -> None:
+        """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""
+
+        async def write() -> None:
+            inbox = Inbox(AsyncRedis.from_url(self.redis_url), queue="credhook", retention=86_400)
+            try:
+                await asyncio.gather(*(inbox.accept(one, Event(kind, resource)) for one, kind, resource in events))
+            finally:
+                await inbox.aclose()
+
+        with capture_logs():  # Thousands of lines that nobody reads.
+            asyncio.run(write())
+
+    def started(self, *processes: Process, each: int = 1) -> None:
+        """Return once so many workers of each have started."""
+        for process in processes:
+            until(lambda process=process: process.text.count('"worker_started"') >= each, what="the workers")  # type: ignore[misc]
+
+    def worker(self, name: str = "worker", *options: str, **settings: str) -> AbstractContextManager[Process]:
+        return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
+
+    def fleet(self, name: str, *options: str, **settings: str) -> Process:
+        """A worker that is to be killed; by name, for its log goes on in the same file."""
+        log = self.folder / f"{name}.log"
+        return Process(log, "-m", "worker", *options, environment=self.environment | settings)
+
+    def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+        """What the ledger says of each."""
+        ids = list(webhook_ids)
+        pipeline = self.redis.pipeline(transaction=False)
+        for webhook_id in ids:
+            pipeline.hgetall("credhook:event:" + webhook_id)
+        found = ({k.decode(): v.decode() for k, v in fields.items()} for fields in pipeline.execute())
+        return dict(zip(ids, found, strict=True))
+
+    def record(self, webhook_id: str) -> dict[str, str]:
+        return record(self.redis, webhook_id)
+
+    def reaches(self, webhook_id: str, state: str, within: float = 30) -> dict[str, str]:
+        """The ledger's record, once it is in that state."""
+        until(lambda: self.record(webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=within)
+        return self.record(webhook_id)
+
+    def settles(self, within: float = 60) -> None:
+        """Return once no event is open."""
+        until(lambda: not self.redis.exists("credhook:credhook:open"), what="the end of all events", within=within)
+
+    def logs(self) -> str:
+        return "\n".join(log.read_text(errors="replace") for log in sorted(self.folder.glob("*.log")))
