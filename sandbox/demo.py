@@ -200,7 +200,7 @@ def _row(
         delivered=len(answers),
         deduplicated=sum(one["answer"] == "duplicate" for one in answers),
         fetched=next((str(line["status"]) for line in lines if line["event"] == "event_fetched"), ""),
-        handlers=Counter(line["handler"] for line in lines if line["event"] == "event_handled"),
+        handlers=Counter(name for line in lines if line["event"] == "event_done" for name in line["handlers"]),
         milliseconds=record.get("milliseconds") if record.get("state") == "done" else None,
     )
 

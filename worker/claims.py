@@ -198,6 +198,7 @@ class Claims:
             "spend": settlement.spend,
             "records": settlement.records,
             "seen": settlement.seen,
+            "sealed": settlement.seen or claim.seen,
             "rank": settlement.latest[0] if settlement.latest else False,
             "updated": settlement.latest[1] if settlement.latest else False,
             "who": dict(zip(("lease", "name", "token", "time"), self._who(), strict=True)) if follow else False,
@@ -316,21 +317,21 @@ def _operation(name: str, *arguments: Any) -> str:
 
 def _claim(raw: Sequence[Any]) -> Claim:
     """A claim, as the scripts return it."""
-    event_id, job, execution, now, first, pairs, latest = raw
-    text = [part.decode() for part in pairs]
+    event_id, job, execution, now, kind, resource, received, fence, attempts, before, lapsed, latest = raw
+    text = [part.decode() for part in before]
     fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
     return Claim(
         event_id=event_id.decode(),
-        type=fields["type"],
-        resource_id=fields["resource"],
-        received_at=datetime.fromtimestamp(int(fields["received"]) / 1000, UTC),
+        type=kind.decode(),
+        resource_id=resource.decode(),
+        received_at=datetime.fromtimestamp(int(received) / 1000, UTC),
         now=now,
-        attempt=int(fields["attempts"]),
-        fence=int(fields["fence"]),
-        first=bool(first),
+        attempt=attempts,
+        fence=fence,
+        first=not fields,
         ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
-        seen="seen" in fields,
+        seen=bool(lapsed) or "seen" in fields,
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),

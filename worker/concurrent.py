@@ -6,11 +6,15 @@ is a worker like any other: it registers, beats, and obeys suspend, stop-job and
 """
 
 import asyncio
+import functools
+import math
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -26,7 +30,7 @@ from receiver.ledger import State
 from receiver.ledger.connection import open_redis
 from worker import metrics
 from worker.api.auth import ClientCredentials
-from worker.claims import Claim, Claims, Worker
+from worker.claims import Claims, Worker
 from worker.handlers import Registry
 from worker.platform import Condition
 from worker.processor import Attempt, Interruption, Processor
@@ -41,6 +45,13 @@ log = structlog.get_logger("credhook.worker")
 #: Seconds that free slots wait for more of them, so that one round trip takes several events: slots become free one by
 #: one. At 1,000 events a second it saves three of four round trips, and keeps a slot idle for a twentieth of its time.
 GATHER: Final = 0.002
+#: A full worker takes its events in so many groups at least: those that begin together end together, and then all wait
+#: for Redis at once.
+GROUPS: Final = 4
+#: While a slot is held for less than so many seconds, events are taken ahead for a part of the slots, so that none
+#: waits for Redis: 1,270 events a second became 1,530 (API of 50 ms). What waits for a slot for longer is handed back.
+QUICK: Final = 1.0
+RESERVES: Final = 4
 #: Of four slots, how many urgent events get before all others, while there are any.
 URGENT_SHARE: Final = 3, 4
 #: Seconds between two signs of life to RQ, and looks for `rq suspend`.
@@ -53,6 +64,12 @@ IDLE: Final = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 #: Seconds that broken-off attempts get to be written down.
 _LAST_WORDS: Final = 5.0
+
+
+class _Waiting(NamedTuple):
+    attempt: Attempt
+    turn: "asyncio.Future[None]"
+    since: float
 
 
 class ConcurrentWorker(BaseWorker):
@@ -75,7 +92,13 @@ class ConcurrentWorker(BaseWorker):
         self._settings = settings
         self._registry = registry
         self._concurrency = settings.concurrency
+        self._group = max(1, settings.concurrency // GROUPS)
+        #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
         self._attempts: dict[str, Attempt] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._running = 0
+        #: Seconds that a slot was held for one event of late; nobody knows yet.
+        self._pace = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle_slots: list[Slot] = []
         self._suspended = False
@@ -148,8 +171,8 @@ class ConcurrentWorker(BaseWorker):
         """Fill the slots, again and again, until told to stop."""
         wait = _FIRST_WAIT
         while not self._stopping.is_set():
-            free = self._concurrency - len(self._tasks)
-            if free == 0:
+            free = min(self._room(), self._group)
+            if free <= 0:
                 await self._until_freed(None)
                 await asyncio.sleep(GATHER)
                 continue
@@ -163,7 +186,7 @@ class ConcurrentWorker(BaseWorker):
                     continue
                 taken = await self._claims.take(admitted, urgent=self._urgent(admitted))
                 for claim in taken.claims:
-                    self._start(claim)
+                    self._start(Attempt(claim))
                 await self._condition.give_back(admitted - len(taken.claims))
                 if not taken.claims:
                     if burst and not self._tasks:
@@ -182,8 +205,15 @@ class ConcurrentWorker(BaseWorker):
         self._taken += number
         return after - before
 
-    def _start(self, claim: Claim) -> None:
-        task = asyncio.create_task(self._fly(claim))
+    def _room(self) -> int:
+        """How many more events may be taken."""
+        reserve = self._concurrency // RESERVES if self._pace < QUICK else 0
+        return min(self._concurrency + reserve - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+
+    def _start(self, attempt: Attempt) -> None:
+        self._attempts[attempt.claim.job] = attempt
+        self._processor.keep(attempt)
+        task = asyncio.create_task(self._fly(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -194,25 +224,54 @@ class ConcurrentWorker(BaseWorker):
             # A defect of ours. The lease lapses, and the event is put back.
             log.error("attempt_failed", exc_info=error)
 
-    async def _fly(self, claim: Claim) -> None:
-        """Handle the event, then those of the same resource that have waited for it."""
-        slot = self._idle_slots.pop() if self._idle_slots else Slot(self._settings, self._auth, self._condition)
-        attempt = Attempt(claim)
-        try:
-            while True:
-                self._attempts[claim.job] = attempt
-                try:
-                    settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on())
-                finally:
-                    del self._attempts[claim.job]
-                if settlement is not None:
-                    self._finished += settlement.state is State.DONE
-                    metrics.ATTEMPTS.labels(settlement.state.value).inc()
-                if following is None:
-                    return
-                claim, attempt = following, Attempt(following, known=attempt.fetched, admitted=False)
-        finally:
-            self._idle_slots.append(slot)
+    async def _fly(self, attempt: Attempt) -> None:
+        """Handle the event, then those of the same resource that have waited for it.
+
+        Its slot is free for others as soon as the handlers are done: what was done is written down beside.
+        """
+        while True:
+            await self._turn(attempt)
+            slot = self._idle_slots.pop() if self._idle_slots else Slot(self._settings, self._auth, self._condition)
+            freeing = functools.partial(self._free, attempt.claim.job, slot, time.monotonic())
+            settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on(), tried=freeing)
+            if settlement is not None:
+                self._finished += settlement.state is State.DONE
+                metrics.ATTEMPTS.labels(settlement.state.value).inc()
+            if following is None:
+                return
+            attempt = self._attempts[following.job] = Attempt(following, known=attempt.fetched, admitted=False)
+            self._processor.keep(attempt)
+
+    async def _turn(self, attempt: Attempt) -> None:
+        """Wait for a slot."""
+        if self._running < self._concurrency and not self._waiting:
+            self._running += 1
+            return
+        waiting = _Waiting(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
+        self._waiting.append(waiting)
+        await waiting.turn
+
+    def _free(self, job: str, slot: Slot, since: float) -> None:
+        """Let the next one have the slot."""
+        del self._attempts[job]
+        self._idle_slots.append(slot)
+        held = time.monotonic() - since
+        self._pace = held if self._pace == math.inf else 0.9 * self._pace + 0.1 * held
+        if self._waiting:
+            self._waiting.popleft().turn.set_result(None)
+        else:
+            self._running -= 1
+        self._freed.set()
+
+    def _let_go(self, older_than: float) -> None:
+        """Hand back what has waited for a slot for so many seconds: others may have one."""
+        until = time.monotonic() - older_than
+        while self._waiting and self._waiting[0].since <= until:
+            waiting = self._waiting.popleft()
+            self._pace = math.inf
+            self._running += 1  # It takes no slot, but gives one back when it has been written down.
+            waiting.attempt.interrupt(Interruption.DRAINED)
+            waiting.turn.set_result(None)
 
     def _goes_on(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
@@ -259,6 +318,7 @@ class ConcurrentWorker(BaseWorker):
 
     async def _drain(self) -> None:
         """Finish what is under way, or hand it back when the grace time is over."""
+        self._let_go(0)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.grace)
         if self._tasks:
@@ -266,6 +326,7 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
 
     def _interrupt_all(self) -> None:
+        self._let_go(0)
         for attempt in list(self._attempts.values()):
             attempt.interrupt(Interruption.DRAINED)
 
@@ -274,6 +335,7 @@ class ConcurrentWorker(BaseWorker):
         while True:
             metrics.UNDER_WAY.set(len(self._attempts))
             self._look_for_exhaustion()
+            self._let_go(QUICK)
             pipeline = redis.pipeline(transaction=False)
             pipeline.exists(WORKERS_SUSPENDED)
             pipeline.exists(self.key)

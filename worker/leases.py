@@ -33,6 +33,9 @@ class Leases:
 
     def hold(self, claim: Claim, lost: Callable[[], None]) -> None:
         """Keep the claim; call `lost` once it is lost, or as good as lost: Redis could not be told for so long."""
+        held = self._held.get(claim.event_id)
+        if held is not None and held.claim is claim:
+            return
         self._held[claim.event_id] = _Held(claim, time.monotonic() + self._claims.lease, lost)
 
     def release(self, claim: Claim) -> None:

@@ -1,6 +1,7 @@
 """One attempt at an event that has been claimed: fetch, run the handlers, settle."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -49,21 +50,32 @@ class Attempt:
     fetched: Fetched | None = None
     #: How handlers have ended, where the ledger does not know it yet.
     records: dict[str, str] = field(default_factory=dict)
+    #: The handlers that have done their part in this attempt.
+    ran: list[str] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None
 
+    _over: bool = False
+
     def begin(self) -> None:
-        """The current task works on it from now on."""
+        """The current task works on it from now on.
+
+        Raises:
+            asyncio.CancelledError: it was broken off before.
+        """
         self._task = asyncio.current_task()
+        if self.interruption is not None:
+            raise asyncio.CancelledError
 
     def interrupt(self, why: Interruption) -> None:
         """Break it off."""
-        if self.interruption is None and self._task is not None:
+        if self.interruption is None and not self._over:
             self.interruption = why
-            self._task.cancel()
+            if self._task is not None:
+                self._task.cancel()
 
     def end(self) -> None:
         """It can be broken off no longer: what follows is writing down."""
-        self._task = None
+        self._over = True
 
 
 class Processor:
@@ -86,8 +98,17 @@ class Processor:
         self._max_attempts = settings.max_attempts
         self.threads = Threads(settings.concurrency)
 
+    def keep(self, attempt: Attempt) -> None:
+        """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
+        self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
+
     async def handle(
-        self, attempt: Attempt, slot: Slot, *, follow: bool = False
+        self,
+        attempt: Attempt,
+        slot: Slot,
+        *,
+        follow: bool = False,
+        tried: Callable[[], None] = lambda: None,
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and write down what it came to.
 
@@ -95,6 +116,7 @@ class Processor:
             attempt: at what.
             slot: the clients to use.
             follow: whether to claim the resource's next event, if one has waited for this one.
+            tried: called when the slot is needed no more: what follows is writing down.
 
         Returns:
             How the event was settled, or None if it was not ours to settle any more; and the claim that follows.
@@ -103,9 +125,9 @@ class Processor:
         bound = log.bind(
             webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
         )
-        self.leases.hold(claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
-        attempt.begin()
+        self.keep(attempt)
         try:
+            attempt.begin()
             await self._try(attempt, slot, bound)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -114,6 +136,7 @@ class Processor:
             task.uncancel()
         finally:
             attempt.end()
+            tried()
         try:
             return await self._settle(attempt, bound, follow=follow)
         finally:
@@ -166,7 +189,8 @@ class Processor:
         error = await run(handler, event, context, timeout=self._handler_timeout, threads=self.threads)
         if error is None:
             attempt.records[handler.name] = DONE
-            bound.info("event_handled")
+            attempt.ran.append(handler.name)
+            bound.debug("event_handled")
             return
         pause = self._condition.pause()
         decision = after_handler(error, claim.attempt, max_attempts=self._max_attempts, pause=pause)
@@ -195,7 +219,7 @@ class Processor:
         if not ours:
             bound.warning("lease_lost")
             return None, None
-        _report(settlement, claim, bound)
+        _report(settlement, attempt, bound)
         return settlement, following
 
     def _settlement(self, attempt: Attempt) -> Settlement:
@@ -214,15 +238,16 @@ class Processor:
         )
 
 
-def _report(settlement: Settlement, claim: Claim, bound: structlog.stdlib.BoundLogger) -> None:
+def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.BoundLogger) -> None:
+    """One line for each attempt, at least: what it came to."""
     if settlement.state is State.DONE:
-        bound.info("event_done")
+        bound.info("event_done", handlers=attempt.ran)
     elif settlement.state is State.WAITING:
         bound.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1))
     elif settlement.state is State.ACCEPTED:
         bound.info("event_handed_back")
     else:
-        hint = f"credhook events show {claim.event_id}"
+        hint = f"credhook events show {attempt.claim.event_id}"
         bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint)
 
 

@@ -71,32 +71,35 @@ end
 -- `who`: lease in ms; and for a worker of ours its name, its token, and the time as RQ writes it.
 local function claim(id, job, who)
     local key = '{EVENT}' .. id
-    local state, due, resource, received = unpack(call('HMGET', key, 'state', 'due', 'resource', 'received'))
+    local state, type, resource, received, fence, attempts, due =
+        unpack(call('HMGET', key, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due'))
     if not state then return 'missing' end
     if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then return 'settled' end
-    local lease = call('ZSCORE', leases, id)
+    local lease = fence and call('ZSCORE', leases, id)
     if lease and tonumber(lease) > now then return 'held' end
     if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
-    local holder = call('GET', busy .. resource)
-    if holder and holder ~= id then
-        call('ZADD', parked .. resource, received, job)
-        call('EXPIRE', parked .. resource, {PARKED_LASTS})
-        call('ZADD', open, now, id)
-        return 'parked'
+    if not call('SET', busy .. resource, id, 'PX', who.lease, 'NX') then
+        if call('GET', busy .. resource) ~= id then
+            call('ZADD', parked .. resource, received, job)
+            call('EXPIRE', parked .. resource, {PARKED_LASTS})
+            call('ZADD', open, now, id)
+            return 'parked'
+        end
+        call('PEXPIRE', busy .. resource, who.lease)
     end
-    call('SET', busy .. resource, id, 'PX', who.lease)
     call('ZADD', leases, now + who.lease, id)
-    call('ZADD', open, now, id)
-    call('HINCRBY', key, 'attempts', 1)
+    local ended = fence and call('HGETALL', key) or {{}}
     -- From the clock, so that no later event of the same id, after an erasure, meets the token of an earlier one.
-    local first = call('HSETNX', key, 'fence', now)
-    local fence = call('HINCRBY', key, 'fence', 1)
-    call('HSET', key, 'state', '{State.ACCEPTED}')
-    call('HDEL', key, 'due')
+    fence, attempts = (tonumber(fence) or now) + 1, (tonumber(attempts) or 0) + 1
+    call('HSET', key, 'fence', fence, 'attempts', attempts)
+    if state == '{State.WAITING}' then
+        call('HSET', key, 'state', '{State.ACCEPTED}')
+        call('HDEL', key, 'due')
+    end
     if lease then call('HSET', key, 'seen', 1) end  -- Its holder died; nobody knows what it had seen.
     local execution = ''
     if who.name then
-        execution = who.token .. '-' .. fence
+        execution = string.format('%s-%.0f', who.token, fence)
         local seconds, record = now / 1000, 'rq:execution:' .. job .. ':' .. execution
         call('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'last_heartbeat', who.time,
              'worker_name', who.name)
@@ -106,7 +109,8 @@ local function claim(id, job, who)
         call('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
         call('ZADD', started, seconds + {RQ_PATIENCE}, job .. ':' .. execution)
     end
-    return {{id, job, execution, now, first, call('HGETALL', key), call('GET', '{RESOURCE}' .. resource)}}
+    local latest = call('GET', '{RESOURCE}' .. resource)
+    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, lease and 1 or 0, latest}}
 end
 """
 
@@ -205,8 +209,8 @@ end
 #:     ["settle", webhook-id, fence, job, execution, what] → whether it was ours to settle, and the claim that follows
 #:
 #: `what`: state; error; wait, in ms; spend, whether the attempt counts; records, handler → how; seen, whether presented
-#: data was; rank and updated, the resource's state that handlers have seen; who, for whom to claim the resource's next
-#: event. An event that was erased meanwhile stays erased.
+#: data was, and sealed, whether it may have been kept; rank and updated, the resource's state that handlers have seen;
+#: who, for whom to claim the resource's next event. An event that was erased meanwhile stays erased.
 WRITE: Final = f"""{_COMMON}
 local retention = ARGV[1]
 local write = {{}}
@@ -266,24 +270,34 @@ end
 
 function write.settle(id, fence, job, execution, what)
     local key = '{EVENT}' .. id
-    for handler, how in pairs(what.records) do write.record(id, handler, how) end
-    if execution ~= '' then
-        call('ZREM', started, job .. ':' .. execution)
-        call('DEL', 'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job)
-    end
     local held, state, resource, attempts = unpack(call('HMGET', key, 'fence', 'state', 'resource', 'attempts'))
-    if not held and state == what.state then return {{1, false}} end  -- Written already; its reply was lost.
-    if held ~= fence then return {{0, false}} end
+    if execution ~= '' then call('ZREM', started, job .. ':' .. execution) end
+    local gone = {{'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}}
+    if held ~= fence then
+        for handler, how in pairs(what.records) do write.record(id, handler, how) end
+        call('DEL', unpack(gone))
+        -- Without a holder, and in that state: it is written already, and the reply was lost.
+        return {{not held and state == what.state and 1 or 0, false}}
+    end
+    local set, unset = {{'state', what.state}}, {{'error'}}
+    for handler, how in pairs(what.records) do
+        set[#set + 1] = '{HANDLER}' .. handler
+        set[#set + 1] = how
+    end
+    if what.error ~= '' then
+        set[#set + 1], set[#set + 2] = 'error', what.error
+        unset[1] = nil
+    end
+    if what.seen then set[#set + 1], set[#set + 2] = 'seen', 1 end
+    if not what.spend then
+        attempts = attempts - 1
+        set[#set + 1], set[#set + 2] = 'attempts', attempts
+    end
+    if call('GET', busy .. resource) == id then gone[#gone + 1] = busy .. resource end
     call('ZREM', leases, id)
-    if call('GET', busy .. resource) == id then call('DEL', busy .. resource) end
-    call('HSET', key, 'state', what.state)
-    if what.error ~= '' then call('HSET', key, 'error', what.error) else call('HDEL', key, 'error') end
-    if what.seen then call('HSET', key, 'seen', 1) end
-    if not what.spend then attempts = call('HINCRBY', key, 'attempts', -1) end
     if what.rank then remember(resource, what.rank, what.updated) end
-    local follows = false
     if what.state == '{State.WAITING}' then
-        call('HSET', key, 'due', now + what.wait)
+        set[#set + 1], set[#set + 2] = 'due', now + what.wait
         call('ZADD', open, now, id)
         if execution ~= '' then
             call('ZADD', scheduled, (now + what.wait) / 1000, job)
@@ -294,15 +308,22 @@ function write.settle(id, fence, job, execution, what)
         call('LPUSH', jobs, job)
         set_status(job, 'queued')
     else
-        call('HSET', key, 'settled', now)
-        call('HDEL', key, 'fence')
-        if tonumber(attempts) == 1 then call('HDEL', key, 'attempts') end
+        set[#set + 1], set[#set + 2] = 'settled', now
+        unset[#unset + 1] = 'fence'
+        if tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
         call('ZREM', open, id)
         call('EXPIRE', key, retention)
-        if what.state ~= '{State.DONE}' then call('ZADD', dead, now, id) end
-        if execution ~= '' then call('DEL', 'rq:job:' .. job) end
-        if what.state == '{State.DONE}' and call('HDEL', key, 'seen') == 1 then call('DEL', '{SNAPSHOT}' .. id) end
+        if what.state == '{State.DONE}' then
+            unset[#unset + 1] = 'seen'
+            if what.sealed then gone[#gone + 1] = '{SNAPSHOT}' .. id end
+        else
+            call('ZADD', dead, now, id)
+        end
+        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
     end
+    call('HSET', key, unpack(set))
+    if #unset > 0 then call('HDEL', key, unpack(unset)) end
+    call('DEL', unpack(gone))
     return {{1, let_next(resource, what.who)}}
 end
 

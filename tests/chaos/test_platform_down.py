@@ -1,0 +1,163 @@
+"""A platform that is down, asks for a pause, or allows so many calls a second: a fleet leaves it alone, as one."""
+# ruff: noqa: T201  The counts are what `make soak` is run for.
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from ordeal import LONG, SHORT, Answer, Call, Ordeal, Stub, well
+from waiting import until
+
+SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+
+COMPLETED = "openid4vc.issuance.completed"
+
+HANDLER = """
+@handlers.on("*")
+async def handled(event, context):
+    note("handled", event.webhook_id)
+"""
+
+#: Seconds in which calls are counted, to tell a herd from a crowd.
+GLANCE = 0.25
+#: Seconds in which calls may still come that had been sent before the whole fleet knew.
+ON_THE_WIRE = 0.15
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+    with Stub().running() as stub:
+        ordeal = Ordeal(tmp_path, redis_url, stub)
+        ordeal.plugin(HANDLER)
+        yield ordeal
+        ordeal.redis.close()
+
+
+def events(start: int, count: int) -> list[tuple[str, str, str]]:
+    return [(f"m{number}", COMPLETED, f"iss_{number}") for number in range(start, start + count)]
+
+
+def busiest(calls: list[Call]) -> int:
+    """Calls within the busiest glance."""
+    return max(Counter(int(call.at / GLANCE) for call in calls).values(), default=0)
+
+
+def paused_at(log: str) -> float:
+    """When the first of the fleet said that the platform is left alone."""
+    lines = [json.loads(line) for line in log.splitlines() if '"platform_paused"' in line]
+    return min(datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines)
+
+
+def spent(ordeal: Ordeal, count: int) -> int:
+    """Attempts that all these events have taken beyond the one each that handled them."""
+    records = ordeal.records(f"m{number}" for number in range(count)).values()
+    assert {one["state"] for one in records} == {"done"}
+    return sum(int(one.get("attempts", 1)) - 1 for one in records)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, size: str) -> None:
+    """Events come at a steady rate, before, during and after; one process each of four that share what they know.
+
+    The measure of a herd: calls in the busiest quarter of a second after the outage, against the busiest while a
+    backlog as long is worked off from a standing start, on the same machine, by the same processes.
+    """
+    lasts, backlog = (4.0, 400) if size == SHORT else (60.0, 3_000)
+    down = False
+
+    def answer(call: Call) -> Answer:
+        return Answer(500) if down else well(call)
+
+    ordeal.stub.answer = answer
+    ordeal.stub.takes = 0.02
+    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="25") as worker:
+        ordeal.started(worker, each=4)
+        ordeal.accept(*events(0, backlog))
+        ordeal.settles()
+        steady = busiest(ordeal.stub.calls)
+        down, began, accepted = True, time.time(), backlog
+        more = int(backlog / lasts / 20)
+        while time.time() < began + lasts:  # What comes meanwhile, a twentieth of a second each.
+            ordeal.accept(*events(accepted, more))
+            accepted += more
+            time.sleep(max(0.0, began + (accepted - backlog) / backlog * lasts - time.time()))
+        failed = ordeal.stub.answered[500]
+        down, ended = False, time.time()
+        ordeal.settles(within=300)
+        log = worker.text
+    lost = spent(ordeal, accepted)
+    herd = busiest(ordeal.stub.since(ended))
+    first = ordeal.stub.since(ended)[0].at - ended
+    took = max(note.at for note in ordeal.notes()) - ended
+    print(
+        f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
+        f"the first call {first:.1f} s after, all handled in {took:.1f} s; at most {herd / GLANCE:.0f} calls a second "
+        f"then, {steady / GLANCE:.0f} on a good day"
+    )
+    # Ten failures open the breaker. What was on the wire just then fails as well; later there are only probes, and none
+    # of them counts as an attempt.
+    opened = paused_at(log)
+    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in ordeal.stub.calls) <= 10 + 4 * 25
+    assert herd <= 1.5 * steady
+    assert len(ordeal.notes()) == accepted
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(ordeal: Ordeal, size: str) -> None:
+    pause, count = (3, 600) if size == SHORT else (20, 3_000)
+    asked: list[float] = []
+
+    def answer(call: Call) -> Answer:
+        if call.total == 100:
+            asked.append(time.time())
+            return Answer(429, retry_after=str(pause))
+        return well(call)
+
+    ordeal.stub.answer = answer
+    ordeal.stub.takes = 0.02
+    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="10") as worker:
+        ordeal.started(worker, each=4)
+        ordeal.accept(*events(0, count))
+        ordeal.settles(within=120)
+    answered = asked[0] + ordeal.stub.takes
+    wire = [call for call in ordeal.stub.since(answered) if call.at < answered + ON_THE_WIRE]
+    within = [call for call in ordeal.stub.since(answered + ON_THE_WIRE) if call.at < answered + pause]
+    after = ordeal.stub.since(answered + pause)
+    print(
+        f"\n429 with Retry-After {pause}, 4 processes: {len(wire)} calls on the wire, {len(within)} within, the first "
+        f"{after[0].at - answered:.2f} s after; {spent(ordeal, count)} attempts spent"
+    )
+    assert within == []
+    assert spent(ordeal, count) == 0
+    assert len(ordeal.notes()) == count
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -> None:
+    lasts = 4.0 if size == SHORT else 30.0
+    count = int(50 * (lasts + 4))
+    ordeal.accept(*events(0, count))
+    with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="50") as worker:
+        ordeal.started(worker, each=3)
+        until(lambda: len(ordeal.stub.calls) > 60, what="the end of the first second's burst")
+        begun = time.time()
+        until(lambda: time.time() > begun + lasts, within=lasts + 5)
+        calls = [call for call in ordeal.stub.calls if begun <= call.at < begun + lasts]
+        assert len(ordeal.stub.calls) < count  # There was always more to do.
+    rate = len(calls) / lasts
+    print(f"\nCREDHOOK_RATE=50 and 3 processes: {rate:.1f} calls a second over {lasts:.0f} s")
+    assert 45 <= rate <= 55
+
+
+def test_idle_processes_do_not_use_the_rate_up(ordeal: Ordeal) -> None:
+    """What was admitted and found nothing to do is given back: one event at a time is handled at once."""
+    with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
+        ordeal.started(worker, each=3)
+        for number in range(10):
+            ordeal.accept(*events(number, 1))
+            record = ordeal.reaches(f"m{number}", "done")
+            assert int(record["settled"]) - int(record["received"]) < 1_500

@@ -1,0 +1,211 @@
+"""The supervisor and the worker processes that it keeps going: what dies, blocks, hangs, or is asked to stop."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from accepting import record
+from serving import Process
+from stand import DATA, Stand
+from waiting import until
+
+from sandbox.local_redis import free_port
+
+HELD = """
+import os
+
+@handlers.on("*")
+async def held(event, context):
+    note("begun", event.webhook_id, event.attempt, os.getpid())
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+    note("ended", event.webhook_id)
+"""
+
+OTHER = """
+@handlers.on("openid4vc.verification.data")
+async def other(event, context):
+    note("other", event.webhook_id)
+"""
+
+BLOCKING = (
+    OTHER
+    + """
+@handlers.on("openid4vc.issuance.completed")
+async def blocks_the_loop(event, context):
+    note("run", event.attempt)
+    time.sleep(60)
+"""
+)
+
+HANGING = (
+    OTHER
+    + """
+@handlers.on("openid4vc.issuance.completed")
+def hangs(event, context):
+    note("hangs", event.webhook_id)
+    if event.attempt == 1:
+        time.sleep(600)
+"""
+)
+
+
+def children(process: Process) -> list[int]:
+    pid = process.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def begun(stand: Stand) -> list[list[str]]:
+    """Webhook-id, attempt and process of each run that has begun."""
+    return [line.split()[1:] for line in stand.notes() if line.startswith("begun")]
+
+
+def ended(stand: Stand) -> list[str]:
+    return [line.split()[1] for line in stand.notes() if line.startswith("ended")]
+
+
+def test_a_worker_process_that_is_killed_is_replaced_within_five_seconds(stand: Stand) -> None:
+    stand.plugin(HELD)
+    ids = ["m1", "m2", "m3", "m4"]
+    for one in ids:
+        stand.happens(one)
+    with stand.worker("worker", "--processes", "2", CREDHOOK_CONCURRENCY="2") as worker:
+        until(lambda: len(begun(stand)) == 4, what="both processes at work")
+        victim, survivor = children(worker)
+        lost = {one for one, _, process in begun(stand) if int(process) == victim}
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: worker.text.count('"worker_started"') == 3, within=5, what="another")
+        assert survivor in children(worker)
+        assert victim not in children(worker)
+        (stand.folder / "go").touch()
+        for one in ids:
+            stand.reaches(one, "done")
+        assert worker.stop() == 0
+    assert len(lost) == 2
+    assert {one for one, attempt, _ in begun(stand) if attempt == "2"} == lost
+    assert sorted(ended(stand)) == ids
+
+
+def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(stand: Stand) -> None:
+    stand.plugin(BLOCKING)
+    stand.happens("m1")
+    with stand.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+        until(lambda: stand.notes() == ["run 1"])
+        for one in ("m2", "m3"):
+            stand.happens(one, DATA)
+        until(lambda: '"loop_blocked"' in worker.text)
+        assert "blocks_the_loop" in next(line for line in worker.text.splitlines() if '"loop_blocked"' in line)
+        for one in ("m2", "m3"):
+            stand.reaches(one, "done")
+        assert stand.reaches("m1", "dead")["error"] == "WorkerDied"
+        assert worker.text.count('"worker_replaced"') == 2
+        assert worker.stop() == 0
+    assert [line for line in stand.notes() if line.startswith("run")] == ["run 1", "run 2"]
+
+
+def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker("sleeper") as sleeper:
+        until(lambda: len(begun(stand)) == 1)
+        sleeper.pause()
+        with stand.worker("other") as other:
+            # It takes longer than the silence after which a stack is asked for.
+            until(lambda: len(begun(stand)) == 2, what="the event in other hands")
+            (stand.folder / "go").touch()
+            stand.reaches("m1", "done")
+            assert other.stop() == 0
+        sleeper.resume()
+        stand.happens("m2")
+        stand.reaches("m2", "done")
+        assert "loop_blocked" not in sleeper.text
+        assert sleeper.text.count('"worker_started"') == 1
+        assert sleeper.stop() == 0
+
+
+@pytest.mark.parametrize("whom", ["the supervisor", "all its processes"])
+def test_sigterm_lets_what_is_under_way_finish(stand: Stand, whom: str) -> None:
+    """systemd and Ctrl-C ask all processes at once; a container's runtime asks the first alone."""
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker() as worker:
+        until(lambda: len(begun(stand)) == 1)
+        if whom == "the supervisor":
+            worker.process.send_signal(signal.SIGTERM)
+        else:
+            os.killpg(worker.process.pid, signal.SIGTERM)
+        until(lambda: '"worker_draining"' in worker.text)
+        stand.happens("m2")
+        (stand.folder / "go").touch()
+        assert worker.process.wait(10) == 0
+    assert ended(stand) == ["m1"]
+    assert record(stand.redis, "m1")["state"] == "done"
+    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m2"]
+
+
+def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker("first", CREDHOOK_GRACE="0.5") as first:
+        until(lambda: len(begun(stand)) == 1)
+        assert first.stop() == 0
+    assert record(stand.redis, "m1")["attempts"] == "0"
+    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+    (stand.folder / "go").touch()
+    with stand.worker("second"):
+        assert "attempts" not in stand.reaches("m1", "done")
+    assert [attempt for _, attempt, _ in begun(stand)] == ["1", "1"]
+    assert ended(stand) == ["m1"]
+
+
+def test_a_second_sigterm_hands_back_at_once(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker() as worker:
+        until(lambda: len(begun(stand)) == 1)
+        worker.process.send_signal(signal.SIGTERM)
+        until(lambda: '"worker_draining"' in worker.text)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(5) == 0
+    assert record(stand.redis, "m1")["attempts"] == "0"
+    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+
+
+def test_a_process_whose_plain_handlers_hang_is_replaced(stand: Stand) -> None:
+    stand.plugin(HANGING)
+    hanging = ["m1", "m2", "m3"]  # Of four threads.
+    for one in hanging:
+        stand.happens(one)
+    with stand.worker(CREDHOOK_CONCURRENCY="4", CREDHOOK_HANDLER_TIMEOUT="0.3") as worker:
+        until(lambda: '"threads_hung"' in worker.text)
+        until(lambda: worker.text.count('"worker_started"') == 2, what="another")
+        assert '"worker_died"' in worker.text
+        stand.happens("m4", DATA)
+        for one in (*hanging, "m4"):
+            stand.reaches(one, "done")
+        assert worker.stop() == 0
+
+
+def test_a_wrong_plugin_ends_all_processes_with_2_and_a_clear_line(stand: Stand) -> None:
+    stand.plugin("import nothing_of_that_name\n")
+    with stand.worker("worker", "--processes", "2") as worker:
+        assert worker.process.wait(20) == 2
+        lines = worker.text.splitlines()
+    assert 1 <= len(lines) <= 2
+    assert set(lines) == {lines[0]}
+    assert "nothing_of_that_name" in lines[0]
+
+
+def test_sigterm_while_redis_is_away_ends_it_with_0(stand: Stand) -> None:
+    with stand.worker(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as worker:
+        until(lambda: '"redis_unusable"' in worker.text)
+        assert worker.stop() == 0
+    assert "Traceback" not in worker.text
+
+
+def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(stand: Stand) -> None:
+    with stand.worker("worker", "--processes", "2") as worker:
+        until(lambda: len(children(worker)) == 2, what="the processes")
+        assert worker.stop() == 0
+    assert "Traceback" not in worker.text

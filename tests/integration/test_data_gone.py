@@ -1,0 +1,168 @@
+"""Presented data that the platform gives out once: it is handled, or the event says that it is gone."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ordeal import Answer, Call, Ordeal, Stub, presentation
+from waiting import until
+
+DATA = "openid4vc.verification.data"
+VERIFIED = "openid4vc.verification.verified"
+
+KEY, OTHER_KEY = "a-key-of-thirty-two-characters-1", "a-key-of-thirty-two-characters-2"
+
+#: Notes what it was given, and fails the first time.
+SECOND_TIME = """
+@handlers.on("*")
+async def second_time(event, context):
+    note("given", event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
+    if event.attempt == 1:
+        raise Retry(after=0.1)
+"""
+
+HELD = """
+@handlers.on("*")
+async def held(event, context):
+    note("given", event.webhook_id, (event.details.credentials[0].attributes or {}).get("given", "nothing"))
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+"""
+
+Platform = Callable[[Call], Answer]
+
+
+def full(call: Call) -> Answer:
+    return presentation(call.resource, {"given": "Ada"})
+
+
+def empty(call: Call) -> Answer:
+    return presentation(call.resource, None)
+
+
+def unknown(call: Call) -> Answer:
+    return Answer(404)
+
+
+def first(number: int, then: Platform, before: Platform) -> Platform:
+    """The first so many requests of each resource are answered in one way, and all others in another."""
+    return lambda call: before(call) if call.number <= number else then(call)
+
+
+GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="not found")]
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+    with Stub().running() as stub:
+        ordeal = Ordeal(tmp_path, redis_url, stub)
+        ordeal.environment["CREDHOOK_LEASE"] = "1"
+        yield ordeal
+        ordeal.redis.close()
+
+
+def given(ordeal: Ordeal) -> list[tuple[str, ...]]:
+    return [note.words[1:] for note in ordeal.notes()]
+
+
+@pytest.mark.parametrize("kind", [DATA, VERIFIED])
+@pytest.mark.parametrize("gone", GONE)
+def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
+    ordeal: Ordeal, gone: Platform, kind: str
+) -> None:
+    ordeal.stub.answer = first(1, gone, before=full)
+    ordeal.plugin(SECOND_TIME.replace("0.1", "1"))
+    ordeal.accept(("m1", kind, "pre_1"))
+    with ordeal.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
+        ordeal.reaches("m1", "waiting")
+        assert 0 < ordeal.redis.ttl("credhook:snapshot:m1") <= 86_400
+        ordeal.reaches("m1", "done")
+    assert given(ordeal) == [("m1", "Ada"), ("m1", "Ada")]
+    assert len(ordeal.stub.calls) == 1
+    assert not ordeal.redis.exists("credhook:snapshot:m1")
+
+
+@pytest.mark.parametrize("kind", [DATA, VERIFIED])
+@pytest.mark.parametrize("gone", GONE)
+def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
+    ordeal: Ordeal, gone: Platform, kind: str
+) -> None:
+    ordeal.stub.answer = first(1, gone, before=full)
+    ordeal.plugin(SECOND_TIME)
+    ordeal.accept(("m1", kind, "pre_1"))
+    with ordeal.worker():
+        assert ordeal.reaches("m1", "data_gone")["error"] == "DataGone"
+    assert given(ordeal) == [("m1", "Ada")]
+    assert not ordeal.redis.exists("credhook:snapshot:m1")
+
+
+def test_with_another_key_the_event_ends_as_data_gone(ordeal: Ordeal) -> None:
+    ordeal.stub.answer = first(1, empty, before=full)
+    ordeal.plugin(SECOND_TIME.replace("0.1", "2"))
+    ordeal.accept(("m1", DATA, "pre_1"))
+    with ordeal.worker("first", CREDHOOK_SNAPSHOT_KEY=KEY):
+        ordeal.reaches("m1", "waiting")
+    with ordeal.worker("second", CREDHOOK_SNAPSHOT_KEY=OTHER_KEY) as second:
+        ordeal.reaches("m1", "data_gone")
+        assert '"snapshot_unreadable"' in second.text
+    assert given(ordeal) == [("m1", "Ada")]
+
+
+@pytest.mark.parametrize("kind", [DATA, VERIFIED])
+@pytest.mark.parametrize("gone", GONE)
+def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
+    ordeal: Ordeal, gone: Platform, kind: str
+) -> None:
+    ordeal.stub.answer = first(1, gone, before=full)
+    ordeal.plugin(HELD)
+    ordeal.accept(("kept", kind, "pre_1"))
+    with ordeal.worker("first", CREDHOOK_SNAPSHOT_KEY=KEY) as worker:
+        until(lambda: given(ordeal) == [("kept", "Ada")])
+        worker.kill()
+    ordeal.accept(("unkept", kind, "pre_2"))
+    with ordeal.worker("second") as worker:
+        until(lambda: ("unkept", "Ada") in given(ordeal))
+        worker.kill()
+    (ordeal.folder / "go").touch()
+    with ordeal.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
+        ordeal.reaches("kept", "done")
+        ordeal.reaches("unkept", "data_gone")
+    assert sorted(given(ordeal)) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
+    assert not ordeal.redis.keys("credhook:snapshot:*")
+
+
+@pytest.mark.parametrize("late", GONE)
+def test_data_that_lags_behind_its_event_is_waited_for(ordeal: Ordeal, late: Platform) -> None:
+    ordeal.stub.answer = first(2, full, before=late)
+    ordeal.plugin(SECOND_TIME)
+    with ordeal.worker() as worker:
+        ordeal.started(worker)
+        ordeal.accept(("m1", DATA, "pre_1"))
+        ordeal.reaches("m1", "done")
+    assert given(ordeal) == [("m1", "Ada")]
+    assert len(ordeal.stub.calls) == 3
+
+
+def test_both_events_of_a_presentation_can_be_tried_again(ordeal: Ordeal) -> None:
+    """One look serves both, since they were there before it; so what it found must be kept for both."""
+    ordeal.stub.answer = first(1, empty, before=full)
+    ordeal.plugin(SECOND_TIME)
+    ordeal.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
+    with ordeal.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
+        ordeal.settles()
+    assert {one: fields["state"] for one, fields in ordeal.records(["m1", "m2"]).items()} == {
+        "m1": "done",
+        "m2": "done",
+    }
+    assert {what for _, what in given(ordeal)} == {"Ada"}
+    assert not ordeal.redis.keys("credhook:snapshot:*")
+
+
+def test_what_was_verified_without_data_is_handled_so(ordeal: Ordeal) -> None:
+    """`.verified` does not promise data; only that what was there once is not silently missing later."""
+    ordeal.stub.answer = empty
+    ordeal.plugin(SECOND_TIME)
+    ordeal.accept(("m1", VERIFIED, "pre_1"))
+    with ordeal.worker():
+        ordeal.reaches("m1", "done")
+    assert given(ordeal) == [("m1", "nothing"), ("m1", "nothing")]
