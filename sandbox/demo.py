@@ -21,24 +21,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from sandbox.events import EVENT_TYPES
 from sandbox.local_redis import NoRedis
 from sandbox.stage import Stage, StageFright, staged
-
-TYPES: Final = tuple(
-    f"openid4vc.{name}"
-    for name in (
-        "issuance.offered",
-        "issuance.completed",
-        "issuance.failed",
-        "issuance.partiallyIssued",
-        "issuance.expired",
-        "verification.requested",
-        "verification.verified",
-        "verification.failed",
-        "verification.expired",
-        "verification.data",
-    )
-)
 
 #: Seconds until all ten must have been delivered twice and handled.
 DEADLINE: Final = 60.0
@@ -150,8 +135,8 @@ def _procfile() -> dict[str, str]:
 def _trigger(stage: Stage) -> dict[str, str]:
     """Make one event of each type happen; its webhook-id → its type."""
     with httpx.Client(base_url=stage.sandbox_url) as platform:
-        happened = {}
-        for event_type in TYPES:
+        happened: dict[str, str] = {}
+        for event_type in EVENT_TYPES:
             answer = platform.post("/sandbox/events", json={"eventType": event_type, "count": 1}).raise_for_status()
             for event in answer.json()["data"]:
                 happened[event["webhookIds"][0]] = event_type
