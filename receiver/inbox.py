@@ -29,15 +29,15 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
-#: Jobs that the urgent list holds at most, and seconds that it lives without a new one: what falls out of it is still in
-#: the queue.
+#: Jobs that the urgent list holds at most, and seconds that it lives without a new one: what falls out of it is still
+#: in the queue.
 MOST_URGENT: Final = 10_000
 URGENT_LASTS: Final = 3_600
 
 # The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
-# KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields and
-# values, five per event.
+# KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
+# and values, five per event.
 ACCEPT: Final = f"""
 local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local retention, fields = ARGV[1], tonumber(ARGV[2])

@@ -25,7 +25,11 @@ from worker.bulletin import Bulletin, Notice
 
 log = structlog.get_logger("credhook.worker")
 
-PAUSED: Final = Gauge("credhook_platform_paused_seconds", "Seconds until the platform may be called again.")
+PAUSED: Final = Gauge(
+    "credhook_platform_paused_seconds",
+    "Seconds until the platform may be called again.",
+    multiprocess_mode="livemax",
+)
 REFUSED: Final = Counter("credhook_platform_refused", "Calls to the platform that were refused without being sent.")
 
 #: Seconds in which an event that was admitted as the probe must have called; then another may.

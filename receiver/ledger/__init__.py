@@ -36,6 +36,8 @@ HANDLER: Final = "h:"
 RESOURCE: Final = PREFIX + "resource:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
 SNAPSHOT: Final = PREFIX + "snapshot:"
+#: What stands where a queue's name stands in the keys of a queue.
+PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "token", "platform"})
 
 
 @dataclass(frozen=True, slots=True)

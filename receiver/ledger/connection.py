@@ -1,6 +1,7 @@
 """How Redis is reached: `REDIS_URL` in all its forms, for asynchronous and synchronous code."""
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
 from urllib.parse import unquote, urlsplit
@@ -89,7 +90,7 @@ class RedisAddress:
         options = {**self._options(), "retry": Retry(NoBackoff(), 0), **options}
         if self.service:
             sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
-                self.hosts, sentinel_kwargs=self._transport(), **options
+                self.hosts, sentinel_kwargs=self._transport(options), **options
             )
             return cast(redis.asyncio.Redis, sentinel.master_for(self.service))
         return redis.asyncio.Redis(**self._address(), **options)
@@ -99,7 +100,7 @@ class RedisAddress:
         options = {**self._options(), **options}
         if self.service:
             sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
-                self.hosts, sentinel_kwargs=self._transport(), **options
+                self.hosts, sentinel_kwargs=self._transport(options), **options
             )
             return cast(redis.Redis, sentinel.master_for(self.service))  # type: ignore[no-untyped-call]  # likewise
         return redis.Redis(**self._address(), **options)
@@ -111,10 +112,13 @@ class RedisAddress:
         return {"host": host, "port": port}
 
     def _options(self) -> dict[str, Any]:
-        return {"db": self.db, "username": self.username, "password": self.password, **self._transport()}
+        return {"db": self.db, "username": self.username, "password": self.password, **self._transport({})}
 
-    def _transport(self) -> dict[str, Any]:
-        timeouts: dict[str, Any] = {"socket_timeout": REDIS_TIMEOUT, "socket_connect_timeout": REDIS_TIMEOUT}
+    def _transport(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """How any server is reached, Sentinel or Redis; `options` may say how long to wait for it."""
+        timeouts: dict[str, Any] = {
+            name: options.get(name, REDIS_TIMEOUT) for name in ("socket_timeout", "socket_connect_timeout")
+        }
         if self.path:
             return timeouts
         return {**timeouts, "ssl": self.tls, **({"ssl_cert_reqs": ssl.CERT_REQUIRED} if self.tls else {})}

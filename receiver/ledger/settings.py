@@ -6,11 +6,18 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from receiver.ledger import PER_ID
 from receiver.ledger.connection import RedisAddress
 
 
 def _checked_redis(value: SecretStr) -> SecretStr:
     RedisAddress.parse(value.get_secret_value())
+    return value
+
+
+def _queue(value: str) -> str:
+    if value in PER_ID:
+        raise ValueError("is a name that keys of another kind have; choose another")
     return value
 
 
@@ -31,7 +38,7 @@ class LedgerSettings(BaseSettings):
         description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
-    queue: str = Field(
+    queue: Annotated[str, AfterValidator(_queue)] = Field(
         "credhook",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         validation_alias="CREDHOOK_QUEUE",

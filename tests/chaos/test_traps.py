@@ -21,6 +21,7 @@ from accepting import record
 from ordeal import Ordeal, Stub
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_proxy import redis_proxy
 from rq import Queue
 from rq import Worker as StockWorker
@@ -85,9 +86,15 @@ def left_of_rq(redis: Redis) -> set[str]:
     """RQ's keys that are about jobs, but for what its workers leave behind to expire."""
     about_workers = (b"rq:queues", b"rq:worker", b"rq:clean_registries", b"rq:scheduler")
     keys = {key for key in redis.scan_iter("rq:*") if not key.startswith(about_workers)}
-    return {
-        key.decode() for key in keys if not (key.startswith((b"rq:results:", b"rq:execution:")) and redis.ttl(key) > 0)
-    }
+    expire = {key for key in keys if key.startswith((b"rq:results:", b"rq:execution:")) and redis.ttl(key) > 0}
+    return {key.decode() for key in keys - expire}
+
+
+def answers(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisTimeoutError:
+        return False
 
 
 def handled_once(stand: Stand, *ids: str) -> None:
@@ -383,6 +390,8 @@ async def sometimes_later(event, context):
         with stand.worker(REDIS_URL=proxy.url, CREDHOOK_CONCURRENCY="4") as worker:
             handled_once(stand, *ids)
             assert worker.text.count('"worker_started"') == 1
+            assert worker.stop() == 0
+        until(lambda: len(stand.redis.client_list()) == 1, what="the proxy without clients")
         assert proxy.lost >= 10
 
 
@@ -419,9 +428,9 @@ def test_a_redis_that_is_full_or_silent_for_a_while_does_not_end_the_worker(stan
         (stand.folder / "go").touch()
         stand.reaches("m1", "done")
         stand.reaches("m2", "done")
-        stand.redis.execute_command("CLIENT", "PAUSE", 7_000, "ALL")  # type: ignore[no-untyped-call]
+        stand.redis.execute_command("CLIENT", "PAUSE", 6_000, "ALL")  # type: ignore[no-untyped-call]
         until(lambda: "TimeoutError" in worker.text, what="a time-out")
-        stand.redis.ping()  # It is answered when the pause is over.
+        until(lambda: answers(stand.redis), what="the end of the pause")
         stand.happens("m3")
         handled_once(stand, "m1", "m2", "m3")
         assert children(worker) == before

@@ -143,19 +143,28 @@ def test_data_that_lags_behind_its_event_is_waited_for(ordeal: Ordeal, late: Pla
     assert len(ordeal.stub.calls) == 3
 
 
-def test_both_events_of_a_presentation_can_be_tried_again(ordeal: Ordeal) -> None:
-    """One look serves both, since they were there before it; so what it found must be kept for both."""
+def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(ordeal: Ordeal) -> None:
+    """The second was there before the look, and so needs none of its own, until it is tried again."""
     ordeal.stub.answer = first(1, empty, before=full)
-    ordeal.plugin(SECOND_TIME)
+    ordeal.plugin(SECOND_TIME.replace("event.attempt == 1", 'event.webhook_id == "m2" and event.attempt == 1'))
     ordeal.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
     with ordeal.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
         ordeal.settles()
-    assert {one: fields["state"] for one, fields in ordeal.records(["m1", "m2"]).items()} == {
-        "m1": "done",
-        "m2": "done",
-    }
-    assert {what for _, what in given(ordeal)} == {"Ada"}
+    assert [ordeal.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
+    assert given(ordeal) == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
     assert not ordeal.redis.keys("credhook:snapshot:*")
+
+
+@pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])
+def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(ordeal: Ordeal, kind: str) -> None:
+    ordeal.stub.answer = first(1, full, before=empty)
+    ordeal.plugin(SECOND_TIME.replace("event.attempt == 1", "False"))
+    ordeal.accept(("m1", kind, "pre_1"), ("m2", DATA, "pre_1"))
+    # The order in which they came is that in which they are taken, save that the urgent one comes first.
+    ordeal.redis.delete("credhook:credhook:urgent")
+    with ordeal.worker():
+        ordeal.settles()
+    assert given(ordeal) == [("m1", "nothing"), ("m2", "Ada")]
 
 
 def test_what_was_verified_without_data_is_handled_so(ordeal: Ordeal) -> None:

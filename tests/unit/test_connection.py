@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from receiver.ledger.connection import RedisAddress
@@ -44,6 +46,12 @@ def test_any_other_is_refused_without_being_repeated(url: str) -> None:
         RedisAddress.parse(url)
     assert "s3cr" not in str(refusal.value)
     assert refusal.value.__suppress_context__
+
+
+def test_an_impatient_client_is_impatient_with_sentinels_as_well() -> None:
+    pool: Any = RedisAddress.parse("redis+sentinel://a/main").open_sync(socket_timeout=0.5).connection_pool
+    (sentinel,) = pool.sentinel_manager.sentinels
+    assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == 0.5
 
 
 def test_a_password_does_not_show_itself() -> None:

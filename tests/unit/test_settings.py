@@ -66,6 +66,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "webhooks"),
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
         (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
+        (ReceiverSettings, "CREDHOOK_QUEUE", "event"),
         (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
         (WorkerSettings, "CREDHOOK_API_URL", "https://user:pw@x"),
         (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
