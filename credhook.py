@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -133,6 +134,10 @@ def configure_logs(stream: Any = None) -> None:
     # They announce every request and every start in words of their own; ours are structured and say the same.
     for name in ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+    # What Python itself reports would be a traceback with the error's message, which may hold claims.
+    sys.excepthook = lambda _, error, __: _log_uncaught("uncaught", error)
+    threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
+    sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -143,6 +148,11 @@ def configure_logs(stream: Any = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+def _log_uncaught(event: str, error: BaseException | None) -> None:
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        structlog.get_logger("credhook").error(event, exc_info=error)
 
 
 def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

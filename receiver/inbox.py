@@ -29,11 +29,6 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
-#: Jobs that the urgent list holds at most, and seconds that it lives without a new one: what falls out of it is still
-#: in the queue.
-MOST_URGENT: Final = 10_000
-URGENT_LASTS: Final = 3_600
-
 # The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
 # KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
@@ -80,8 +75,8 @@ if #jobs > 0 then
 end
 if #urgent > 0 then
     redis.call('RPUSH', KEYS[5], unpack(urgent))
-    redis.call('LTRIM', KEYS[5], -{MOST_URGENT}, -1)
-    redis.call('EXPIRE', KEYS[5], {URGENT_LASTS})
+    redis.call('LTRIM', KEYS[5], -{ledger.MOST_URGENT}, -1)
+    redis.call('EXPIRE', KEYS[5], {ledger.URGENT_LASTS})
 end
 return outcomes
 """

@@ -75,6 +75,10 @@ def presentation(resource: str, attributes: dict[str, object] | None, status: st
     return Answer(body={"data": {"id": resource, "status": status, "credentials": credentials}})
 
 
+def granted(token: str) -> Answer:
+    return Answer(body={"access_token": token, "token_type": "Bearer", "expires_in": 3_600})
+
+
 def well(call: Call) -> Answer:
     """As good a platform as can be: presentations are those whose ids begin with `pre`."""
     return presentation(call.resource, {"given": "Ada"}) if call.resource.startswith("pre") else issuance(call.resource)
@@ -89,6 +93,7 @@ class Stub:
         calls: all requests for details, in the order in which they came.
         answered: status → how many were answered so.
         token: what the token endpoint grants.
+        grant: what it answers instead.
         connections: those that are open.
     """
 
@@ -98,6 +103,7 @@ class Stub:
         self.calls: list[Call] = []
         self.answered: Counter[int] = Counter()
         self.token = "token"
+        self.grant: Answer | None = None
         self.url = ""
         self.connections: set[asyncio.Transport] = set()
         self._of_resource: Counter[str] = Counter()
@@ -164,7 +170,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         path, self._url = self._url.decode(), b""
         if path == "/token":
-            self._send(Answer(body={"access_token": self._stub.token, "token_type": "Bearer", "expires_in": 3_600}))
+            self._send(self._stub.grant or granted(self._stub.token))
         else:
             self._loop.call_later(self._stub.takes, self._send, self._stub.ask(path.rpartition("/")[2]))
 

@@ -7,14 +7,11 @@ is a worker like any other: it registers, beats, and obeys suspend, stop-job and
 
 import asyncio
 import functools
-import math
 import os
 import signal
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 import structlog
@@ -30,15 +27,17 @@ from receiver.ledger import State
 from receiver.ledger.connection import open_redis
 from worker import metrics
 from worker.api.auth import ClientCredentials
+from worker.attempt import Attempt, Interruption
 from worker.claims import Claims, Worker
 from worker.handlers import Registry
 from worker.platform import Condition
-from worker.processor import Attempt, Interruption, Processor
+from worker.processor import Processor
 from worker.rq_worker import EventJob
 from worker.settings import WorkerSettings
 from worker.shared_token import SharedTokens
-from worker.slots import Slot
+from worker.slots import Slot, Slots
 from worker.snapshots import Snapshots
+from worker.supervisor import HAND_BACK
 
 log = structlog.get_logger("credhook.worker")
 
@@ -48,10 +47,6 @@ GATHER: Final = 0.002
 #: A full worker takes its events in so many groups at least: those that begin together end together, and then all wait
 #: for Redis at once.
 GROUPS: Final = 4
-#: While a slot is held for less than so many seconds, events are taken ahead for a part of the slots, so that none
-#: waits for Redis: 1,270 events a second became 1,530 (API of 50 ms). What waits for a slot for longer is handed back.
-QUICK: Final = 1.0
-RESERVES: Final = 4
 #: Of four slots, how many urgent events get before all others, while there are any.
 URGENT_SHARE: Final = 3, 4
 #: Seconds between two signs of life to RQ, and looks for `rq suspend`.
@@ -64,12 +59,6 @@ IDLE: Final = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 #: Seconds that broken-off attempts get to be written down.
 _LAST_WORDS: Final = 5.0
-
-
-class _Waiting(NamedTuple):
-    attempt: Attempt
-    turn: "asyncio.Future[None]"
-    since: float
 
 
 class ConcurrentWorker(BaseWorker):
@@ -95,12 +84,7 @@ class ConcurrentWorker(BaseWorker):
         self._group = max(1, settings.concurrency // GROUPS)
         #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
         self._attempts: dict[str, Attempt] = {}
-        self._waiting: deque[_Waiting] = deque()
-        self._running = 0
-        #: Seconds that a slot was held for one event of late; nobody knows yet.
-        self._pace = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle_slots: list[Slot] = []
         self._suspended = False
         self._taken = 0
         self._finished = 0
@@ -120,8 +104,10 @@ class ConcurrentWorker(BaseWorker):
         rq.register_birth()
         try:
             # uvloop, since half of an event's time goes to the sockets.
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._work(burst=burst, pulse=pulse))
+            # And without a runner, which would wait for handlers that swallow their cancellation.
+            loop = uvloop.new_event_loop()
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self._work(burst=burst, pulse=pulse))
         finally:
             try:
                 rq.register_death()
@@ -136,13 +122,15 @@ class ConcurrentWorker(BaseWorker):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         redis = open_redis(settings.redis_url.get_secret_value())
         worker = Worker(self.name, uuid4().hex[:12])
         self._claims = Claims(
             redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker
         )
-        self._auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
+        auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
         self._condition = Condition.from_settings(redis, settings)
+        self._slots = Slots(settings, auth, self._condition)
         snapshots = Snapshots(redis, settings.snapshot_key)
         self._processor = Processor(settings, self._claims, self._registry, self._condition, snapshots)
         chores = [
@@ -162,8 +150,7 @@ class ConcurrentWorker(BaseWorker):
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
-            for slot in self._idle_slots:
-                await slot.aclose()
+            await self._slots.aclose()
             await self._condition.aclose()
             await redis.aclose()
 
@@ -207,8 +194,7 @@ class ConcurrentWorker(BaseWorker):
 
     def _room(self) -> int:
         """How many more events may be taken."""
-        reserve = self._concurrency // RESERVES if self._pace < QUICK else 0
-        return min(self._concurrency + reserve - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+        return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, attempt: Attempt) -> None:
         self._attempts[attempt.claim.job] = attempt
@@ -230,9 +216,8 @@ class ConcurrentWorker(BaseWorker):
         Its slot is free for others as soon as the handlers are done: what was done is written down beside.
         """
         while True:
-            await self._turn(attempt)
-            slot = self._idle_slots.pop() if self._idle_slots else Slot(self._settings, self._auth, self._condition)
-            freeing = functools.partial(self._free, attempt.claim.job, slot, time.monotonic())
+            slot = await self._slots.turn(attempt)
+            freeing = functools.partial(self._free, attempt.claim.job, slot)
             settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on(), tried=freeing)
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
@@ -242,36 +227,10 @@ class ConcurrentWorker(BaseWorker):
             attempt = self._attempts[following.job] = Attempt(following, known=attempt.fetched, admitted=False)
             self._processor.keep(attempt)
 
-    async def _turn(self, attempt: Attempt) -> None:
-        """Wait for a slot."""
-        if self._running < self._concurrency and not self._waiting:
-            self._running += 1
-            return
-        waiting = _Waiting(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
-        self._waiting.append(waiting)
-        await waiting.turn
-
-    def _free(self, job: str, slot: Slot, since: float) -> None:
-        """Let the next one have the slot."""
+    def _free(self, job: str, slot: Slot) -> None:
         del self._attempts[job]
-        self._idle_slots.append(slot)
-        held = time.monotonic() - since
-        self._pace = held if self._pace == math.inf else 0.9 * self._pace + 0.1 * held
-        if self._waiting:
-            self._waiting.popleft().turn.set_result(None)
-        else:
-            self._running -= 1
+        self._slots.free(slot)
         self._freed.set()
-
-    def _let_go(self, older_than: float) -> None:
-        """Hand back what has waited for a slot for so many seconds: others may have one."""
-        until = time.monotonic() - older_than
-        while self._waiting and self._waiting[0].since <= until:
-            waiting = self._waiting.popleft()
-            self._pace = math.inf
-            self._running += 1  # It takes no slot, but gives one back when it has been written down.
-            waiting.attempt.interrupt(Interruption.DRAINED)
-            waiting.turn.set_result(None)
 
     def _goes_on(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
@@ -308,9 +267,8 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.gather(task, stop, return_exceptions=True)
 
     def _stop(self) -> None:
-        """Take nothing more and finish what is under way; the second time, hand it back at once."""
+        """Take nothing more and finish what is under way. A signal to the whole group comes twice: it says the same."""
         if self._stopping.is_set():
-            self._interrupt_all()
             return
         log.info("worker_draining", under_way=len(self._attempts))
         self._stop_requested = True
@@ -318,7 +276,7 @@ class ConcurrentWorker(BaseWorker):
 
     async def _drain(self) -> None:
         """Finish what is under way, or hand it back when the grace time is over."""
-        self._let_go(0)
+        self._slots.let_go(0)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.grace)
         if self._tasks:
@@ -326,7 +284,7 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
 
     def _interrupt_all(self) -> None:
-        self._let_go(0)
+        self._slots.let_go(0)
         for attempt in list(self._attempts.values()):
             attempt.interrupt(Interruption.DRAINED)
 
@@ -335,7 +293,7 @@ class ConcurrentWorker(BaseWorker):
         while True:
             metrics.UNDER_WAY.set(len(self._attempts))
             self._look_for_exhaustion()
-            self._let_go(QUICK)
+            self._slots.let_go()
             pipeline = redis.pipeline(transaction=False)
             pipeline.exists(WORKERS_SUSPENDED)
             pipeline.exists(self.key)
@@ -347,6 +305,7 @@ class ConcurrentWorker(BaseWorker):
             try:
                 suspended, registered, *_ = await pipeline.execute()
                 if not registered:
+                    await redis.delete(self.key)  # The beat itself has made it anew, without the rest.
                     await asyncio.to_thread(self.register_birth)
             except (RedisError, OSError):
                 pass  # Whoever takes events says so.

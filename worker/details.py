@@ -48,34 +48,40 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
         ApiError: the platform did not say.
         DataGone: it has them no longer.
     """
-    if known is not None and known.since / 1000 >= claim.received_at.timestamp():
-        return known
+    covered = known is not None and known.since / 1000 >= claim.received_at.timestamp()
+    if known is not None and covered and _suffices(known, claim):
+        return await _looked_at(claim, known, snapshots)
     if concerns_issuance(claim.type):
         return Fetched(await api.issuances.get(claim.resource_id), claim.now)
-    return await _presentation(claim, api, snapshots)
-
-
-async def _presentation(claim: Claim, api: AsyncApi, snapshots: Snapshots) -> Fetched:
-    if claim.type not in URGENT:
-        return Fetched(await api.presentations.get(claim.resource_id), claim.now)
-    kept = await _kept(claim, snapshots) if claim.seen else None
+    kept = await _kept(claim, snapshots) if claim.type in URGENT and claim.seen else None
     if kept is not None:
         return Fetched(kept, claim.now, has_data=True)
     try:
         details = await api.presentations.get(claim.resource_id)
     except NotThere:
-        if claim.seen:
+        if claim.type in URGENT and claim.seen:
             raise DataGone(was_there=True) from None
         raise
-    if not details.has_data:
-        if claim.seen or claim.type == "openid4vc.verification.data":
-            raise DataGone(was_there=claim.seen)
-        return Fetched(details, claim.now)
-    try:
-        await snapshots.keep(claim.event_id, to_bytes(details))
-    except (RedisError, OSError) as error:  # What could be read only once is in hand: the handlers should have it.
-        log.warning("snapshot_not_kept", webhook_id=claim.event_id, error=type(error).__name__)
-    return Fetched(details, claim.now, has_data=True)
+    fetched = Fetched(details, claim.now, has_data=details.has_data)
+    if not _suffices(fetched, claim):
+        raise DataGone(was_there=claim.seen)
+    return await _looked_at(claim, fetched, snapshots)
+
+
+def _suffices(fetched: Fetched, claim: Claim) -> bool:
+    """Whether the event can be handled with these details: not without the data that it announces, or has seen."""
+    announced = claim.type == "openid4vc.verification.data" or (claim.type in URGENT and claim.seen)
+    return fetched.has_data or not announced
+
+
+async def _looked_at(claim: Claim, fetched: Fetched, snapshots: Snapshots) -> Fetched:
+    """The details, kept for another attempt if they may not be there for it."""
+    if fetched.has_data and claim.type in URGENT:
+        try:
+            await snapshots.keep(claim.event_id, to_bytes(fetched.details))
+        except (RedisError, OSError) as error:  # What could be read only once is in hand: the handlers should have it.
+            log.warning("snapshot_not_kept", webhook_id=claim.event_id, error=type(error).__name__)
+    return fetched
 
 
 async def _kept(claim: Claim, snapshots: Snapshots) -> Issuance | Presentation | None:

@@ -18,10 +18,11 @@ from credhook import configure_logs
 from receiver.ledger import State
 from receiver.ledger.connection import open_redis
 from worker.api.auth import ClientCredentials
+from worker.attempt import Attempt
 from worker.claims import Claims, NotClaimed
 from worker.handlers import Registry, load
 from worker.platform import Condition
-from worker.processor import Attempt, Processor
+from worker.processor import Processor
 from worker.settings import WorkerSettings
 from worker.shared_token import SharedTokens
 from worker.slots import Slot

@@ -24,7 +24,7 @@ from worker.handlers import load
 from worker.reconcile import Reconciler
 from worker.rq_worker import IsolatingWorker
 from worker.settings import WorkerSettings
-from worker.supervisor import Cords
+from worker.supervisor import HAND_BACK, Cords
 
 log = structlog.get_logger("credhook.worker")
 
@@ -38,6 +38,7 @@ def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool)
     """Work until asked to stop, then end the process: 0 in order, another code to be replaced."""
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
     try:
         code = _work(settings, cords, isolation, burst=burst)
     except _StopAsked:

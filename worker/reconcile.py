@@ -15,7 +15,7 @@ import structlog
 from redis import Redis
 
 from receiver.events import URGENT
-from receiver.ledger import EVENT, Index, State, job_data, job_fields, job_id
+from receiver.ledger import EVENT, MOST_URGENT, URGENT_LASTS, Index, State, job_data, job_fields, job_id
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -33,7 +33,8 @@ LONGEST_DELAY: Final = 600_000
 #: Seconds that RQ's record of a started job outlives its worker's last sign of life, before we clear it away.
 _RQ_RECORD_LASTS: Final = 600
 
-#: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job, started jobs, the job's executions, urgent.
+#: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job, started jobs, the job's executions, urgent,
+#: popped jobs.
 #: ARGV: webhook-id, job's id, data, in-transit ms, prefix of busy, attempts that are put back at once, chance from 0 to
 #: 1, then fields and values of the job. All that makes an event homeless is decided here, by Redis's clock, but for the
 #: one thing that would cost a walk through the queue for each event: whether the job stands in it.
@@ -57,10 +58,12 @@ if lease and tonumber(attempts) > tonumber(patient) then
 end
 local holder = redis.call('GET', busy .. resource)
 if holder and holder ~= id then return 0 end
+if lease then redis.call('HSET', KEYS[1], 'seen', 1) end  -- Its holder died; nobody knows what it had seen.
 redis.call('ZREM', KEYS[3], id)
 redis.call('ZADD', KEYS[2], now, id)
 redis.call('ZREM', KEYS[4], job)
 redis.call('ZREM', KEYS[5], job)
+redis.call('LREM', KEYS[11], 0, job)
 for _, execution in ipairs(redis.call('ZRANGE', KEYS[9], 0, -1)) do
     redis.call('ZREM', KEYS[8], job .. ':' .. execution)
     redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
@@ -69,7 +72,11 @@ redis.call('DEL', KEYS[7], KEYS[9])
 redis.call('HSET', KEYS[7], 'data', data, unpack(ARGV, 8))
 redis.call('SADD', 'rq:queues', KEYS[6])
 redis.call('RPUSH', KEYS[6], job)
-if {" or ".join(f"type == '{name}'" for name in URGENT)} then redis.call('RPUSH', KEYS[10], job) end
+if {" or ".join(f"type == '{name}'" for name in URGENT)} then
+    redis.call('RPUSH', KEYS[10], job)
+    redis.call('LTRIM', KEYS[10], -{MOST_URGENT}, -1)
+    redis.call('EXPIRE', KEYS[10], {URGENT_LASTS})
+end
 return 1
 """
 
@@ -159,6 +166,7 @@ class Reconciler:
             index.started,
             f"rq:executions:{job}",
             index.urgent,
+            index.intermediate,
         ]
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(event_id.encode()) / 2**32

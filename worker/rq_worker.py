@@ -50,10 +50,10 @@ class EventJob(Job):
         return name == JOB_FUNCTION and not named and len(arguments) == 1 and isinstance(arguments[0], str)
 
     def _execute(self) -> Any:
-        """Run the job's coroutine."""
+        """Run the job's coroutine, and wait for nothing else: a handler may swallow its cancellation."""
         if not self.is_ours:
             raise NotOurs(self.id)
-        return asyncio.run(process(self.args[0]))
+        return asyncio.new_event_loop().run_until_complete(process(self.args[0]))
 
 
 class IsolatingWorker(ForkingWorker):

@@ -114,5 +114,7 @@ async def _guarded(handler: Handler, event: FetchedEvent, context: Context, thre
         result = handler.function(event, context) if handler.is_async else await threads.call(handler, event, context)
         if isinstance(result, Awaitable):  # Also of a plain function: a decorator may hide the `async def`.
             await result
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
         raise HandlerCrashed(type(error).__name__) from None

@@ -10,7 +10,17 @@ cluster, which would want them declared, is refused at start (receiver/ledger/he
 from typing import Final
 
 from receiver.events import URGENT
-from receiver.ledger import EVENT, HANDLER, JOB_FUNCTION, RESOURCE, SNAPSHOT, Index, State
+from receiver.ledger import (
+    EVENT,
+    HANDLER,
+    JOB_FUNCTION,
+    MOST_URGENT,
+    RESOURCE,
+    SNAPSHOT,
+    URGENT_LASTS,
+    Index,
+    State,
+)
 
 #: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
 EARLY: Final = 2_000
@@ -133,7 +143,11 @@ for _, job in ipairs(call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT
         local id = event_of(job)
         if id then
             call('ZADD', open, 'XX', now, id)
-            if is_urgent(call('HGET', '{EVENT}' .. id, 'type')) then call('RPUSH', urgent, job) end
+            if is_urgent(call('HGET', '{EVENT}' .. id, 'type')) then
+                call('RPUSH', urgent, job)
+                call('LTRIM', urgent, -{MOST_URGENT}, -1)
+                call('EXPIRE', urgent, {URGENT_LASTS})
+            end
         end
     end
 end
@@ -276,8 +290,10 @@ function write.settle(id, fence, job, execution, what)
     if held ~= fence then
         for handler, how in pairs(what.records) do write.record(id, handler, how) end
         call('DEL', unpack(gone))
-        -- Without a holder, and in that state: it is written already, and the reply was lost.
-        return {{not held and state == what.state and 1 or 0, false}}
+        -- In that state, and nobody's since: it is written already, and the reply was lost.
+        local next_fence = string.format('%.0f', fence + 1)
+        local nobodys = not held or (held == next_fence and not call('ZSCORE', leases, id))
+        return {{nobodys and state == what.state and 1 or 0, false}}
     end
     local set, unset = {{'state', what.state}}, {{'error'}}
     for handler, how in pairs(what.records) do
@@ -296,6 +312,9 @@ function write.settle(id, fence, job, execution, what)
     if call('GET', busy .. resource) == id then gone[#gone + 1] = busy .. resource end
     call('ZREM', leases, id)
     if what.rank then remember(resource, what.rank, what.updated) end
+    if what.state == '{State.WAITING}' or what.state == '{State.ACCEPTED}' then
+        set[#set + 1], set[#set + 2] = 'fence', string.format('%.0f', fence + 1)  -- No late renewal brings it back.
+    end
     if what.state == '{State.WAITING}' then
         set[#set + 1], set[#set + 2] = 'due', now + what.wait
         call('ZADD', open, now, id)

@@ -31,6 +31,10 @@ _WRONG_SETTINGS: Final = 2
 _SILENT, _TOO_SILENT = (1 / 3, 3.0), (2 / 3, 6.0)
 #: Seconds beyond its grace time that a worker gets to end.
 _PATIENCE: Final = 10.0
+#: Tells a worker to hand back at once what it has under way.
+HAND_BACK: Final = signal.SIGUSR2
+#: How a worker ends that was told to before it could listen.
+_TOLD_EARLY: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -HAND_BACK})
 #: Bytes that are read of a stack.
 _LONGEST_STACK: Final = 65_536
 
@@ -200,14 +204,20 @@ class Supervisor:
             child.process.wait()
 
     def _stop(self, *_: object) -> None:
+        """Drain; asked again, have everything handed back at once."""
+        if self._stopping:
+            self._tell(HAND_BACK)
         self._stopping = True
+
+    def _tell(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child is not None and child.process.poll() is None:
+                child.process.send_signal(number)
 
     def _drain(self) -> int:
         """Ask all, wait, insist."""
         children = [child for child in self._children if child is not None]
-        for child in children:
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
+        self._tell(signal.SIGTERM)
         deadline = time.monotonic() + self._grace + _PATIENCE
         codes = []
         for child in children:
@@ -219,7 +229,7 @@ class Supervisor:
                 codes.append(child.process.wait())
         if _WRONG_SETTINGS in codes:
             return _WRONG_SETTINGS
-        return 0 if all(code == 0 for code in codes) else 1
+        return 0 if all(code == 0 or code in _TOLD_EARLY for code in codes) else 1
 
 
 def _read(descriptor: int) -> bytes:

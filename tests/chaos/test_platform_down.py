@@ -24,6 +24,8 @@ async def handled(event, context):
 
 #: Seconds in which calls are counted, to tell a herd from a crowd.
 GLANCE = 0.25
+#: And those in which they begin.
+BEGINNING = 0.1
 #: Seconds in which calls may still come that had been sent before the whole fleet knew.
 ON_THE_WIRE = 0.15
 
@@ -46,6 +48,11 @@ def busiest(calls: list[Call]) -> int:
     return max(Counter(int(call.at / GLANCE) for call in calls).values(), default=0)
 
 
+def beginning(calls: list[Call]) -> int:
+    """Calls within the first moments, from the first one on."""
+    return sum(call.at < calls[0].at + BEGINNING for call in calls)
+
+
 def paused_at(log: str) -> float:
     """When the first of the fleet said that the platform is left alone."""
     lines = [json.loads(line) for line in log.splitlines() if '"platform_paused"' in line]
@@ -61,10 +68,11 @@ def spent(ordeal: Ordeal, count: int) -> int:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, size: str) -> None:
-    """Events come at a steady rate, before, during and after; one process each of four that share what they know.
+    """Events come while four processes, who share what they know, leave the platform alone.
 
-    The measure of a herd: calls in the busiest quarter of a second after the outage, against the busiest while a
-    backlog as long is worked off from a standing start, on the same machine, by the same processes.
+    Two measures of a herd, both against a good day, when as long a backlog is worked off by the same processes from a
+    standing start: calls in the busiest quarter of a second should be about as many, and the first moments gentler than
+    that. The platform's latency limits the rate, not the machine.
     """
     lasts, backlog = (4.0, 400) if size == SHORT else (60.0, 3_000)
     down = False
@@ -73,12 +81,12 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, si
         return Answer(500) if down else well(call)
 
     ordeal.stub.answer = answer
-    ordeal.stub.takes = 0.02
-    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="25") as worker:
+    ordeal.stub.takes = 0.05
+    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="5") as worker:
         ordeal.started(worker, each=4)
         ordeal.accept(*events(0, backlog))
-        ordeal.settles()
-        steady = busiest(ordeal.stub.calls)
+        ordeal.settles(within=120)
+        steady = busiest(ordeal.stub.calls) / GLANCE
         down, began, accepted = True, time.time(), backlog
         more = int(backlog / lasts / 20)
         while time.time() < began + lasts:  # What comes meanwhile, a twentieth of a second each.
@@ -90,19 +98,21 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, si
         ordeal.settles(within=300)
         log = worker.text
     lost = spent(ordeal, accepted)
-    herd = busiest(ordeal.stub.since(ended))
-    first = ordeal.stub.since(ended)[0].at - ended
+    later = ordeal.stub.since(ended)
+    herd, gentle = busiest(later) / GLANCE, beginning(later) / BEGINNING
+    first = later[0].at - ended
     took = max(note.at for note in ordeal.notes()) - ended
     print(
         f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
-        f"the first call {first:.1f} s after, all handled in {took:.1f} s; at most {herd / GLANCE:.0f} calls a second "
-        f"then, {steady / GLANCE:.0f} on a good day"
+        f"the first call {first:.1f} s after, all handled in {took:.1f} s; calls a second: {gentle:.0f} at first, "
+        f"{herd:.0f} at most; {steady:.0f} on a good day"
     )
     # Ten failures open the breaker. What was on the wire just then fails as well; later there are only probes, and none
     # of them counts as an attempt.
     opened = paused_at(log)
-    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in ordeal.stub.calls) <= 10 + 4 * 25
+    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in ordeal.stub.calls) <= 10 + 4 * 5
     assert herd <= 1.5 * steady
+    assert gentle <= steady / 2
     assert len(ordeal.notes()) == accepted
 
 

@@ -56,6 +56,12 @@ def children(process: Process) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def naps(process: Process) -> int:
+    """How often it has gone to sleep by itself, which the supervisor does between two looks."""
+    status = Path(f"/proc/{process.process.pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
 def begun(stand: Stand) -> list[list[str]]:
     """Webhook-id, attempt and process of each run that has begun."""
     return [line.split()[1:] for line in stand.notes() if line.startswith("begun")]
@@ -116,6 +122,10 @@ def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(stand: Sta
             (stand.folder / "go").touch()
             stand.reaches("m1", "done")
             assert other.stop() == 0
+        # It is the first to wake, and looks at those that sleep still.
+        os.kill(sleeper.process.pid, signal.SIGCONT)
+        before = naps(sleeper)
+        until(lambda: naps(sleeper) > before + 3, what="its looks")
         sleeper.resume()
         stand.happens("m2")
         stand.reaches("m2", "done")

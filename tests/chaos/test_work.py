@@ -35,6 +35,8 @@ from waiting import until
 from receiver.inbox import Unavailable
 from sandbox.local_redis import free_port, start_server
 
+#: Events that one of the processes has under way.
+CONCURRENCY = 10
 SIZES = [
     pytest.param(SHORT, id=SHORT),
     pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
@@ -159,7 +161,7 @@ class Deaths:
     def _start(self, number: int) -> Process:
         # Ten events die with each process. What ends while the mark of another is on its way to Redis is what a death
         # repeats: with thousands of ends a second it would be more than one for each.
-        return self.ordeal.fleet(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY="10")
+        return self.ordeal.fleet(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY=str(CONCURRENCY))
 
     def _supply(self) -> None:
         """Keep the queue from running dry."""
@@ -253,7 +255,9 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     )
     assert (lost, runs.missing, runs.too_late) == (0, 0, 0)
     assert runs.keys
-    assert len(runs.repeated) <= len(deaths.died)
+    # A kill repeats what ended while its mark was on the way to Redis: in a long run less than one, on average. In a
+    # short one it may hit the moment at which Redis is away, and then repeat a slot's event each.
+    assert len(runs.repeated) <= len(deaths.died) * (CONCURRENCY if size == SHORT else 1)
     for ended, process in runs.repeated:
         assert 0 < deaths.died[process] - ended < 1.5
     # It would prove nothing if nothing had been under way.

@@ -1,17 +1,33 @@
 """What we lean on in RQ without its leave: each test compares with RQ's own output, and breaks before a user does."""
 
+import subprocess
+import sys
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pytest
+from accepting import record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
-from rq.job import Job
+from rq import Worker as StockWorker
+from rq.command import send_shutdown_command, send_stop_job_command
+from rq.executions import Execution
+from rq.job import Job, JobStatus
+from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
+from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
+from rq.worker import BaseWorker, WorkerStatus
+from serving import Process
+from stand import Stand
+from waiting import until
 
 from receiver.events import Event
 from receiver.inbox import Inbox, Outcome
-from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, job_id
+from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
+from worker.claims import Claim, Claims, Settlement, Worker
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}
@@ -84,3 +100,304 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
     assert len(set(jobs)) == len(ids)
     for name in jobs:
         assert Job(id=name, connection=Redis()).id == name
+
+
+@pytest.fixture
+def claims(async_redis: AsyncRedis) -> Claims:
+    """Those of a worker of ours."""
+    return Claims(async_redis, queue="q", lease=5.0, retention=3_600, worker=Worker("our-worker", "token"))
+
+
+async def taken(claims: Claims) -> list[Claim]:
+    return list((await claims.take(10, urgent=0)).claims)
+
+
+def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
+    return Job.fetch(job_id(event_id), connection=redis, serializer=JSONSerializer)
+
+
+def started_by_rq(redis: Redis) -> str:
+    """Take the first job as a stock worker does; the execution's id."""
+    worker = StockWorker(["q"], connection=redis, serializer=JSONSerializer, name="our-worker")
+    redis.lpop("rq:queue:q")
+    job = our_job(redis)
+    execution = worker.prepare_execution(job)
+    with redis.pipeline() as pipeline:
+        job.prepare_for_execution(worker.name, pipeline)
+        pipeline.execute()
+    redis.delete(worker.key)
+    return str(execution.id)
+
+
+def shape(redis: Redis, execution: str) -> dict[str, Any]:
+    """RQ's keys with what they hold; the execution is called X, and of times it is told if they are near enough."""
+    found: dict[str, Any] = {}
+    for raw in redis.scan_iter("rq:*"):
+        key, kind = raw.decode().replace(execution, "X"), redis.type(raw)
+        if kind == b"hash":
+            found[key] = _fields(redis, raw, execution)
+        elif kind == b"zset":
+            scores: Any = redis.zrange(raw, 0, -1, withscores=True)
+            found[key] = {member.decode().replace(execution, "X"): 0 < at - time.time() < 240 for member, at in scores}
+        else:
+            found[key] = redis.smembers(raw) if kind == b"set" else redis.lrange(raw, 0, -1)
+        expiry = redis.ttl(raw)
+        found[key + " expires"] = 0 < expiry < 240 if expiry > 0 else expiry
+    return found
+
+
+def _fields(redis: Redis, key: bytes, execution: str) -> dict[str, object]:
+    fields: dict[Any, Any] = redis.hgetall(key)
+    return {name.decode(): _comparable(value, execution) for name, value in fields.items()}
+
+
+def _comparable(value: bytes, execution: str) -> object:
+    """The value; of a time no more than how it is written, and that it is now."""
+    if value == execution.encode():
+        return "X"
+    try:
+        text = value.decode()
+        moment = datetime.fromisoformat(text).timestamp() if "T" in text else float(text)
+    except ValueError:
+        return value
+    return ("now", "T" in text) if abs(moment - time.time()) < 60 else value
+
+
+async def test_a_job_that_we_take_looks_like_one_that_rq_has_started(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    rq_wrote = shape(redis_client, started_by_rq(redis_client))
+    redis_client.flushall()
+
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+
+    assert shape(redis_client, claim.execution) == rq_wrote
+
+
+async def test_rq_reads_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    job = our_job(redis_client)
+    assert job.get_status() is JobStatus.STARTED
+    assert job.worker_name == "our-worker"
+    assert job.started_at is not None
+    assert abs((datetime.now(UTC) - job.started_at).total_seconds()) < 60
+    assert job.started_job_registry.get_job_ids() == [job.id]
+    assert job.started_job_registry.count == 1
+    execution = Execution.fetch(claim.execution, job.id, connection=redis_client)
+    assert execution.worker_name == "our-worker"
+    assert [one.id for one in job.get_executions()] == [claim.execution]
+    assert Queue("q", connection=redis_client).count == 0
+
+
+async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    job = our_job(redis_client)
+    keys = [f"rq:execution:{job.id}:{claim.execution}", f"rq:executions:{job.id}"]
+    for key in keys:
+        redis_client.expire(key, 1)
+    redis_client.zadd("rq:wip:q", {f"{job.id}:{claim.execution}": 1})
+    before = Execution.fetch(claim.execution, job.id, connection=redis_client)
+    assert await claims.renew([claim]) == []
+    assert min(map(redis_client.ttl, keys)) > 60
+    assert job.started_job_registry.get_job_ids() == [job.id]
+    after = Execution.fetch(claim.execution, job.id, connection=redis_client)
+    assert (after.created_at, after.last_heartbeat > before.last_heartbeat) == (before.created_at, True)
+
+
+async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=90.0))
+    job = our_job(redis_client)
+    schedule: Any = ScheduledJobRegistry("q", connection=redis_client, serializer=JSONSerializer)  # type: ignore[no-untyped-call]
+    assert schedule.get_job_ids() == [job.id]
+    assert 85 < (schedule.get_scheduled_time(job) - datetime.now(UTC)).total_seconds() <= 90
+    assert job.get_status() is JobStatus.SCHEDULED
+    assert StartedJobRegistry("q", connection=redis_client).get_job_ids() == []
+    assert job.get_executions() == []
+    assert await taken(claims) == []
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.DATA_GONE])
+async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims, state: State
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    await claims.settle(claim, Settlement(state))
+    assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
+
+
+async def test_a_job_that_rq_has_saved_anew_is_ours_still(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    before = redis_client.hget("rq:job:" + job_id("msg_1"), "data")
+    our_job(redis_client).save()
+    assert redis_client.hget("rq:job:" + job_id("msg_1"), "data") != before
+    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
+    assert not redis_client.exists(Index("q").intermediate)
+
+
+async def test_a_job_that_rq_requeue_has_brought_back_is_ours_still(
+    redis_url: str, redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    redis_client.lpop("rq:queue:q")
+    job = our_job(redis_client)
+    with redis_client.pipeline() as pipeline:
+        job.set_status(JobStatus.FAILED, pipeline=pipeline)
+        FailedJobRegistry("q", connection=redis_client).add(job, ttl=60, pipeline=pipeline)
+        pipeline.execute()
+    rq("requeue", "--url", redis_url, "--serializer", "json", "--queue", "q", job.id)
+    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
+    assert not redis_client.exists(Index("q").intermediate)
+
+
+async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    # RQ counts whole seconds: its scheduler is early by up to one, and TAKE would be first if the time had come.
+    await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=1.5))
+    scheduler: Any = RQScheduler(["q"], connection=redis_client, serializer=JSONSerializer)
+    scheduler.acquire_locks()
+    redis_client.zadd("rq:scheduled:q", {job_id("msg_1"): 1})
+    scheduler.enqueue_scheduled_jobs()
+    assert redis_client.lrange("rq:queue:q", 0, -1) == [job_id("msg_1").encode()]
+    assert [claim.attempt for claim in await taken(claims)] == [2]
+    assert not redis_client.exists("rq:scheduled:q")
+
+
+HELD = """
+@handlers.on("*")
+async def first(event, context):
+    note("begun", event.webhook_id)
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+    note("first", event.webhook_id)
+"""
+
+
+def rq(*arguments: str) -> str:
+    command = [str(Path(sys.executable).parent / "rq"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def the_worker(stand: Stand) -> BaseWorker:
+    """The only worker that RQ knows of, once there is one."""
+    (worker,) = until(lambda: StockWorker.all(connection=stand.redis, serializer=JSONSerializer), what="a worker")
+    return worker
+
+
+def state(stand: Stand) -> str:
+    return the_worker(stand).get_state()
+
+
+def test_rq_sees_our_worker_from_birth_to_death(stand: Stand) -> None:
+    stand.plugin(HELD)
+    with stand.worker() as process:
+        worker = the_worker(stand)
+        assert worker.queue_names() == ["credhook"]
+        assert worker.birth_date is not None
+        assert worker.last_heartbeat is not None
+        until(lambda: state(stand) == WorkerStatus.IDLE, what="idle")
+        listed = rq("info", "--url", stand.redis_url, "--raw", "--only-workers")
+        assert worker.name in listed
+        assert "credhook" in listed
+        stand.happens("m1")
+        until(lambda: state(stand) == WorkerStatus.BUSY, what="busy")
+        (stand.folder / "go").touch()
+        stand.reaches("m1", "done")
+        until(lambda: state(stand) == WorkerStatus.IDLE, what="idle again")
+        until(lambda: the_worker(stand).successful_job_count == 1, what="its count")
+        assert 0 < stand.redis.ttl(worker.key) <= 600
+        assert process.stop() == 0
+    assert StockWorker.all(connection=stand.redis) == []
+    assert StockWorker.count(connection=stand.redis) == 0
+    assert stand.redis.hexists(worker.key, "death")
+    assert 0 < stand.redis.ttl(worker.key) <= 60
+
+
+def test_a_worker_whose_record_has_expired_registers_anew(stand: Stand) -> None:
+    """Redis was away for long, or RQ's clean-up took its worker for dead."""
+    with stand.worker() as process:
+        worker = the_worker(stand)
+        stand.redis.delete(worker.key)
+        stand.redis.srem("rq:workers", worker.key)
+        stand.redis.srem("rq:workers:credhook", worker.key)
+        until(lambda: stand.redis.hexists(worker.key, "birth"), what="another birth", within=10)
+        assert the_worker(stand).name == worker.name
+        assert stand.redis.sismember("rq:workers:credhook", worker.key)
+        assert 0 < stand.redis.ttl(worker.key) <= 600
+        assert process.stop() == 0
+        assert "chore_failed" not in process.text
+    assert StockWorker.count(connection=stand.redis) == 0
+
+
+def test_rq_suspend_is_obeyed_until_rq_resume(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker() as worker:
+        until(lambda: stand.notes() == ["begun m1"])
+        rq("suspend", "--url", stand.redis_url)
+        until(lambda: '"worker_suspended"' in worker.text)
+        until(lambda: state(stand) == WorkerStatus.SUSPENDED, what="suspended")
+        stand.happens("m2")
+        (stand.folder / "go").touch()
+        stand.reaches("m1", "done")  # What is under way is finished.
+        assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m2"]
+        rq("resume", "--url", stand.redis_url)
+        stand.reaches("m2", "done")
+    assert stand.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
+
+
+def test_stop_job_ends_one_event_as_dead_and_no_other(stand: Stand) -> None:
+    stand.plugin(HELD)
+    for one in ("m1", "m2"):
+        stand.happens(one)
+    with stand.worker() as worker:
+        until(lambda: sorted(stand.notes()) == ["begun m1", "begun m2"])
+        until(lambda: '"worker_started"' in worker.text)
+        send_stop_job_command(stand.redis, job_id("m1"), serializer=JSONSerializer)
+        assert stand.reaches("m1", "dead")["error"] == "Stopped"
+        (stand.folder / "go").touch()
+        stand.reaches("m2", "done")
+    assert sorted(stand.notes()) == ["begun m1", "begun m2", "first m2"]
+
+
+def test_the_shutdown_command_ends_the_worker_in_order(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker() as process:
+        until(lambda: stand.notes() == ["begun m1"])
+        send_shutdown_command(stand.redis, the_worker(stand).name)
+        until(lambda: '"worker_draining"' in process.text)
+        (stand.folder / "go").touch()
+        assert process.process.wait(10) == 0
+    assert record(stand.redis, "m1")["state"] == "done"
+
+
+def test_stock_workers_and_ours_share_a_queue(stand: Stand) -> None:
+    ids = [f"m{number:02}" for number in range(40)]
+    for one in ids:
+        stand.happens(one)
+    command = [str(Path(sys.executable).parent / "rq"), "worker", "--url", stand.redis_url, "--serializer", "json"]
+    environment = {"PYTHONPATH": str(stand.folder), **stand.environment}
+    stock = Process(stand.folder / "stock.log", *command, "credhook", environment=environment)
+    try:
+        until(stand.notes, what="the stock worker at work")
+        with stand.worker(CREDHOOK_CONCURRENCY="1"):
+            for one in ids:
+                stand.reaches(one, "done")
+    finally:
+        stock.stop()
+    assert sorted(stand.notes()) == [f"first {one} 1 completed" for one in ids]
+    assert "event_done" in stock.text
+    assert "event_done" in (stand.folder / "worker.log").read_text()
+    assert not stand.redis.exists(Index("credhook").open)

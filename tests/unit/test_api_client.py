@@ -309,6 +309,8 @@ async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptur
     detail = {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}
     await outcomes(lambda _: httpx.Response(200, json={"data": detail}))
     await outcomes(lambda _: httpx.Response(400, json={"errors": [{"detail": "Ada Lovelace"}]}))
+    with sync_api(with_tokens(lambda _: httpx.Response(200, json={"data": detail}))) as api:
+        api.presentations.get("p")  # The asynchronous sender has no client of httpx's around it, and no log.
     assert caplog.text
     for secret in ("Ada", "s3cret", "Bearer"):
         assert secret not in caplog.text

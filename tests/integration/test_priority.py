@@ -1,0 +1,116 @@
+"""Urgent events before all others: presented data may be readable once, or for minutes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accepting import record
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from rq import Queue
+from rq.serializers import JSONSerializer
+from stand import COMPLETED, DATA, Stand
+from waiting import until
+
+from receiver.events import Event
+from receiver.ledger import MOST_URGENT, URGENT_LASTS, Index, State, job_id
+from worker.claims import Claims, Settlement, Worker
+
+INDEX = Index("credhook")
+
+HELD = """
+@handlers.on("*")
+async def held(event, context):
+    note(event.webhook_id)
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def inbox(async_redis: AsyncRedis) -> Inbox:
+    return Inbox(async_redis, queue="credhook", retention=3_600)
+
+
+@pytest.fixture
+def claims(async_redis: AsyncRedis) -> Claims:
+    return Claims(async_redis, queue="credhook", lease=5.0, retention=3_600, worker=Worker("w", "token"))
+
+
+def test_an_urgent_event_overtakes_those_that_wait(stand: Stand) -> None:
+    stand.plugin(HELD)
+    ordinary = [f"m{number}" for number in range(8)]
+    for one in ordinary:
+        stand.happens(one)
+    with stand.worker(CREDHOOK_CONCURRENCY="1"):
+        until(lambda: stand.notes() == ["m0"])
+        stand.happens("urgent", DATA)
+        (stand.folder / "go").touch()
+        for one in (*ordinary, "urgent"):
+            stand.reaches(one, "done")
+    # It is the next, or the one after: one slot in four is not for urgent ones.
+    assert stand.notes().index("urgent") <= 2
+    assert [one for one in stand.notes() if one != "urgent"] == ordinary
+
+
+def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(stand: Stand) -> None:
+    ordinary, urgent = [f"o{number}" for number in range(10)], [f"u{number}" for number in range(40)]
+    for one in ordinary:
+        stand.happens(one)
+    for one in urgent:
+        stand.happens(one, DATA)
+    with stand.worker(CREDHOOK_CONCURRENCY="1"):
+        for one in (*ordinary, *urgent):
+            stand.reaches(one, "done")
+    handled = [line.split()[1] for line in stand.notes()]
+    for start in (0, 8, 16, 24):
+        of_others = sum(one.startswith("o") for one in handled[start : start + 8])
+        assert 1 <= of_others <= 3, handled
+    assert sorted(handled) == sorted(ordinary + urgent)
+
+
+async def test_the_urgent_list_is_bounded_and_expires(inbox: Inbox, redis_client: Redis) -> None:
+    redis_client.rpush(INDEX.urgent, *(f"e-old{number}" for number in range(MOST_URGENT)))
+    await inbox.accept("m1", Event(DATA, "pre_1"))
+    assert redis_client.llen(INDEX.urgent) == MOST_URGENT
+    assert redis_client.lindex(INDEX.urgent, -1) == job_id("m1").encode()
+    assert 0 < redis_client.ttl(INDEX.urgent) <= URGENT_LASTS
+
+
+async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expires_too(
+    inbox: Inbox, claims: Claims, redis_client: Redis
+) -> None:
+    for number in range(3):
+        await inbox.accept(f"u{number}", Event(DATA, f"pre_{number}"))
+    for claim in (await claims.take(3, urgent=3)).claims:
+        await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=0.0))
+    await inbox.accept("m1", Event(COMPLETED, "iss_1"))
+    assert [claim.event_id for claim in (await claims.take(1, urgent=1)).claims] == ["u0"]
+    assert redis_client.llen(INDEX.urgent) == 2
+    assert 0 < redis_client.ttl(INDEX.urgent) <= URGENT_LASTS
+
+
+def test_stale_hints_do_no_harm(stand: Stand) -> None:
+    """Of events that are settled, that never were, that another worker holds; and of jobs that are none of ours."""
+    redis = stand.redis
+    planted = stand.folder / "planted"
+    queue = Queue("elsewhere", connection=redis, serializer=JSONSerializer)
+    queue.enqueue("pathlib.Path.touch", args=(str(planted),), job_id="evil")
+    stand.happens("done", DATA)
+    whole: Any = redis.dump("rq:job:" + job_id("done"))
+    with stand.worker("first"):
+        stand.reaches("done", "done")
+    redis.restore("rq:job:" + job_id("done"), 0, whole)
+    stand.happens("held", DATA)
+    redis.zadd(INDEX.leases, {"held": 4_102_444_800_000})
+    redis.hset("credhook:event:held", mapping={"fence": 1, "attempts": 1})
+    stand.happens("m1")
+    redis.rpush(INDEX.urgent, "evil", "e-never", job_id("done"), job_id("m1"), job_id("m1"))
+    with stand.worker("second") as worker:
+        stand.reaches("m1", "done")
+        until(lambda: not redis.exists(INDEX.urgent), what="the end of the hints")
+        assert worker.stop() == 0
+    assert [line.split()[1] for line in stand.notes()] == ["done", "m1"]
+    assert record(redis, "held")["state"] == "accepted"
+    assert not planted.exists()
+    assert not Path("evil").exists()

@@ -1,0 +1,346 @@
+"""No claim, no secret and no message of an error is at rest or in a log, whatever goes wrong.
+
+Claims and credentials are given values that occur nowhere else, and are made to pass through every way of failing. Then
+all of Redis is searched, also within what RQ compresses, and all that our processes have written or answered.
+"""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from accepting import RANGE, READ
+from ordeal import Answer, Call, Ordeal, Stub, presentation
+from redis import Redis
+from rq import Queue
+from rq.command import send_stop_job_command
+from rq.serializers import JSONSerializer
+from waiting import until
+
+from receiver.ledger import job_id
+from sandbox.local_redis import free_port
+
+DATA = "openid4vc.verification.data"
+CLAIM, SECRET, TOKEN, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e", "Canary-message-52e8"
+CANARY = re.compile(r"canary.{0,20}", re.IGNORECASE)
+
+#: What a handler may do with what it was given, by the name of the event.
+CARELESS = """
+import logging, threading
+logger = logging.getLogger("plugin")
+
+def fail(claim):
+    raise ValueError("Canary-message-52e8", claim)
+
+class Fails:
+    def __init__(self, claim):
+        self.claim = claim
+
+    def __del__(self):
+        fail(self.claim)
+
+async def background(claim):
+    fail(claim)
+
+@handlers.on("*")
+async def careless(event, context):
+    claim = event.details.credentials[0].attributes
+    kind = event.webhook_id
+    note("begun", kind)
+    context.log.info("looked", details=repr(event.details), event_=repr(event), again=str(event.details.credentials))
+    if event.attempt > 1 and kind == "replayed":
+        return
+    if kind == "logs":
+        try:
+            fail(claim)
+        except ValueError:
+            logger.exception("failed")
+            context.log.exception("failed")
+        raise ExceptionGroup("Canary-message-52e8", [ValueError(claim)])
+    if kind == "background":
+        asyncio.create_task(background(claim))
+        asyncio.get_running_loop().call_soon(fail, claim)
+        await asyncio.sleep(0.1)
+        return
+    if kind == "apart":
+        thread = threading.Thread(target=fail, args=(claim,))
+        thread.start()
+        thread.join()
+        Fails(claim)
+        return
+    if kind == "notes":
+        error = KeyError(claim)
+        error.add_note(str(claim))
+        raise error from ValueError(claim)
+    if kind in ("hangs", "killed", "stopped"):
+        await asyncio.sleep(600)
+    if kind == "blocks" and event.attempt == 1:
+        time.sleep(600)
+    fail(claim)
+
+@handlers.on("*")
+def in_thread(event, context):
+    if event.webhook_id == "thread":
+        fail(event.details.credentials[0].attributes)
+"""
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+    with Stub().running() as stub:
+        stub.token = TOKEN
+        stub.answer = answer
+        ordeal = Ordeal(tmp_path, redis_url, stub)
+        ordeal.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
+        ordeal.plugin(CARELESS)
+        yield ordeal
+        ordeal.redis.close()
+
+
+#: What the platform answers besides presentations: errors that repeat what they should not, and things out of contract.
+ANSWERS = {
+    "pre_refused": Answer(400, {"errors": [{"status": "400", "detail": CLAIM, "title": CLAIM, "code": "E1"}]}),
+    "pre_broken": Answer(500, {"errors": [{"status": "500", "detail": CLAIM}]}),
+    "pre_unlike": Answer(200, {"data": {"id": "pre_unlike", "status": {"name": CLAIM}, "credentials": CLAIM}}),
+    "pre_bare": Answer(200, CLAIM),
+    "pre_forbidden": Answer(403, {"errors": [{"status": "403", "detail": CLAIM}]}),
+}
+
+
+def answer(call: Call) -> Answer:
+    if call.resource == "pre_gone" and call.number > 1:
+        return presentation(call.resource, None)
+    return ANSWERS.get(call.resource) or presentation(call.resource, {"given": CLAIM, "born": {"in": CLAIM}})
+
+
+def unpacked(value: Any) -> Iterator[str]:
+    """All texts within a reply of Redis, and within what RQ has compressed in it."""
+    if isinstance(value, (list, tuple, set)):
+        for one in value:
+            yield from unpacked(one)
+    elif isinstance(value, dict):
+        yield from unpacked(list(value.items()))
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+        for decoded in (value, *_base64(value)):
+            with suppress(zlib.error):
+                yield zlib.decompress(decoded).decode(errors="replace")
+
+
+def _base64(value: bytes) -> Iterator[bytes]:
+    with suppress(ValueError):
+        yield base64.b64decode(value, validate=True)
+
+
+def at_rest(redis: Redis) -> str:
+    """All keys and values."""
+    found: list[str] = []
+    for key in redis.scan_iter():
+        kind: Any = redis.type(key)
+        if kind in READ:  # A key may go between the two commands.
+            value = redis.execute_command(*READ[kind], key, *RANGE.get(kind, ()))  # type: ignore[no-untyped-call]
+            found += unpacked([key, value])
+    return "\n".join(found)
+
+
+def run(ordeal: Ordeal, *command: str) -> str:
+    """What a command prints, on either stream."""
+    # Stock RQ does not look for plugins where it was started.
+    path = os.pathsep.join(filter(None, [str(ordeal.folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, **ordeal.environment}
+    done = subprocess.run(
+        command, env=environment, cwd=ordeal.folder, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert "Usage" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+def credhook(ordeal: Ordeal, *arguments: str) -> str:
+    return run(ordeal, sys.executable, "-m", "credhook", *arguments)
+
+
+def rq(ordeal: Ordeal, command: str, *arguments: str) -> str:
+    return run(ordeal, str(Path(sys.executable).parent / "rq"), command, "--url", ordeal.redis_url, *arguments)
+
+
+def assert_nowhere(ordeal: Ordeal, *texts: str) -> None:
+    """No canary in Redis, in any log, or in these texts."""
+    for text in (at_rest(ordeal.redis), ordeal.logs(), *texts):
+        assert not CANARY.findall(text)
+
+
+def notes(ordeal: Ordeal) -> set[str]:
+    return {note.words[1] for note in ordeal.notes()}
+
+
+def test_the_search_finds_what_it_looks_for(ordeal: Ordeal) -> None:
+    compressed = zlib.compress(CLAIM.encode())
+    for number, value in enumerate([CLAIM.encode(), compressed, base64.b64encode(compressed)]):
+        ordeal.redis.flushall()
+        ordeal.redis.xadd("stream", {"field": value}) if number else ordeal.redis.zadd("set", {value: 1})
+        with pytest.raises(AssertionError):
+            assert_nowhere(ordeal)
+
+
+def test_when_a_handler_fails_in_any_way(ordeal: Ordeal) -> None:
+    """Raises, logs what it caught, leaves a task behind, hangs, is stopped; ends dead, is shown, replayed, counted."""
+    port = free_port()
+    names = ["raises", "logs", "background", "notes", "thread", "hangs", "stopped", "replayed"]
+    ordeal.accept(*((name, DATA, f"pre_{name}") for name in names))
+    settings = {
+        "CREDHOOK_MAX_ATTEMPTS": "1",
+        "CREDHOOK_HANDLER_TIMEOUT": "3",
+        "CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters",
+        "CREDHOOK_ADMIN": f"127.0.0.1:{port}",
+    }
+    with ordeal.worker(**settings) as worker:
+        until(lambda: "stopped" in notes(ordeal))
+        send_stop_job_command(ordeal.redis, job_id("stopped"), serializer=JSONSerializer)
+        assert ordeal.redis.exists("credhook:snapshot:stopped")
+        assert_nowhere(ordeal)
+        ordeal.settles()
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert "credhook_attempts" in metrics
+        shown = [credhook(ordeal, "events", "show", name) for name in names]
+        listed = credhook(ordeal, "events", "list", "--json")
+        assert_nowhere(ordeal, metrics, listed, *shown)
+        assert credhook(ordeal, "events", "replay", "--state", "dead").startswith("replayed")
+        ordeal.settles()
+        assert worker.stop() == 0
+    states = {name: fields["state"] for name, fields in ordeal.records(names).items()}
+    assert set(states.values()) == {"dead", "done"}
+    assert states["background"] == "done"
+    for expected in ("handler_failed", "job_stopped", "ValueError", "ExceptionGroup"):
+        assert expected in worker.text
+    assert_nowhere(ordeal)
+
+
+def test_when_something_fails_that_python_itself_reports(ordeal: Ordeal) -> None:
+    """A thread that the handler started, and a finaliser: the interpreter prints tracebacks unless told not to."""
+    ordeal.accept(("apart", DATA, "pre_apart"))
+    with ordeal.worker() as worker:
+        ordeal.reaches("apart", "done")
+        assert worker.stop() == 0
+    assert_nowhere(ordeal)
+
+
+def test_when_the_platform_fails_in_any_way(ordeal: Ordeal) -> None:
+    """Errors that repeat claims, answers out of contract, a breaker that opens, and data that is gone."""
+    names = [resource.removeprefix("pre_") for resource in ANSWERS]
+    ordeal.accept(*((name, DATA, f"pre_{name}") for name in (*names, "gone")))
+    with ordeal.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+        for name in names:
+            ordeal.reaches(name, "dead")
+        ordeal.reaches("gone", "data_gone")
+        ordeal.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
+        until(lambda: '"platform_paused"' in worker.text, what="the breaker")
+        shown = [credhook(ordeal, "events", "show", name) for name in (*names, "gone")]
+        assert worker.stop() == 0
+    assert "fetch_failed" in worker.text
+    assert_nowhere(ordeal, *shown)
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 500])
+def test_when_the_token_endpoint_repeats_what_it_was_sent(ordeal: Ordeal, status: int) -> None:
+    ordeal.stub.grant = Answer(status, {"error": SECRET, "error_description": f"{SECRET} {TOKEN}", "expires_in": TOKEN})
+    ordeal.accept(("m1", DATA, "pre_1"))
+    with ordeal.worker() as worker:
+        ordeal.reaches("m1", "waiting")
+        shown = credhook(ordeal, "events", "show", "m1")
+        called = credhook(ordeal, "api", "presentations", "get", "pre_1")
+        assert worker.stop() == 0
+    assert_nowhere(ordeal, shown, called)
+
+
+def test_when_a_worker_is_killed_or_blocks(ordeal: Ordeal) -> None:
+    """Its stack is asked for, and names places, no values."""
+    ordeal.accept(("killed", DATA, "pre_killed"))
+    with ordeal.worker("first") as first:
+        until(lambda: "killed" in notes(ordeal))
+        first.kill()
+    assert_nowhere(ordeal)
+    ordeal.accept(("blocks", DATA, "pre_blocks"))
+    with ordeal.worker("second", CREDHOOK_HANDLER_TIMEOUT="2") as second:
+        until(lambda: '"worker_replaced"' in second.text, within=40)
+        until(lambda: "loop_blocked" in second.text)
+        assert "careless" in second.text
+        ordeal.reaches("blocks", "waiting", within=40)
+    assert_nowhere(ordeal)
+
+
+def test_when_rq_itself_runs_the_jobs_or_looks_at_them(ordeal: Ordeal) -> None:
+    """Stock workers keep results and tracebacks of jobs that fail; ours never fail in their eyes."""
+    ordeal.accept(("raises", DATA, "pre_raises"), ("notes", DATA, "pre_notes"))
+    stock = rq(ordeal, "worker", "--burst", "--serializer", "json", "credhook")
+    assert "handler_failed" in stock
+    ordeal.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
+    with ordeal.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
+        ordeal.reaches("hangs", "waiting", within=40)
+        ordeal.reaches("killed", "waiting", within=40)
+        forking.kill()
+    looked = rq(ordeal, "info")
+    assert ordeal.redis.keys("rq:job:*")
+    assert_nowhere(ordeal, stock, looked)
+
+
+def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(ordeal: Ordeal) -> None:
+    queue = Queue("credhook", connection=ordeal.redis, serializer=JSONSerializer)
+    queue.enqueue("os.system", args=(f"echo {CLAIM}",), job_id="evil", description=CLAIM)
+    queue.enqueue("worker.jobs.process", args=(CLAIM, MESSAGE), job_id="wrong", meta={"a": CLAIM})
+    with ordeal.worker() as worker:
+        until(lambda: worker.text.count('"jobs_refused"') >= 1)
+        until(lambda: not ordeal.redis.exists("rq:job:evil") and not ordeal.redis.exists("rq:job:wrong"))
+        assert worker.stop() == 0
+    assert not CANARY.findall(ordeal.logs())
+    for name in ("evil", "wrong"):
+        assert 0 < ordeal.redis.ttl(f"credhook:credhook:refused:{name}") <= 86_400
+
+
+#: What has no TTL: what is live, and the indexes of it. Records and jobs of open events come to it.
+LIVE = {
+    "credhook:credhook:open",
+    "credhook:credhook:leases",
+    "credhook:credhook:dead",
+    "credhook:credhook:quarantined",
+    "rq:queues",
+    "rq:queue:credhook",
+    "rq:scheduled:credhook",
+    "rq:wip:credhook",
+    "rq:workers",
+    "rq:workers:credhook",
+}
+
+
+def test_every_key_has_a_ttl_save_what_is_live(ordeal: Ordeal) -> None:
+    """With events queued, under way, waiting, parked, dead, done, gone, quarantined and of two versions."""
+    ordeal.plugin(CARELESS)
+    ordeal.stub.answer = lambda call: Answer(429, retry_after="600") if call.resource == "pre_last" else answer(call)
+    ordeal.accept(("unknown", "openid4vc.something.new", "x_1"))
+    ordeal.accept(("killed", DATA, "pre_same"), ("parked", DATA, "pre_same"), ("raises", DATA, "pre_raises"))
+    ordeal.accept(("background", DATA, "pre_background"), ("background", DATA, "pre_other"))
+    settings = {"CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters", "CREDHOOK_RATE": "100"}
+    with ordeal.worker(**settings):
+        ordeal.reaches("background", "done")
+        ordeal.reaches("raises", "waiting")
+        ordeal.accept(("last", DATA, "pre_last"))
+        ordeal.reaches("last", "waiting")
+        ordeal.accept(("queued", DATA, "pre_queued"))
+        found = {key.decode(): ordeal.redis.ttl(key) for key in ordeal.redis.scan_iter()}
+    lasting = {key for key, ttl in found.items() if ttl == -1}
+    index: Any = ordeal.redis.zrange("credhook:credhook:open", 0, -1)
+    still_open = {one.decode() for one in index}
+    assert {"killed", "parked", "last", "queued"} <= still_open
+    ours = {f"credhook:event:{one}" for one in still_open} | {f"rq:job:{job_id(one)}" for one in still_open}
+    assert lasting - LIVE - ours == set()
+    assert max(found.values()) <= 7 * 86_400
+    assert json.dumps(sorted(found)).count("snapshot") >= 2
+    assert_nowhere(ordeal)

@@ -1,0 +1,62 @@
+"""One attempt at an event: what is known of it while it is under way, and how it is broken off."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+
+from worker.claims import Claim
+from worker.details import Fetched
+from worker.outcome import Outcome
+
+
+class Interruption(Enum):
+    """Why an attempt was broken off."""
+
+    #: The process stalled for longer than its lease; another worker may have the event by now.
+    LEASE_LOST = "lease_lost"
+    #: An operator stopped the job.
+    STOPPED = "stopped"
+    #: The process ends, and hands back what it has not finished.
+    DRAINED = "drained"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One event under way, and what has come of it so far."""
+
+    claim: Claim
+    #: What is known of its resource from the event before.
+    known: Fetched | None = None
+    #: Whether its fetch was counted when it was taken.
+    admitted: bool = True
+    interruption: Interruption | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    fetched: Fetched | None = None
+    #: How handlers have ended, where the ledger does not know it yet.
+    records: dict[str, str] = field(default_factory=dict)
+    #: The handlers that have done their part in this attempt.
+    ran: list[str] = field(default_factory=list)
+    _task: "asyncio.Task[object] | None" = None
+
+    _over: bool = False
+
+    def begin(self) -> None:
+        """The current task works on it from now on.
+
+        Raises:
+            asyncio.CancelledError: it was broken off before.
+        """
+        self._task = asyncio.current_task()
+        if self.interruption is not None:
+            raise asyncio.CancelledError
+
+    def interrupt(self, why: Interruption) -> None:
+        """Break it off."""
+        if self.interruption is None and not self._over:
+            self.interruption = why
+            if self._task is not None:
+                self._task.cancel()
+
+    def end(self) -> None:
+        """It can be broken off no longer: what follows is writing down."""
+        self._over = True
