@@ -13,6 +13,7 @@ from stand import COMPLETED, DATA, Stand
 from waiting import until
 
 from receiver.events import Event
+from receiver.inbox import Inbox
 from receiver.ledger import MOST_URGENT, URGENT_LASTS, Index, State, job_id
 from worker.claims import Claims, Settlement, Worker
 

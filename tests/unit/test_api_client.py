@@ -306,6 +306,7 @@ async def test_one_trust_store_serves_every_sender() -> None:
 
 async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "httpx")  # Our own set-up of logs, if a test has called it, keeps it quiet.
     detail = {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}
     await outcomes(lambda _: httpx.Response(200, json={"data": detail}))
     await outcomes(lambda _: httpx.Response(400, json={"errors": [{"detail": "Ada Lovelace"}]}))
