@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from receiver.ledger import PREFIX
 from receiver.ledger.connection import open_redis_sync
 from worker import jobs
+from worker.api.client import shared_ssl_context
 from worker.concurrent import ConcurrentWorker
 from worker.handlers import load
 from worker.reconcile import Reconciler
@@ -61,6 +62,7 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
     os.set_blocking(cords.pulse, False)
     faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
     registry = load(settings.handlers)
+    shared_ssl_context()  # It takes a tenth of a second, which no event should have to wait for.
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
     _wait_for(redis, settings.queue)
