@@ -20,7 +20,7 @@ class Interruption(Enum):
     DRAINED = "drained"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One event under way, and what has come of it so far."""
 
@@ -37,7 +37,6 @@ class Attempt:
     #: The handlers that have done their part in this attempt.
     ran: list[str] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None
-
     _over: bool = False
 
     def begin(self) -> None:

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from receiver.ledger import EVENT, FAILURE_TTL, HANDLER, JOB_FUNCTION, Index, State, job_id
+from receiver.ledger import FAILURE_TTL, HANDLER, JOB_FUNCTION, Index, State, job_id
 from worker import scripts
 
 log = structlog.get_logger("credhook.worker")
@@ -29,6 +29,8 @@ log = structlog.get_logger("credhook.worker")
 MOST_WRITTEN: Final = 200
 #: Seconds between two tries to write while Redis is away: the first, and the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+#: What a Redis says that cannot write just now.
+_UNWELL: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM")
 #: Bytes that are read of a job's data.
 _LONGEST_JOB: Final = 8_192
 
@@ -62,7 +64,7 @@ class Claim:
         fence: the token of this claim; a later claim has a higher one.
         first: whether nobody has held the event before.
         ended: handler's name → how it ended, for those that will not run again.
-        seen: whether an earlier attempt had the presented data in its hands, as far as is known.
+        seen: whether an earlier attempt has had the presented data in its hands.
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
         job: its RQ job.
         execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
@@ -98,7 +100,7 @@ class Settlement:
         wait: seconds until the next attempt, if it is `waiting`.
         spend: whether the attempt counts.
         records: handler → how it ended, for those not recorded yet.
-        seen: whether presented data was read, and may be gone the next time.
+        sealed: whether presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
     """
 
@@ -107,7 +109,7 @@ class Settlement:
     wait: float = 0.0
     spend: bool = True
     records: Mapping[str, str] = field(default_factory=dict)
-    seen: bool = False
+    sealed: bool = False
     latest: tuple[int, int] | None = None
 
 
@@ -122,6 +124,12 @@ class Worker:
 
     name: str
     token: str
+
+
+class _Written(NamedTuple):
+    operation: bytes
+    reply: "asyncio.Future[Any]"
+    urgent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +170,7 @@ class Claims:
         self._take_read = redis.register_script(scripts.TAKE_READ)
         self._refuse = redis.register_script(scripts.REFUSE)
         self._write_script = redis.register_script(scripts.WRITE)
-        self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
+        self._waiting: list[_Written] = []
         self._writer: asyncio.Task[None] | None = None
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
@@ -197,8 +205,7 @@ class Claims:
             "wait": int(settlement.wait * 1000),
             "spend": settlement.spend,
             "records": settlement.records,
-            "seen": settlement.seen,
-            "sealed": settlement.seen or claim.seen,
+            "sealed": settlement.sealed,
             "rank": settlement.latest[0] if settlement.latest else False,
             "updated": settlement.latest[1] if settlement.latest else False,
             "who": dict(zip(("lease", "name", "token", "time"), self._who(), strict=True)) if follow else False,
@@ -226,9 +233,10 @@ class Claims:
         """Remember that the handler has ended for this event, `done` or given up, and will not run again."""
         await self._write("record", claim.event_id, handler, how)
 
-    async def has_ended(self, claim: Claim, handler: str) -> bool:
-        """Whether somebody has recorded the handler's end since the event was claimed."""
-        return bool(await self._redis.hexists(EVENT + claim.event_id, HANDLER + handler))
+    async def ended(self, claim: Claim, handler: str) -> str:
+        """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""
+        how: bytes | None = await self._write("ended", claim.event_id, handler)
+        return (how or b"").decode()
 
     async def wait_for_job(self, seconds: float) -> None:
         """Return once there is a job in the queue, or after so many seconds.
@@ -241,21 +249,22 @@ class Claims:
     async def _take_odd(self, odd: Sequence[bytes], who: Sequence[Any]) -> list[Claim]:
         """Jobs that are not as we write them: RQ packs ours anew when it moves them; all others are strangers'."""
         ours: list[str] = []
-        foreign: list[str] = []
+        foreign: list[bytes] = []
         for job, data in zip(odd[::2], odd[1::2], strict=True):
             event_id = read_job(data)
-            if event_id is None:
-                foreign.append(job.decode())
+            if event_id is None or job_id(event_id).encode() != job:
+                foreign.append(job)
             else:
                 ours += job.decode(), event_id
         if foreign:
-            log.error("jobs_refused", jobs=foreign, hint="somebody who can write to Redis has planted them")
+            names = [job.decode(errors="backslashreplace") for job in foreign]
+            log.error("jobs_refused", jobs=names, hint="somebody who can write to Redis has planted them")
             await self.refuse(foreign)
         if not ours:
             return []
         return [_claim(raw) for raw in await self._take_read(keys=self._keys, args=[*who, *ours])]
 
-    async def refuse(self, jobs: Iterable[str]) -> None:
+    async def refuse(self, jobs: Iterable[bytes]) -> None:
         """Take jobs that are none of ours out of RQ's reach, and keep them aside for a day."""
         await self._refuse(keys=self._keys, args=[FAILURE_TTL, *jobs])
 
@@ -272,29 +281,41 @@ class Claims:
         A claim stands or falls by its fence, and not by when Redis can be told.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((_operation(name, *arguments), reply))
+        self._waiting.append(_Written(_operation(name, *arguments), reply, urgent=name == "settle"))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_groups())
         return await reply
 
     async def _write_groups(self) -> None:
-        wait = _FIRST_WAIT
+        wait, most = _FIRST_WAIT, MOST_WRITTEN
         while self._waiting:
-            group, self._waiting = self._waiting[:MOST_WRITTEN], self._waiting[MOST_WRITTEN:]
+            # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
+            waiting = sorted(self._waiting, key=lambda one: not one.urgent)
+            group, self._waiting = waiting[:most], waiting[most:]
             try:
-                replies = await self._run([operation for operation, _ in group])
+                replies = await self._run([one.operation for one in group])
             except (RedisError, OSError) as error:
+                if _is_our_fault(error):  # One of the group cannot be written; which, is found out one by one.
+                    if len(group) == 1:
+                        _fail(group, error)
+                        most = MOST_WRITTEN
+                    else:
+                        most, self._waiting = 1, group + self._waiting
+                    continue
                 log.warning("ledger_unreachable", error=type(error).__name__, waiting=len(group), retry_in=wait)
                 self._waiting = group + self._waiting
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
                 continue
+            except Exception as error:  # noqa: BLE001  Whoever waits must hear of it, whatever it is.
+                _fail(group, error)
+                continue
             wait = _FIRST_WAIT
-            for (_, future), reply in zip(group, replies, strict=True):
-                if not future.done():
-                    future.set_result(reply)
+            for one, reply in zip(group, replies, strict=True):
+                if not one.reply.done():
+                    one.reply.set_result(reply)
 
-    async def _run(self, operations: Sequence[str]) -> list[Any]:
+    async def _run(self, operations: Sequence[bytes]) -> list[Any]:
         replies: list[Any] = await self._write_script(keys=self._keys, args=[self._retention, *operations])
         return replies
 
@@ -311,13 +332,25 @@ def read_job(data: bytes) -> str | None:
     return arguments[0] if isinstance(arguments[0], str) else None
 
 
-def _operation(name: str, *arguments: Any) -> str:
-    return json.dumps((name, *arguments))
+def _operation(name: str, *arguments: Any) -> bytes:
+    """As Redis reads it, which wants UTF-8: a handler's words may hold what is none."""
+    return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _is_our_fault(error: Exception) -> bool:
+    """Whether Redis would refuse the same again, being well itself."""
+    return isinstance(error, ResponseError) and not any(word in str(error) for word in _UNWELL)
+
+
+def _fail(group: Sequence["_Written"], error: Exception) -> None:
+    for one in group:
+        if not one.reply.done():
+            one.reply.set_exception(error)
 
 
 def _claim(raw: Sequence[Any]) -> Claim:
     """A claim, as the scripts return it."""
-    event_id, job, execution, now, kind, resource, received, fence, attempts, before, lapsed, latest = raw
+    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest = raw
     text = [part.decode() for part in before]
     fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
@@ -331,7 +364,7 @@ def _claim(raw: Sequence[Any]) -> Claim:
         fence=fence,
         first=not fields,
         ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
-        seen=bool(lapsed) or "seen" in fields,
+        seen="seen" in fields,
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),

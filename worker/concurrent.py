@@ -83,7 +83,7 @@ class ConcurrentWorker(BaseWorker):
         self._concurrency = settings.concurrency
         self._group = max(1, settings.concurrency // GROUPS)
         #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspended = False
         self._taken = 0
@@ -149,7 +149,8 @@ class ConcurrentWorker(BaseWorker):
         finally:
             for chore in chores:
                 chore.cancel()
-            await asyncio.gather(*chores, return_exceptions=True)
+            # On Python 3.11 a task can survive its cancellation inside redis-py; none is worth waiting for.
+            await asyncio.wait(chores, timeout=BEAT)
             await self._slots.aclose()
             await self._condition.aclose()
             await redis.aclose()
@@ -184,6 +185,9 @@ class ConcurrentWorker(BaseWorker):
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
                 await self._until_stopped(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
+            except Exception as error:  # A defect of ours; what is under way should not suffer from it.
+                log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+                await self._until_stopped(_LONGEST_WAIT)
 
     def _urgent(self, number: int) -> int:
         """How many of the next so many events may be urgent ones before all others: three of four, over time."""
@@ -197,7 +201,7 @@ class ConcurrentWorker(BaseWorker):
         return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, attempt: Attempt) -> None:
-        self._attempts[attempt.claim.job] = attempt
+        self._attempts.add(attempt)
         self._processor.keep(attempt)
         task = asyncio.create_task(self._fly(attempt))
         self._tasks.add(task)
@@ -217,18 +221,19 @@ class ConcurrentWorker(BaseWorker):
         """
         while True:
             slot = await self._slots.turn(attempt)
-            freeing = functools.partial(self._free, attempt.claim.job, slot)
+            freeing = functools.partial(self._free, attempt, slot)
             settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on(), tried=freeing)
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
                 metrics.ATTEMPTS.labels(settlement.state.value).inc()
             if following is None:
                 return
-            attempt = self._attempts[following.job] = Attempt(following, known=attempt.fetched, admitted=False)
+            attempt = Attempt(following, known=attempt.fetched, admitted=False)
+            self._attempts.add(attempt)
             self._processor.keep(attempt)
 
-    def _free(self, job: str, slot: Slot) -> None:
-        del self._attempts[job]
+    def _free(self, attempt: Attempt, slot: Slot) -> None:
+        self._attempts.discard(attempt)
         self._slots.free(slot)
         self._freed.set()
 
@@ -285,7 +290,7 @@ class ConcurrentWorker(BaseWorker):
 
     def _interrupt_all(self) -> None:
         self._slots.let_go(0)
-        for attempt in list(self._attempts.values()):
+        for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
     async def _beat(self, redis: Any) -> None:
@@ -341,9 +346,10 @@ class ConcurrentWorker(BaseWorker):
         command, job = payload.get("command"), payload.get("job_id", "")
         if command == "shutdown":
             os.kill(os.getpid(), signal.SIGINT)
-        elif command == "stop-job" and job in self._attempts:
+        elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
             log.warning("job_stopped", job=job)
-            self._attempts[job].interrupt(Interruption.STOPPED)
+            for attempt in found:
+                attempt.interrupt(Interruption.STOPPED)
         else:
             log.info("command_ignored", command=command)
 

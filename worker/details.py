@@ -55,7 +55,7 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
         return Fetched(await api.issuances.get(claim.resource_id), claim.now)
     kept = await _kept(claim, snapshots) if claim.type in URGENT and claim.seen else None
     if kept is not None:
-        return Fetched(kept, claim.now, has_data=True)
+        return Fetched(kept, since=0, has_data=True)
     try:
         details = await api.presentations.get(claim.resource_id)
     except NotThere:
@@ -75,7 +75,7 @@ def _suffices(fetched: Fetched, claim: Claim) -> bool:
 
 
 async def _looked_at(claim: Claim, fetched: Fetched, snapshots: Snapshots) -> Fetched:
-    """The details, kept for another attempt if they may not be there for it."""
+    """The details; that they were seen is noted, and they are kept, if they may not be there for another attempt."""
     if fetched.has_data and claim.type in URGENT:
         try:
             await snapshots.keep(claim.event_id, to_bytes(fetched.details))

@@ -57,7 +57,7 @@ async def process(event_id: str) -> rq.Retry | None:
     finally:
         for task in beside:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.wait(beside, timeout=1.0)
         await slot.aclose()
         await condition.aclose()
         await redis.aclose()

@@ -36,6 +36,8 @@ class Leases:
         held = self._held.get(claim.event_id)
         if held is not None and held.claim is claim:
             return
+        if held is not None:  # It was taken again: the older claim stands no longer.
+            held.lost()
         self._held[claim.event_id] = _Held(claim, time.monotonic() + self._claims.lease, lost)
 
     def release(self, claim: Claim) -> None:

@@ -27,7 +27,11 @@ _RANKS: Final = {
 
 def moment(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
     """The rank of what the event tells, and when the resource was last updated, in ms; 0 where that is not known."""
-    return _RANKS.get(event_type, 0), int(updated_at.timestamp() * 1000) if isinstance(updated_at, datetime) else 0
+    try:
+        updated = int(updated_at.timestamp() * 1000) if isinstance(updated_at, datetime) else 0
+    except (ValueError, OverflowError):  # Of a year that no clock reaches.
+        updated = 0
+    return _RANKS.get(event_type, 0), max(0, updated)
 
 
 def is_stale(claim: Claim, updated_at: datetime | str | None) -> bool:

@@ -38,8 +38,16 @@ class Outcome:
         Args:
             ended: handler → how it ended, from the ledger.
         """
-        reasons = [f"{name}: {how.removeprefix(GAVE_UP)}" for name, how in ended.items() if how.startswith(GAVE_UP)]
-        return cls(gave_up=tuple(reasons))
+        outcome = cls()
+        for name, how in ended.items():
+            outcome = outcome.with_ended(name, how)
+        return outcome
+
+    def with_ended(self, handler: str, how: str) -> Self:
+        """The outcome with the end of a handler that the ledger knows of."""
+        if not how.startswith(GAVE_UP):
+            return self
+        return replace(self, gave_up=(*self.gave_up, f"{handler}: {how.removeprefix(GAVE_UP)}"))
 
     def after(self, handler: str, error: Exception, decision: Retry | GiveUp) -> Self:
         """The outcome once the handler has failed; an empty name stands for the fetch."""

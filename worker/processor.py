@@ -129,7 +129,9 @@ class Processor:
         """Run one handler and take in how it ended. The last one's end is written together with the event's."""
         claim = attempt.claim
         await self._record(attempt)
-        if not claim.first and await self._claims.has_ended(claim, handler.name):
+        how = "" if claim.first else await self._claims.ended(claim, handler.name)
+        if how:
+            attempt.outcome = attempt.outcome.with_ended(handler.name, how)
             return
         api = slot.calling if handler.is_async else slot.in_thread
         context = Context(api, bound, f"{event.webhook_id}:{handler.name}", stale)
@@ -140,7 +142,8 @@ class Processor:
             bound.debug("event_handled")
             return
         pause = self._condition.pause()
-        decision = after_handler(error, claim.attempt, max_attempts=self._max_attempts, pause=pause)
+        limit = self._max_attempts
+        decision = after_handler(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
         final = isinstance(decision, GiveUp)
         bound.warning("handler_failed", error=cause(error), exc_info=error, final=final)
         if final:
@@ -180,7 +183,7 @@ class Processor:
         return replace(
             settlement,
             records=attempt.records,
-            seen=fetched is not None and fetched.has_data,
+            sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
             latest=moment(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
         )
 

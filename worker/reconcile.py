@@ -6,13 +6,15 @@ worker's lease, or behind another event of its resource that a worker holds. Wha
 again. Doing so once too often is harmless: the second job finds the claim, or the settled record, and leaves.
 """
 
-from collections.abc import Iterable
+import itertools
 from datetime import UTC, datetime
 from typing import Final, cast
 from zlib import crc32
 
 import structlog
 from redis import Redis
+from rq import Queue
+from rq.worker_registration import clean_worker_registry
 
 from receiver.events import URGENT
 from receiver.ledger import EVENT, MOST_URGENT, URGENT_LASTS, Index, State, job_data, job_fields, job_id
@@ -23,7 +25,8 @@ log = structlog.get_logger("credhook.reconciler")
 IN_TRANSIT: Final = 5_000
 #: Jobs at the head of the queue that are looked at, to tell from when the oldest of them is.
 HEAD: Final = 1_000
-#: Suspects that one round deals with at most.
+#: Open events that are read at once, and suspects that one round deals with at most.
+PAGE: Final = 10_000
 MOST: Final = 10_000
 #: Attempts after which an event whose worker died under it has to wait, and for how long at most, in ms: first up to
 #: FIRST_DELAY, then twice that, and so on. One that takes its worker along would otherwise meet the same others again.
@@ -58,7 +61,6 @@ if lease and tonumber(attempts) > tonumber(patient) then
 end
 local holder = redis.call('GET', busy .. resource)
 if holder and holder ~= id then return 0 end
-if lease then redis.call('HSET', KEYS[1], 'seen', 1) end  -- Its holder died; nobody knows what it had seen.
 redis.call('ZREM', KEYS[3], id)
 redis.call('ZADD', KEYS[2], now, id)
 redis.call('ZREM', KEYS[4], job)
@@ -109,6 +111,7 @@ class Reconciler:
         for settled in (self._index.dead, self._index.quarantined):
             self._redis.zremrangebyscore(settled, 0, now - self._retention * 1_000)
         self._redis.zremrangebyscore(self._index.started, 0, now // 1_000 - _RQ_RECORD_LASTS)
+        clean_worker_registry(Queue(self._index.queue, connection=self._redis))
         put_back = sum(self._enqueue(event_id) for event_id in self._suspects(now))
         if put_back:
             log.warning("events_put_back", count=put_back)
@@ -128,7 +131,7 @@ class Reconciler:
         seconds, microseconds = self._redis.time()
         return seconds * 1_000 + microseconds // 1_000
 
-    def _suspects(self, now: int) -> Iterable[str]:
+    def _suspects(self, now: int) -> list[str]:
         """Open events that should have come up by now, and whose job is neither queued nor waiting for its time.
 
         The queue is worked off in order: whatever has moved since the head of it did will come up, so that a long
@@ -138,13 +141,16 @@ class Reconciler:
         until: float = now - IN_TRANSIT
         if len(jobs) == HEAD:
             until = min(until, self._oldest(jobs) - IN_TRANSIT)
-        raw = cast(list[bytes], self._redis.zrangebyscore(self._index.open, 0, until, start=0, num=MOST))
-        if not raw:
-            return
         # A job that is overdue has no scheduler: RQ lets the lock of a dead one stand for a minute.
         ahead = cast(list[bytes], self._redis.zrangebyscore(self._index.scheduled, (now - IN_TRANSIT) / 1_000, "+inf"))
         at_home = {*jobs, *ahead}
-        yield from (one.decode() for one in raw if job_id(one.decode()).encode() not in at_home)
+        found: list[str] = []
+        for start in itertools.count(0, PAGE):
+            page = cast(list[bytes], self._redis.zrangebyscore(self._index.open, 0, until, start=start, num=PAGE))
+            found += (one.decode() for one in page if job_id(one.decode()).encode() not in at_home)
+            if len(page) < PAGE or len(found) >= MOST:
+                break
+        return found[:MOST]
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """When the event that has waited longest among those of these jobs moved, in ms; 0 if none of them is known."""

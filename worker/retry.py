@@ -24,6 +24,10 @@ FIRST: Final = 5.0
 GROWTH: Final = 3.0
 CEILING: Final = 4 * 3_600.0
 
+#: Seconds for which an event waits for a platform that is down without spending attempts. After that they count: it may
+#: be the event's own resource that brings the platform down.
+PATIENCE: Final = 86_400.0
+
 #: The longest wait that a handler may ask for: as long as the ledger remembers a settled event.
 LONGEST: Final = timedelta(days=7)
 
@@ -56,7 +60,7 @@ class GiveUp(Exception):
     def __init__(self, reason: str) -> None:
         """`reason`: a few words for the operator."""
         super().__init__(reason)
-        self.reason = str(reason)[:200]
+        self.reason = str(reason)[:200].encode("utf-8", "replace").decode()
 
 
 class DataGone(Exception):
@@ -98,7 +102,7 @@ def after_fetch(
     Returns:
         `Retry` with its seconds filled in, or `GiveUp`.
     """
-    if isinstance(error, TryLater) and pause > 0:
+    if isinstance(error, TryLater) and pause > 0 and age < PATIENCE:
         return _postponed(pause, chance())
     lost = isinstance(error, DataGone) and error.was_there
     if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
@@ -116,13 +120,14 @@ def after_handler(
     attempt: int,
     *,
     max_attempts: int,
+    age: float = 0.0,
     pause: float = 0.0,
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a handler that failed; arguments and result as in `after_fetch`."""
     if isinstance(error, GiveUp):
         return error
-    if isinstance(error, TryLater) and pause > 0:
+    if isinstance(error, TryLater) and pause > 0 and age < PATIENCE:
         return _postponed(pause, chance())
     if attempt >= max_attempts:
         return GiveUp(cause(error))

@@ -45,8 +45,10 @@ class Threads:
                 self.hung -= 1
             elif error is None:
                 future.set_result(result)
-            else:
-                future.set_exception(error if isinstance(error, Exception) else HandlerCrashed(type(error).__name__))
+            elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+                future.set_exception(error)
+            else:  # A future refuses it, or it would end the loop.
+                future.set_exception(HandlerCrashed(type(error).__name__))
 
         def work() -> None:
             result: object = None
@@ -58,7 +60,11 @@ class Threads:
             with suppress(RuntimeError):  # The loop has ended, and with it all who would want to know.
                 loop.call_soon_threadsafe(settle, result, failure)
 
-        threading.Thread(target=work, daemon=True, name=handler.name).start()
+        try:
+            threading.Thread(target=work, daemon=True, name=handler.name).start()
+        except RuntimeError:  # The system has no more.
+            self._free.release()
+            raise
         try:
             return await future
         except asyncio.CancelledError:

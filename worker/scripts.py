@@ -66,6 +66,7 @@ end
 local function event_of(job)
     local data = call('HGET', 'rq:job:' .. job, 'data')
     if not data then return nil, nil end
+    if string.find(job, '[^%w_-]') then return nil, data end  -- No job of ours has such an id.
     if string.sub(data, 1, 3) ~= '\\120\\1\\1' then return nil, data end
     local ok, content = pcall(cjson.decode, string.sub(data, 8, -5))
     if not ok or type(content) ~= 'table' or #content ~= 4 then return nil, data end
@@ -106,7 +107,6 @@ local function claim(id, job, who)
         call('HSET', key, 'state', '{State.ACCEPTED}')
         call('HDEL', key, 'due')
     end
-    if lease then call('HSET', key, 'seen', 1) end  -- Its holder died; nobody knows what it had seen.
     local execution = ''
     if who.name then
         execution = string.format('%s-%.0f', who.token, fence)
@@ -120,7 +120,7 @@ local function claim(id, job, who)
         call('ZADD', started, seconds + {RQ_PATIENCE}, job .. ':' .. execution)
     end
     local latest = call('GET', '{RESOURCE}' .. resource)
-    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, lease and 1 or 0, latest}}
+    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest}}
 end
 """
 
@@ -219,12 +219,13 @@ end
 #: Write down what has happened, in the order in which it did. ARGV: retention in s, and one JSON array for each:
 #:
 #:     ["record", webhook-id, handler, how]               → 1
+#:     ["ended", webhook-id, handler]                      → how, or nothing
 #:     ["renew", webhook-id, fence, job, execution, lease] → whether the claim still stands
 #:     ["settle", webhook-id, fence, job, execution, what] → whether it was ours to settle, and the claim that follows
 #:
-#: `what`: state; error; wait, in ms; spend, whether the attempt counts; records, handler → how; seen, whether presented
-#: data was, and sealed, whether it may have been kept; rank and updated, the resource's state that handlers have seen;
-#: who, for whom to claim the resource's next event. An event that was erased meanwhile stays erased.
+#: `what`: state; error; wait, in ms; spend, whether the attempt counts; records, handler → how; sealed, whether
+#: presented data may have been kept; rank and updated, the resource's state that handlers have seen; who, for whom to
+#: claim the resource's next event. An event that was erased meanwhile stays erased.
 WRITE: Final = f"""{_COMMON}
 local retention = ARGV[1]
 local write = {{}}
@@ -232,6 +233,10 @@ local write = {{}}
 function write.record(id, handler, how)
     if call('EXISTS', '{EVENT}' .. id) == 1 then call('HSET', '{EVENT}' .. id, '{HANDLER}' .. handler, how) end
     return 1
+end
+
+function write.ended(id, handler)
+    return call('HGET', '{EVENT}' .. id, '{HANDLER}' .. handler)
 end
 
 function write.renew(id, fence, job, execution, lease)
@@ -254,9 +259,9 @@ end
 
 -- Let the resource's next event be worked on: claimed at once for `who`, or else put before the others in the queue.
 local function let_next(resource, who)
-    while true do
+    while call('EXISTS', busy .. resource) == 0 do  -- A claim that had lapsed may be settled after the next has begun.
         local job = call('ZPOPMIN', parked .. resource)[1]
-        if not job then return false end
+        if not job then break end
         local id, data = event_of(job)
         if id and who then
             local got = claim(id, job, who)
@@ -264,9 +269,10 @@ local function let_next(resource, who)
         elseif data then
             if id then call('ZADD', open, 'XX', now, id) end
             call('LPUSH', jobs, job)
-            return false
+            break
         end
     end
+    return false
 end
 
 local function remember(resource, rank, updated)
@@ -304,7 +310,6 @@ function write.settle(id, fence, job, execution, what)
         set[#set + 1], set[#set + 2] = 'error', what.error
         unset[1] = nil
     end
-    if what.seen then set[#set + 1], set[#set + 2] = 'seen', 1 end
     if not what.spend then
         attempts = attempts - 1
         set[#set + 1], set[#set + 2] = 'attempts', attempts

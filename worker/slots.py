@@ -105,14 +105,15 @@ class Slots:
             self._waiting.append(waiting)
             await waiting.turn
         slot = self._idle.pop() if self._idle else Slot(*self._parts)
-        slot.since = time.monotonic()
+        slot.since = math.nan if attempt.interruption else time.monotonic()
         return slot
 
     def free(self, slot: Slot) -> None:
         """Let the next one have the slot."""
         self._idle.append(slot)
         held = time.monotonic() - slot.since
-        self._pace = held if self._pace == math.inf else 0.9 * self._pace + 0.1 * held
+        if not math.isnan(held):  # Of one that was handed back it says nothing.
+            self._pace = held if self._pace == math.inf else 0.9 * self._pace + 0.1 * held
         if self._waiting:
             self._waiting.popleft().turn.set_result(None)
         else:

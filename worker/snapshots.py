@@ -23,9 +23,11 @@ LIFETIME: Final = 86_400
 #: Bytes of the largest that is kept: a Redis that is full takes no events.
 LARGEST: Final = 256 * 1024
 
-#: KEYS: snapshot, event. ARGV: what is kept, seconds. Nothing is kept of an event that was erased meanwhile.
+#: KEYS: snapshot, event. ARGV: what is kept or '', seconds. Nothing is kept of an event that was erased meanwhile.
 _KEEP: Final = """
 if redis.call('EXISTS', KEYS[2]) == 0 then return end
+redis.call('HSET', KEYS[2], 'seen', 1)
+if ARGV[1] == '' then return end
 local left = redis.call('TTL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'EX', left > 0 and left or ARGV[2])
 """
@@ -47,14 +49,13 @@ class Snapshots:
         self._seals = tuple(Seal(SecretStr(each), "snapshot") for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
-        """Keep the details of an event, in place of earlier ones, but no longer than those."""
-        if not self._seals:
-            return
-        if len(details) > LARGEST:
+        """Note that the data of an event has been seen, and keep it sealed, in place of earlier, but no longer."""
+        name, sealed = key_name(event_id), b""
+        if self._seals and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
-            return
-        name = key_name(event_id)
-        await self._keep(keys=[name, EVENT + event_id], args=[self._seals[0].close(details, name), LIFETIME])
+        elif self._seals:
+            sealed = self._seals[0].close(details, name)
+        await self._keep(keys=[name, EVENT + event_id], args=[sealed, LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None: nothing is kept, or nothing that our keys open."""
@@ -71,10 +72,6 @@ class Snapshots:
             "snapshot_unreadable", webhook_id=event_id, hint="CREDHOOK_SNAPSHOT_KEY lacks the key it was kept with"
         )
         return None
-
-    async def forget(self, event_id: str) -> None:
-        """Delete the details of an event, even those that were kept while there was a key."""
-        await self._redis.delete(key_name(event_id))
 
 
 def key_name(event_id: str) -> str:

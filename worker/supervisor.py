@@ -73,6 +73,9 @@ class _Child:
             self.process = subprocess.Popen(  # noqa: S603  The program is this one.
                 [*command, "--supervised", str(cords)], pass_fds=(pulse, stack, lifeline), env=environment
             )
+        except OSError:
+            self.close()
+            raise
         finally:
             os.close(pulse)
             os.close(stack)
@@ -143,7 +146,7 @@ class Supervisor:
         """
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, self._stop)
-        self._children = [self._start() for _ in self._children]
+        self._children = [self._start(place) for place in range(len(self._children))]
         looked = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
@@ -152,7 +155,7 @@ class Supervisor:
             for place, child in enumerate(self._children):
                 if child is None:
                     if self._due[place] and now >= self._due[place]:
-                        self._children[place] = self._start()
+                        self._children[place] = self._start(place)
                     continue
                 code = child.process.poll()
                 if code is None:
@@ -166,8 +169,14 @@ class Supervisor:
             time.sleep(_LOOK)
         return self._drain()
 
-    def _start(self) -> _Child:
-        return _Child(self._command, self._environment, self._lifeline)
+    def _start(self, place: int) -> _Child | None:
+        """Another worker; None if the system has no room for one, which is asked again."""
+        try:
+            return _Child(self._command, self._environment, self._lifeline)
+        except OSError as error:
+            self._due[place] = time.monotonic() + _LONGEST_WAIT
+            log.error("worker_not_started", error=type(error).__name__, retry_in=_LONGEST_WAIT)  # noqa: TRY400
+            return None
 
     def _bury(self, place: int, child: _Child, code: int) -> None:
         """Note that a worker has ended, and when another takes its place: never, if it ended in order."""

@@ -20,15 +20,13 @@ def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
     return Snapshots(client, SecretStr(key) if key else None)
 
 
-async def test_what_is_kept_is_found_until_it_is_forgotten(async_redis: redis.asyncio.Redis) -> None:
+async def test_what_is_kept_is_found_and_noted_in_the_ledger(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     assert await kept.find("e1") is None
     await kept.keep("e1", b"details")
     assert await kept.find("e1") == b"details"
     assert await kept.find("e2") is None
-    await kept.forget("e1")
-    assert await kept.find("e1") is None
-    await kept.forget("e1")
+    assert await async_redis.hget("credhook:event:e1", "seen") == b"1"
 
 
 async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
@@ -56,10 +54,9 @@ async def test_without_a_key_nothing_is_kept_or_found(async_redis: redis.asyncio
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
     assert await async_redis.keys("credhook:snapshot:*") == []
+    assert await async_redis.hget("credhook:event:e1", "seen") == b"1"
     await kept.keep("e1", b"details")
     assert await without.find("e1") is None
-    await without.forget("e1")
-    assert await async_redis.keys("credhook:snapshot:*") == []
 
 
 async def test_after_a_rotation_the_first_key_seals_and_all_open(async_redis: redis.asyncio.Redis) -> None:

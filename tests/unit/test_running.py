@@ -125,3 +125,26 @@ async def test_cancelling_the_run_cancels_the_handler() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert cancelled.is_set()
+
+
+def stops(event: Any, context: Any) -> None:
+    next(iter(()))
+
+
+async def test_a_plain_function_that_runs_out_of_an_iterator_ends_at_once() -> None:
+    assert isinstance(await outcome(stops), HandlerCrashed)
+
+
+async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(1)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", refuse)
+        failed = await run(Handler("t.f", frozenset(), stops), NOTHING, NOTHING, timeout=5, threads=threads)
+    assert isinstance(failed, RuntimeError)
+    assert isinstance(
+        await run(Handler("t.f", frozenset(), stops), NOTHING, NOTHING, timeout=5, threads=threads), HandlerCrashed
+    )

@@ -1,0 +1,118 @@
+"""The scripts that move events, at the instants that no process can be made to meet: lapsed leases, lost replies."""
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ResponseError
+from waiting import until_async
+
+from receiver.events import Event
+from receiver.inbox import Inbox
+from receiver.ledger import State, job_id
+from worker.claims import Claims, Settlement, Worker
+from worker.order import moment
+from worker.reconcile import Reconciler
+
+COMPLETED = "openid4vc.issuance.completed"
+
+
+async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
+    inbox = Inbox(redis, queue="credhook", retention=3_600)
+    for event_id, resource_id in events:
+        await inbox.accept(event_id, Event(COMPLETED, resource_id))
+
+
+def worker(redis: AsyncRedis, name: str, lease: float = 60.0) -> Claims:
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+
+
+async def test_one_that_settles_after_its_lease_leaves_the_resource_to_whoever_has_it(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"))
+    (first,) = (await worker(async_redis, "stalled", lease=0.05).take(1, urgent=0)).claims
+    await until_async(lambda: not redis_client.exists("credhook:credhook:busy:r"))
+    await accept(async_redis, ("e2", "r"), ("e3", "r"))
+    second = worker(async_redis, "second")
+    (claim,) = (await second.take(10, urgent=0)).claims
+    assert claim.event_id == "e2"
+    assert await worker(async_redis, "stalled").settle(first, Settlement(State.DONE), follow=True) == (True, None)
+    settled, following = await second.settle(claim, Settlement(State.DONE), follow=True)
+    assert settled
+    assert following is not None
+    assert following.event_id == "e3"
+
+
+async def test_what_cannot_be_written_fails_alone(async_redis: AsyncRedis, redis_client: Redis) -> None:
+    await accept(async_redis, ("e1", "r1"), ("e2", "r2"), ("e3", "r3"))
+    claims = worker(async_redis, "w")
+    one, two, three = (await claims.take(10, urgent=0)).claims
+    redis_client.delete("credhook:event:e2")
+    redis_client.set("credhook:event:e2", "of another kind")
+    settlement = Settlement(State.DONE)
+    results = await asyncio.gather(
+        *(claims.settle(each, settlement) for each in (one, two, three)), return_exceptions=True
+    )
+    assert results[0] == results[2] == (True, None)
+    assert isinstance(results[1], ResponseError)
+
+
+async def test_words_that_are_no_unicode_are_written_all_the_same(async_redis: AsyncRedis) -> None:
+    await accept(async_redis, ("e1", "r1"))
+    claims = worker(async_redis, "w")
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    settled, _ = await claims.settle(claim, Settlement(State.DEAD, "t.f: \udc80 closed"))
+    assert settled
+    assert await async_redis.hget("credhook:event:e1", "error") == b"t.f: ? closed"
+
+
+async def test_a_planted_job_with_an_odd_id_is_refused_and_stops_nobody(async_redis: AsyncRedis) -> None:
+    await accept(async_redis, ("e1", "r1"))
+    data: Any = await async_redis.hget("rq:job:" + job_id("e1"), "data")
+    for name in (b"\xff\xfe", b"e-other"):
+        await async_redis.hset(b"rq:job:" + name, mapping={b"data": data})
+        await async_redis.lpush("rq:queue:credhook", name)
+    taken = await worker(async_redis, "w").take(10, urgent=0)
+    assert [claim.event_id for claim in taken.claims] == ["e1"]
+    assert await async_redis.exists(b"credhook:credhook:refused:\xff\xfe")
+
+
+async def test_a_lost_reply_to_a_take_does_not_pass_for_data_that_was_seen(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r1"))
+    await worker(async_redis, "lost", lease=0.01).take(1, urgent=0)
+    await async_redis.zadd("credhook:credhook:open", {"e1": 0})
+    reconciler = Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600)
+    await until_async(lambda: reconciler.run() == 1, what="the lapse of its lease")
+    (claim,) = (await worker(async_redis, "w").take(1, urgent=0)).claims
+    assert claim.attempt == 2
+    assert not claim.seen
+    assert not claim.first
+
+
+def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -> None:
+    pipeline = redis_client.pipeline(transaction=False)
+    now = redis_client.time()[0]
+    for number in range(10_050):
+        event_id = f"m{number}"
+        pipeline.hset(
+            "credhook:event:" + event_id, mapping={"state": "waiting", "type": COMPLETED, "resource": event_id}
+        )
+        pipeline.zadd("credhook:credhook:open", {event_id: number})
+        pipeline.zadd("rq:scheduled:credhook", {"e-" + event_id: now + 3_600})
+    orphan: dict[Any, Any] = {"state": "accepted", "type": COMPLETED, "resource": "r"}
+    pipeline.hset("credhook:event:orphan", mapping=orphan)
+    pipeline.zadd("credhook:credhook:open", {"orphan": 20_000})
+    pipeline.execute()
+    assert Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run() == 1
+    assert redis_client.lrange("rq:queue:credhook", 0, -1) == [b"e-orphan"]
+
+
+@pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
+def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
+    assert moment(COMPLETED, updated_at) == (3, 0)
