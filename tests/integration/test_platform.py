@@ -289,7 +289,7 @@ async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(re
     trickle = 4  # Each may add one as a second passes.
     assert rounds[0] == 1
     assert rounds[1] <= 1 + 4 + trickle
-    assert rounds[2] <= 1 + 4 + 2 * 4 + trickle
+    assert rounds[2] <= 1 + 4 + 2 * 4 + 2 * trickle  # What was added succeeds as well.
     events = [entry["event"] for entry in logs]
     assert events.count("platform_probed") == 3
     assert events.count("platform_paused") == 3
