@@ -77,10 +77,14 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
         start_new_session=True,  # Ctrl-C is ours to handle: Redis goes last.
     )
     deadline = time.monotonic() + START_TIMEOUT
-    while time.monotonic() < deadline and process.poll() is None:
-        if _answers(port):
-            return process
-        time.sleep(0.02)
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if _answers(port):
+                return process
+            time.sleep(0.02)
+    except BaseException:  # Ctrl-C, in the session that Redis is not in.
+        process.kill()
+        raise
     process.kill()
     process.wait()
     raise NoRedis(f"the Redis server did not start; its log: {log.read_text()[-500:] if log.exists() else 'none'}")

@@ -30,12 +30,12 @@ def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
 
 
 def left_running(folder: Path) -> list[str]:
-    """Processes that have the folder in their command line or as their working directory."""
+    """Processes that have the folder in their command line, or work in it: Redis writes a command line of its own."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if str(folder) in line or str((process / "cwd").readlink()) == str(folder):
+            if str(folder) in line or (process / "cwd").readlink().is_relative_to(folder):
                 found.append(line)
         except OSError:
             continue
