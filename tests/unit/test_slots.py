@@ -1,0 +1,59 @@
+"""Slots and leases of one process: who waits, who is let go, and what happens to an event that is taken twice."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from worker.attempt import Attempt, Interruption
+from worker.leases import Leases
+from worker.slots import Slots
+
+NOTHING: Any = None
+
+
+def slots(number: int) -> Slots:
+    settings: Any = SimpleNamespace(concurrency=number)
+    return Slots(settings, NOTHING, NOTHING)
+
+
+async def test_a_slot_goes_to_whoever_has_waited_longest() -> None:
+    both = slots(1)
+    slot = await both.turn(Attempt(NOTHING))
+    waiting = [asyncio.create_task(both.turn(Attempt(NOTHING))) for _ in range(2)]
+    await asyncio.sleep(0)
+    both.free(slot)
+    assert await waiting[0] is slot
+    assert not waiting[1].done()
+    both.free(slot)
+    assert await waiting[1] is slot
+
+
+async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_work() -> None:
+    four = slots(4)
+    held = [await four.turn(Attempt(NOTHING)) for _ in range(4)]
+    late = Attempt(NOTHING)
+    waiting = asyncio.create_task(four.turn(late))
+    await asyncio.sleep(0)
+    four.let_go(60)
+    assert not waiting.done()
+    four.let_go(0)
+    four.free(await waiting)
+    assert late.interruption is Interruption.DRAINED
+    assert four.places == 4
+    four.free(held.pop())
+    assert four.places == 5
+
+
+def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
+    claims: Any = SimpleNamespace(lease=15.0)
+    leases, lost = Leases(claims), []
+    first: Any = SimpleNamespace(event_id="e1")
+    second: Any = SimpleNamespace(event_id="e1")
+    leases.hold(first, lambda: lost.append("first"))
+    leases.hold(first, lambda: lost.append("first again"))
+    assert lost == []
+    leases.hold(second, lambda: lost.append("second"))
+    assert lost == ["first"]
+    leases.release(first)
+    leases.hold(first, lambda: None)
+    assert lost == ["first", "second"]
