@@ -8,18 +8,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TypeVar
 
 import click
 import structlog
 import uvicorn
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import REGISTRY
 
 from receiver.app import create_app
 from receiver.inbox import Inbox
-from receiver.ledger.admin import AdminListener, bind, create_admin, ledger_gauges
+from receiver.ledger.admin import AdminListener, bind, create_admin, gathered
 from receiver.ledger.connection import open_redis
 from receiver.ledger.health import examine
 from receiver.protocol import Protocol
@@ -124,13 +122,9 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
 
 
 def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(Path(folder)))  # type: ignore[no-untyped-call]  # It ships no types here.
-    for gauge in ledger_gauges():
-        registry.register(gauge)
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
-    app = create_admin(redis, lambda: examine(redis, strict=strict), queue=settings.queue, registry=registry)
+    app = create_admin(redis, lambda: examine(redis, strict=strict), queue=settings.queue, registry=gathered(folder))
     asyncio.run(admin.serve(app))
 
 

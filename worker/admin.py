@@ -4,10 +4,9 @@ import asyncio
 import threading
 
 import click
-from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import mark_process_dead
 
-from receiver.ledger.admin import AdminListener, create_admin, ledger_gauges
+from receiver.ledger.admin import AdminListener, create_admin, gathered
 from receiver.ledger.connection import open_redis
 from receiver.ledger.health import examine
 from worker.settings import WorkerSettings
@@ -28,14 +27,12 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
         listener = AdminListener(address)
     except (OSError, OverflowError) as error:
         raise click.ClickException(f"cannot listen on {address}: {error}; set CREDHOOK_ADMIN") from error
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]  # It ships no types here.
-    for gauge in ledger_gauges():
-        registry.register(gauge)
 
     async def serve() -> None:
         client = open_redis(settings.redis_url.get_secret_value())
-        app = create_admin(client, lambda: examine(client, strict=False), queue=settings.queue, registry=registry)
+        app = create_admin(
+            client, lambda: examine(client, strict=False), queue=settings.queue, registry=gathered(folder)
+        )
         await listener.serve(app)
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
@@ -43,4 +40,4 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
 
 def forget(process: int, folder: str) -> None:
     """Count what a process that has ended had under way no longer."""
-    mark_process_dead(process, folder)  # type: ignore[no-untyped-call]  # Likewise.
+    mark_process_dead(process, folder)  # type: ignore[no-untyped-call]  # It ships no types here.

@@ -122,6 +122,16 @@ local function claim(id, job, who)
     local latest = call('GET', '{RESOURCE}' .. resource)
     return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest}}
 end
+
+-- Add the claim to the others; a job whose event wants nothing any more goes.
+local function claim_into(claims, id, job, who)
+    local got = claim(id, job, who)
+    if type(got) == 'table' then
+        claims[#claims + 1] = got
+    elseif got == 'missing' or got == 'settled' then
+        call('DEL', 'rq:job:' .. job)
+    end
+end
 """
 
 #: For stock RQ workers, which have popped the job themselves. ARGV: webhook-id, job, lease in ms.
@@ -156,12 +166,7 @@ local function take(job, is_hint)
     local id, data = event_of(job)
     if not data then return end  -- Settled by way of a hint, or lost: the reconciler sees to it.
     if id then
-        local got = claim(id, job, who)
-        if type(got) == 'table' then
-            claims[#claims + 1] = got
-        elseif got == 'missing' or got == 'settled' then
-            call('DEL', 'rq:job:' .. job)
-        end
+        claim_into(claims, id, job, who)
     elseif not is_hint then
         call('LPUSH', intermediate, job)
         odd[#odd + 1] = job
@@ -192,12 +197,7 @@ local claims = {{}}
 for i = 5, #ARGV, 2 do
     local job, id = ARGV[i], ARGV[i + 1]
     call('LREM', intermediate, 0, job)
-    local got = claim(id, job, who)
-    if type(got) == 'table' then
-        claims[#claims + 1] = got
-    elseif got == 'missing' or got == 'settled' then
-        call('DEL', 'rq:job:' .. job)
-    end
+    claim_into(claims, id, job, who)
 end
 return claims
 """

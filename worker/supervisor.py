@@ -44,7 +44,7 @@ class Cords:
     """What ties a worker to its supervisor: file descriptors, on the worker's side.
 
     Attributes:
-        pulse: a byte goes into it from the event loop, once a second.
+        pulse: a byte goes into it from the event loop, twice a second.
         stack: the stack is written into it on SIGUSR1.
         lifeline: it ends when the supervisor does, however it does.
     """

@@ -9,6 +9,7 @@ from typing import Final
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
@@ -25,9 +26,13 @@ _EVENTS: Final = Gauge("credhook_events", "Events in the ledger, by what they wa
 _QUEUE: Final = Gauge("credhook_queue_length", "Jobs in RQ's queue.")
 
 
-def ledger_gauges() -> tuple[Gauge, Gauge]:
-    """The gauges that each scrape fills, to be shown in another registry than the process's own."""
-    return _EVENTS, _QUEUE
+def gathered(folder: str) -> CollectorRegistry:
+    """What several processes count into the folder, and the gauges that each scrape fills."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]  # It ships no types here.
+    for gauge in (_EVENTS, _QUEUE):
+        registry.register(gauge)
+    return registry
 
 
 def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: CollectorRegistry = REGISTRY) -> Starlette:
