@@ -19,7 +19,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError  # noqa: A004  Redis's own.
 
 from receiver import ledger, metrics
-from receiver.events import URGENT, Event
+from receiver.events import Event
+from receiver.ledger import lua
 from receiver.ledger.connection import REDIS_TIMEOUT
 from receiver.ledger.health import Check, Facts, ask, examine
 
@@ -33,8 +34,7 @@ MAX_GROUP: Final = 500
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
 # KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
 # and values, five per event.
-ACCEPT: Final = f"""
-local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
+ACCEPT: Final = f"""{lua.NOW}{lua.URGENT}
 local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
 local outcomes, jobs, urgent = {{}}, {{}}, {{}}
@@ -64,7 +64,7 @@ for i = first, #ARGV, 5 do
         redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
         redis.call('HSET', 'rq:job:' .. job, 'data', data)
         jobs[#jobs + 1] = job
-        if {" or ".join(f"type == '{name}'" for name in URGENT)} then urgent[#urgent + 1] = job end
+        if is_urgent(type) then urgent[#urgent + 1] = job end
         outcomes[#outcomes + 1] = 'accepted'
     end
 end
@@ -73,11 +73,7 @@ if #jobs > 0 then
     redis.call('SADD', 'rq:queues', KEYS[3])
     redis.call('RPUSH', KEYS[3], unpack(jobs))
 end
-if #urgent > 0 then
-    redis.call('RPUSH', KEYS[5], unpack(urgent))
-    redis.call('LTRIM', KEYS[5], -{ledger.MOST_URGENT}, -1)
-    redis.call('EXPIRE', KEYS[5], {ledger.URGENT_LASTS})
-end
+if #urgent > 0 then hint(KEYS[5], unpack(urgent)) end
 return outcomes
 """
 _ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()

@@ -251,11 +251,12 @@ class Claims:
         ours: list[str] = []
         foreign: list[bytes] = []
         for job, data in zip(odd[::2], odd[1::2], strict=True):
-            event_id = read_job(data)
-            if event_id is None or job_id(event_id).encode() != job:
+            name = job.decode(errors="backslashreplace")
+            event_id = read_job(name, data)
+            if event_id is None:
                 foreign.append(job)
             else:
-                ours += job.decode(), event_id
+                ours += name, event_id
         if foreign:
             names = [job.decode(errors="backslashreplace") for job in foreign]
             log.error("jobs_refused", jobs=names, hint="somebody who can write to Redis has planted them")
@@ -320,8 +321,8 @@ class Claims:
         return replies
 
 
-def read_job(data: bytes) -> str | None:
-    """The event of a job as RQ itself writes it, from its `data`; None for a job that is none of ours. Pure."""
+def read_job(job: str, data: bytes) -> str | None:
+    """The event of a job as RQ itself writes it, by its id and its `data`; None for one that is none of ours. Pure."""
     try:
         # A stranger's may unpack to anything.
         name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, _LONGEST_JOB))
@@ -329,7 +330,8 @@ def read_job(data: bytes) -> str | None:
         return None
     if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list) or len(arguments) != 1:
         return None
-    return arguments[0] if isinstance(arguments[0], str) else None
+    event_id = arguments[0]
+    return event_id if isinstance(event_id, str) and job_id(event_id) == job else None
 
 
 def _operation(name: str, *arguments: Any) -> bytes:

@@ -6,7 +6,7 @@ from typing import Final, cast
 import click
 from redis import Redis
 
-from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, job_id
+from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, job_id, lua
 from worker.batches import ask, batched, interruptible, report, work_through
 from worker.selection import PAGE, Found, Selection, absent, find, ledger, print_counts, refuse_everything, selecting
 
@@ -21,10 +21,9 @@ _NOTICED: Final = 5_000
 #:
 #: What holds the resource's name goes as well, even if other events are of the same one. RQ's queue may still name the
 #: job: to look for it there would take too long, and the worker that takes it finds nothing.
-_ERASE: Final = f"""
+_ERASE: Final = f"""{lua.NOW}
 local leases, started, busy, parked = unpack(KEYS)
 local of_events = tonumber(ARGV[1])
-local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local outcomes = {{}}
 
 local function erase(id, job, selected)

@@ -16,8 +16,7 @@ from redis import Redis
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from receiver.events import URGENT
-from receiver.ledger import EVENT, MOST_URGENT, URGENT_LASTS, Index, State, job_data, job_fields, job_id
+from receiver.ledger import EVENT, Index, State, job_data, job_fields, job_id, lua
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -41,8 +40,7 @@ _RQ_RECORD_LASTS: Final = 600
 #: ARGV: webhook-id, job's id, data, in-transit ms, prefix of busy, attempts that are put back at once, chance from 0 to
 #: 1, then fields and values of the job. All that makes an event homeless is decided here, by Redis's clock, but for the
 #: one thing that would cost a walk through the queue for each event: whether the job stands in it.
-_PUT_BACK: Final = f"""
-local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
+_PUT_BACK: Final = f"""{lua.NOW}{lua.URGENT}
 local id, job, data, transit, busy, patient, chance = unpack(ARGV)
 local state, due, resource, attempts, type =
     unpack(redis.call('HMGET', KEYS[1], 'state', 'due', 'resource', 'attempts', 'type'))
@@ -74,11 +72,7 @@ redis.call('DEL', KEYS[7], KEYS[9])
 redis.call('HSET', KEYS[7], 'data', data, unpack(ARGV, 8))
 redis.call('SADD', 'rq:queues', KEYS[6])
 redis.call('RPUSH', KEYS[6], job)
-if {" or ".join(f"type == '{name}'" for name in URGENT)} then
-    redis.call('RPUSH', KEYS[10], job)
-    redis.call('LTRIM', KEYS[10], -{MOST_URGENT}, -1)
-    redis.call('EXPIRE', KEYS[10], {URGENT_LASTS})
-end
+if is_urgent(type) then hint(KEYS[10], job) end
 return 1
 """
 

@@ -9,7 +9,7 @@ import click
 from redis import Redis
 
 from receiver.events import EVENT_TYPES
-from receiver.ledger import EVENT, HANDLER, SNAPSHOT, Index, State, job_data, job_fields, job_id
+from receiver.ledger import EVENT, HANDLER, SNAPSHOT, Index, State, job_data, job_fields, job_id, lua
 from worker.batches import ask, batched, interruptible, report, work_through
 from worker.handlers import load
 from worker.outcome import GAVE_UP
@@ -24,10 +24,9 @@ from worker.settings import HandlerSettings
 #:
 #: A new claim gets a fence that no earlier one can have had, so that a worker that held the event long ago and lost it
 #: cannot settle it now.
-_REPLAY: Final = f"""
+_REPLAY: Final = f"""{lua.NOW}
 local open, leases, dead, quarantined, scheduled, failed, queue, template = unpack(KEYS)
 local handler, wanted, hurry, fields = ARGV[1], ARGV[2], ARGV[3] == 'now', tonumber(ARGV[4])
-local time = redis.call('TIME') local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local known = {{{", ".join(f"['{name}'] = true" for name in EVENT_TYPES)}}}
 local outcomes, jobs = {{}}, {{}}
 

@@ -17,8 +17,9 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, Index
+from receiver.ledger import FAILURE_TTL, Index
 from worker import scripts
+from worker.claims import read_job
 from worker.jobs import process
 
 log = structlog.get_logger("credhook.worker")
@@ -34,26 +35,21 @@ class EventJob(Job):
     RQ would import and call what a job names: whoever can write to Redis could run code here.
     """
 
+    #: The event that it processes; None for a job that is none of ours.
+    event_id: str | None = None
+
     def restore(self, raw_data: Any) -> None:
         """Read the hash as RQ does, then forget every other thing that it could make RQ call."""
         super().restore(raw_data)
+        self.event_id = read_job(self.id, raw_data[b"data"])
         self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
         self.webhooks = []
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether it does what our jobs do: process one event."""
-        try:
-            name, arguments, named = self.func_name, self.args, self.kwargs
-        except Exception:  # noqa: BLE001  RQ raises what the serializer raises.
-            return False
-        return name == JOB_FUNCTION and not named and len(arguments) == 1 and isinstance(arguments[0], str)
-
     def _execute(self) -> Any:
         """Run the job's coroutine, and wait for nothing else: a handler may swallow its cancellation."""
-        if not self.is_ours:
+        if self.event_id is None:
             raise NotOurs(self.id)
-        return asyncio.new_event_loop().run_until_complete(process(self.args[0]))
+        return asyncio.new_event_loop().run_until_complete(process(self.event_id))
 
 
 class IsolatingWorker(ForkingWorker):
@@ -73,7 +69,7 @@ class IsolatingWorker(ForkingWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Fork for the job, if it is one of ours; take it out of RQ's reach if it is not."""
-        if isinstance(job, EventJob) and job.is_ours:
+        if isinstance(job, EventJob) and job.event_id is not None:
             super().execute_job(job, queue)
             return
         log.error("jobs_refused", jobs=[job.id], hint="somebody who can write to Redis has planted them")

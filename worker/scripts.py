@@ -9,17 +9,15 @@ cluster, which would want them declared, is refused at start (receiver/ledger/he
 
 from typing import Final
 
-from receiver.events import URGENT
 from receiver.ledger import (
     EVENT,
     HANDLER,
     JOB_FUNCTION,
-    MOST_URGENT,
     RESOURCE,
     SNAPSHOT,
-    URGENT_LASTS,
     Index,
     State,
+    lua,
 )
 
 #: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
@@ -52,15 +50,9 @@ def keys(index: Index) -> list[str]:
     ]
 
 
-_COMMON: Final = f"""
+_COMMON: Final = f"""{lua.NOW}{lua.URGENT}
 local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused = unpack(KEYS)
 local call = redis.call
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local function is_urgent(type)
-    return {" or ".join(f"type == '{name}'" for name in URGENT)}
-end
 
 -- The event of a job as we write it (ledger.job_data); nil for any other, be it RQ's rewriting of ours or a stranger's.
 local function event_of(job)
@@ -76,6 +68,15 @@ local function event_of(job)
     end
     if type(arguments) ~= 'table' or #arguments ~= 1 or type(arguments[1]) ~= 'string' then return nil, data end
     return arguments[1], data
+end
+
+-- RQ's record of who works on a job, as alive just now.
+local function beat(job, execution)
+    local until_then = now / 1000 + {RQ_PATIENCE}
+    call('EXPIRE', 'rq:execution:' .. job .. ':' .. execution, {RQ_PATIENCE})
+    call('ZADD', 'rq:executions:' .. job, until_then, execution)
+    call('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
+    call('ZADD', started, until_then, job .. ':' .. execution)
 end
 
 -- Take the event, unless somebody else has it or it wants nothing: what a worker needs to know of it, or why not.
@@ -114,10 +115,7 @@ local function claim(id, job, who)
         call('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'last_heartbeat', who.time,
              'worker_name', who.name)
         call('HSET', record, 'id', execution, 'created_at', seconds, 'last_heartbeat', seconds, 'worker_name', who.name)
-        call('EXPIRE', record, {RQ_PATIENCE})
-        call('ZADD', 'rq:executions:' .. job, seconds + {RQ_PATIENCE}, execution)
-        call('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
-        call('ZADD', started, seconds + {RQ_PATIENCE}, job .. ':' .. execution)
+        beat(job, execution)
     end
     local latest = call('GET', '{RESOURCE}' .. resource)
     return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest}}
@@ -154,9 +152,7 @@ for _, job in ipairs(call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT
         if id then
             call('ZADD', open, 'XX', now, id)
             if is_urgent(call('HGET', '{EVENT}' .. id, 'type')) then
-                call('RPUSH', urgent, job)
-                call('LTRIM', urgent, -{MOST_URGENT}, -1)
-                call('EXPIRE', urgent, {URGENT_LASTS})
+                hint(urgent, job)
             end
         end
     end
@@ -246,13 +242,10 @@ function write.renew(id, fence, job, execution, lease)
     if holder and holder ~= id then return 0 end  -- Ours had lapsed, and the resource's next event has begun.
     call('SET', busy .. resource, id, 'PX', lease)
     call('ZADD', leases, now + lease, id)
-    if execution ~= '' then
-        local seconds, record = now / 1000, 'rq:execution:' .. job .. ':' .. execution
-        if call('EXISTS', record) == 1 then call('HSET', record, 'last_heartbeat', seconds) end
-        call('EXPIRE', record, {RQ_PATIENCE})
-        call('ZADD', 'rq:executions:' .. job, 'XX', seconds + {RQ_PATIENCE}, execution)
-        call('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
-        call('ZADD', started, 'XX', seconds + {RQ_PATIENCE}, job .. ':' .. execution)
+    local record = 'rq:execution:' .. job .. ':' .. execution
+    if execution ~= '' and call('EXISTS', record) == 1 then
+        call('HSET', record, 'last_heartbeat', now / 1000)
+        beat(job, execution)
     end
     return 1
 end

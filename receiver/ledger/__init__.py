@@ -133,11 +133,6 @@ class State(StrEnum):
     QUARANTINED = "quarantined"
 
 
-#: Jobs that the urgent list holds at most, and seconds that it lives without a new one: what falls out of it is still
-#: in the queue.
-MOST_URGENT: Final = 10_000
-URGENT_LASTS: Final = 3_600
-
 #: The only function that a job of ours names. The receiver knows no more of the worker than this string.
 JOB_FUNCTION: Final = "worker.jobs.process"
 #: Seconds before RQ itself ends a job. The worker's own time-outs are far shorter; this one is for a stuck process.

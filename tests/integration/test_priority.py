@@ -14,7 +14,8 @@ from waiting import until
 
 from receiver.events import Event
 from receiver.inbox import Inbox
-from receiver.ledger import MOST_URGENT, URGENT_LASTS, Index, State, job_id
+from receiver.ledger import Index, State, job_id
+from receiver.ledger.lua import MOST_URGENT, URGENT_LASTS
 from worker.claims import Claims, Settlement, Worker
 
 INDEX = Index("credhook")
