@@ -23,7 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from receiver import metrics
 from receiver.events import Event, Malformed
-from receiver.inbox import Inbox, Outcome, Unavailable
+from receiver.inbox import Inbox, Unavailable
+from receiver.script import Outcome
 from receiver.settings import ReceiverSettings
 from receiver.signature import BadHeaders, Unauthenticated, authenticate, read_headers
 

@@ -1,6 +1,8 @@
 """Events in the ledger as the receiver leaves them, without the socket."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis import Redis
@@ -25,11 +27,20 @@ def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str) -
     """Write one event down, as the receiver does."""
 
     async def write() -> None:
-        inbox = Inbox(AsyncRedis.from_url(redis_url), queue="credhook", retention=3_600)
-        await inbox.accept(webhook_id, Event(event_type, resource_id))
-        await inbox.aclose()
+        async with inbox_on(AsyncRedis.from_url(redis_url)) as inbox:
+            await inbox.accept(webhook_id, Event(event_type, resource_id))
 
     asyncio.run(write())
+
+
+@asynccontextmanager
+async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook") -> AsyncIterator[Inbox]:
+    """The receiver's inbox, for the length of the block; it closes the client's connections, not the client."""
+    inbox = Inbox(redis, queue=queue, retention=3_600)
+    try:
+        yield inbox
+    finally:
+        await inbox.aclose()
 
 
 def record(redis: Redis, webhook_id: str) -> dict[str, str]:

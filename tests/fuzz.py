@@ -20,7 +20,7 @@ from signing import SECRET, body, sign
 
 from receiver.app import create_app
 from receiver.events import EVENT_TYPES, Event
-from receiver.inbox import Outcome
+from receiver.script import Outcome
 from receiver.settings import ReceiverSettings
 
 Headers = list[tuple[bytes, bytes]]

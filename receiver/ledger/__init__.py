@@ -169,7 +169,7 @@ def job_fields(queue: str, now: datetime) -> dict[str, str | int]:
 
     They equal what `Queue.enqueue` writes; tests/integration/test_rq_contract.py compares them with RQ's own.
     """
-    timestamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    timestamp = now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     empty = (
         "success_callback_name failure_callback_name stopped_callback_name "
         "started_at ended_at last_heartbeat worker_name group_id"

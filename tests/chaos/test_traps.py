@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accepting import record
+from accepting import inbox_on, record
 from ordeal import Ordeal, Stub
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -34,7 +34,6 @@ from stand import COMPLETED, Stand
 from waiting import until
 
 from receiver.events import Event
-from receiver.inbox import Inbox
 from receiver.ledger import Index, State, job_id
 from receiver.ledger.connection import open_redis
 from worker.claims import Claim, Claims, Settlement, Worker
@@ -135,7 +134,8 @@ async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, r
     with redis_proxy(redis_url) as proxy:
         async with open_redis(proxy.url) as redis:
             claims = claims_of(redis)
-            await Inbox(redis, queue="credhook", retention=3_600).accept("m1", Event(COMPLETED, "iss_1"))
+            async with inbox_on(redis) as inbox:
+                await inbox.accept("m1", Event(COMPLETED, "iss_1"))
             claim = await take_one(claims)
             proxy.lose = 1
             ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED, spend=False))
@@ -151,8 +151,8 @@ async def test_a_renewal_that_comes_after_the_settlement_does_not_bring_the_leas
 ) -> None:
     """They go over two connections: an event with a lease and no holder would be dropped from the queue when popped."""
     claims = claims_of(async_redis)
-    inbox = Inbox(async_redis, queue="credhook", retention=3_600)
-    await inbox.accept("m1", Event(COMPLETED, "iss_1"))
+    async with inbox_on(async_redis) as inbox:
+        await inbox.accept("m1", Event(COMPLETED, "iss_1"))
     claim = await take_one(claims)
     await claims.settle(claim, Settlement(state, wait=0.0))
     assert await claims.renew([claim]) == [claim]

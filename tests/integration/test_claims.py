@@ -5,13 +5,13 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from accepting import inbox_on
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 from waiting import until_async
 
 from receiver.events import Event
-from receiver.inbox import Inbox
 from receiver.ledger import State, job_id
 from worker.claims import Claims, Settlement, Worker
 from worker.order import moment
@@ -21,9 +21,9 @@ COMPLETED = "openid4vc.issuance.completed"
 
 
 async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
-    inbox = Inbox(redis, queue="credhook", retention=3_600)
-    for event_id, resource_id in events:
-        await inbox.accept(event_id, Event(COMPLETED, resource_id))
+    async with inbox_on(redis) as inbox:
+        for event_id, resource_id in events:
+            await inbox.accept(event_id, Event(COMPLETED, resource_id))
 
 
 def worker(redis: AsyncRedis, name: str, lease: float = 60.0) -> Claims:

@@ -1,10 +1,11 @@
 """Urgent events before all others: presented data may be readable once, or for minutes."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accepting import record
+from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
@@ -30,8 +31,9 @@ async def held(event, context):
 
 
 @pytest.fixture
-def inbox(async_redis: AsyncRedis) -> Inbox:
-    return Inbox(async_redis, queue="credhook", retention=3_600)
+async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
+    async with inbox_on(async_redis) as inbox:
+        yield inbox
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accepting import record
+from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
@@ -25,8 +25,8 @@ from stand import Stand
 from waiting import until
 
 from receiver.events import Event
-from receiver.inbox import Inbox, Outcome
 from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
+from receiver.script import Outcome
 from worker.claims import Claim, Claims, Settlement, Worker
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
@@ -48,8 +48,8 @@ def written_by_rq(redis: Redis, event_id: str) -> dict[Any, Any]:
 
 
 async def written_by_us(redis: AsyncRedis, event_id: str) -> Outcome:
-    inbox = Inbox(redis, queue="q", retention=3_600)
-    return await inbox.accept(event_id, Event("openid4vc.issuance.offered", "iss_1"))
+    async with inbox_on(redis, queue="q") as inbox:
+        return await inbox.accept(event_id, Event("openid4vc.issuance.offered", "iss_1"))
 
 
 def everything(redis: Redis) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""The script that accepts deliveries: dedupe, ledger record, indexes and RQ job of a whole group in one atomic step."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from enum import Enum
+from hashlib import sha1
+from typing import Final, NamedTuple
+
+import hiredis
+
+from receiver import ledger
+from receiver.events import Event
+from receiver.ledger import lua
+from receiver.ledger.connection import REDIS_TIMEOUT
+
+# The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
+# The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
+# KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
+# and values, five per event.
+ACCEPT: Final = f"""{lua.NOW}{lua.URGENT}
+local retention, fields = ARGV[1], tonumber(ARGV[2])
+local first = 3 + 2 * fields
+local outcomes, jobs, urgent = {{}}, {{}}, {{}}
+for i = first, #ARGV, 5 do
+    local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local key = '{ledger.EVENT}' .. id
+    local record = {{'type', type, 'resource', resource, 'received', now}}
+    local seen = redis.call('HMGET', key, 'type', 'resource')
+    if seen[1] then
+        if seen[1] == type and seen[2] == resource then
+            outcomes[#outcomes + 1] = 'duplicate'
+        else
+            local aside = '{ledger.CONFLICT}' .. id
+            redis.call('HSETNX', aside, type .. ' ' .. resource, now)
+            redis.call('EXPIRE', aside, retention)
+            outcomes[#outcomes + 1] = 'conflict'
+        end
+    elseif job == '' then
+        redis.call('HSET', key, 'state', '{ledger.State.QUARANTINED}', unpack(record))
+        redis.call('EXPIRE', key, retention)
+        redis.call('ZADD', KEYS[2], now, id)
+        outcomes[#outcomes + 1] = 'quarantined'
+    else
+        redis.call('HSET', key, 'state', '{ledger.State.ACCEPTED}', unpack(record))
+        redis.call('ZADD', KEYS[1], now, id)
+        if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
+        redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
+        redis.call('HSET', 'rq:job:' .. job, 'data', data)
+        jobs[#jobs + 1] = job
+        if is_urgent(type) then urgent[#urgent + 1] = job end
+        outcomes[#outcomes + 1] = 'accepted'
+    end
+end
+if #jobs > 0 then
+    redis.call('DEL', KEYS[4])
+    redis.call('SADD', 'rq:queues', KEYS[3])
+    redis.call('RPUSH', KEYS[3], unpack(jobs))
+end
+if #urgent > 0 then hint(KEYS[5], unpack(urgent)) end
+return outcomes
+"""
+_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
+
+
+def _packed(*command: str | int | bytes) -> bytes:
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # Its stub means a tuple of one.
+    return packed
+
+
+#: Gives Redis the script, which it keeps until it restarts.
+LOAD: Final = _packed("SCRIPT", "LOAD", ACCEPT)
+#: Asks whether what this connection has written is on the disk, for a little less than we would wait for an answer.
+WAITAOF: Final = _packed("WAITAOF", 1, 0, int(REDIS_TIMEOUT * 900))
+
+
+class Outcome(Enum):
+    """What became of a delivery; each is acknowledged. The values are the script's replies."""
+
+    ACCEPTED = "accepted"
+    #: Seen before: nothing was created.
+    DUPLICATE = "duplicate"
+    #: Seen before, but as another type or for another resource: kept aside.
+    CONFLICT = "conflict"
+    #: Of a type that we do not know yet: kept for replay.
+    QUARANTINED = "quarantined"
+
+
+#: As the script names them.
+OUTCOMES: Final = {outcome.value.encode(): outcome for outcome in Outcome}
+
+
+class Delivery(NamedTuple):
+    """An event that was authenticated, and the webhook-id that it came under."""
+
+    id: str
+    event: Event
+
+
+def accept(group: Iterable[Delivery], *, queue: str, retention: int) -> bytes:
+    """The command that runs the script for a group; its reply is an outcome for each.
+
+    It is packed by hiredis, in C: redis-py's pipeline takes 5 microseconds more for each event, measured, a tenth of
+    what a delivery costs.
+    """
+    index = ledger.Index(queue)
+    fields = ledger.job_fields(queue, datetime.now(UTC))
+    command: list[str | int | bytes] = ["EVALSHA", _SHA, 5, index.open, index.quarantined, index.jobs]
+    command += index.template, index.urgent, retention, len(fields)
+    for name, value in fields.items():
+        command += name, value
+    for id_, event in group:
+        job = (ledger.job_id(id_), ledger.job_data(id_)) if event.known else ("", b"")
+        command += id_, event.type, event.resource_id, *job
+    return _packed(*command)
