@@ -48,7 +48,7 @@ _SMALL: Final = Plan(
 @click.option(
     "--out",
     default=SCRATCH / "results",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Folder for the results.  [default: .credhook/bench/results]",
 )
 def main(*, contenders: str, latency: bool, ledger: bool, small: bool, out: Path, **amounts: Any) -> None:

@@ -59,7 +59,7 @@ _STUB_SECONDS: Final = 0.5
 @click.option(
     "--out",
     default=SCRATCH / "results",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Folder for the results.  [default: .credhook/bench/results]",
 )
 def main(
