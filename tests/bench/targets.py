@@ -44,10 +44,11 @@ def targets(results: Results) -> list[Target]:
         times = p99 / bare
         found.append(Target("p99 at half load / bare Starlette's at the same rate", "≤ 3", f"{times:.2f}", times <= 3))
     if len(results.ledger) > 1:
-        rates = [median(one.rate for one in each) for each in results.ledger.values()]
-        part = min(rates) / max(rates)
-        sizes = " and ".join(f"{int(count):,}" for count in results.ledger)
-        found.append(Target(f"slowest / fastest with {sizes} ledger records", "≥ 0.90", f"{part:.2f}", part >= 0.9))
+        (few, small), *_, (many, large) = results.ledger.items()
+        # Round by round, since a machine that is shared changes its speed more than the ledger does.
+        part = median(one.rate / other.rate for one, other in zip(large, small, strict=True))
+        what = f"with {int(many):,} ledger records / with {int(few):,}"
+        found.append(Target(what, "≥ 0.90", f"{part:.2f}", part >= 0.9))
     peaks = [results.peak(name) for name in (STRICT.name, STANDARD.name) if name in results.throughput]
     peaks += [one.peak for each in results.ledger.values() for one in each]
     known = [peak for peak in peaks if peak is not None]
