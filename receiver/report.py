@@ -14,6 +14,8 @@ log = structlog.get_logger("credhook.receiver")
 _LATEST: Final = 0.1
 _MOST: Final = 50
 
+_COUNTERS: Final = {outcome: metrics.DELIVERIES.labels(outcome.value) for outcome in Outcome}
+
 
 class Report:
     """Collects what went as expected, and tells at once what did not."""
@@ -24,10 +26,10 @@ class Report:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Tell of it, within a tenth of a second."""
+        """Count it, and tell of it within a tenth of a second."""
+        _COUNTERS[outcome].inc()
         if outcome is Outcome.CONFLICT or outcome is Outcome.QUARANTINED:
             log.warning("event_" + outcome.value, **_ids(delivery))
-            metrics.DELIVERIES.labels(outcome.value).inc()
             return
         self._untold.append((delivery, outcome))
         if len(self._untold) == _MOST:
@@ -45,7 +47,6 @@ class Report:
             events = [_ids(delivery) for delivery, became in untold if became is outcome]
             if events:
                 log.info("events_" + outcome.value, events=events)
-                metrics.DELIVERIES.labels(outcome.value).inc(len(events))
 
 
 def _ids(delivery: Delivery) -> dict[str, str]:

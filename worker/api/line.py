@@ -1,22 +1,31 @@
-"""One connection to one server at a time, kept open, with nothing around it: what fetching details goes through.
+"""One connection to a server at a time, kept open, with nothing around it: what fetching details goes through.
 
-This is the room where the client is fast. An `httpx.AsyncClient` of one connection takes 460 to 660 microseconds of
-processor time for one request, measured; its layers for pools, redirects, cookies and time-outs, and anyio below them,
-are most of that. The same request over httpcore's connection and asyncio's own streams takes 180. What the layers are
-for is done elsewhere: bounds in transport.py, authentication in auth.py, one line for each event under way in slots.py.
+This is the room where the client is fast. For one request an `httpx.AsyncClient` takes 450 microseconds of processor
+time, measured, and httpcore's connection over asyncio's streams 220: it parses in Python, and locks for connections
+that are shared. Here httptools parses, in C, as it does for the receiver, and it is 75; a worker that handled 1,306
+events a second handled 1,812. What all those layers are for is done elsewhere: bounds in transport.py, authentication
+in auth.py, one line for each event under way in slots.py.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import AsyncIterator
+from typing import Final, Self, cast
 
-import httpcore
+import httptools
 import httpx
 
 #: Seconds after which an idle connection is not used again: servers close theirs after 5 s and more.
-_KEPT = 4.0
+_KEPT: Final = 4.0
+#: Bytes of an answer up to its body, for which the parser has no limit; no server of any kind sends more.
+_LONGEST_HEAD: Final = 65_536
+#: Bytes of a body that wait to be read before no more of it is taken from the socket.
+_MOST_UNREAD: Final = 262_144
+
+_PORTS: Final = {"http": 80, "https": 443}
+#: What comes before an answer, and is none.
+_INTERIM: Final = range(100, 200)
+_BODILESS: Final = {httpx.codes.NO_CONTENT, httpx.codes.NOT_MODIFIED}
 
 
 class Line(httpx.AsyncBaseTransport):
@@ -24,7 +33,7 @@ class Line(httpx.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._connections: dict[tuple[bytes, bytes, int | None], httpcore.AsyncHTTPConnection] = {}
+        self._connections: dict[tuple[str, str, int | None], _Connection] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send the request; the answer's body is yet to be read.
@@ -33,112 +42,223 @@ class Line(httpx.AsyncBaseTransport):
             httpx.TransportError: there is no answer.
         """
         url = request.url
-        asked = httpcore.Request(
-            request.method,
-            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
-            headers=request.headers.raw,
-            content=cast("httpx.AsyncByteStream", request.stream),
-            extensions={},
-        )
-        with _errors_of_httpx(httpx.ConnectError):
-            connection = await self._connection((url.raw_scheme, url.raw_host, url.port), asked.url.origin)
-            answer = await connection.handle_async_request(asked)
-        body = _Body(cast("AsyncIterator[bytes]", answer.stream))
-        return httpx.Response(answer.status, headers=answer.headers, stream=body, extensions=answer.extensions)
+        server = url.scheme, url.host, url.port
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_good:
+            if connection is not None:
+                connection.close()
+            connection = self._connections[server] = await _Connection.open(url, self._ssl_context)
+        return await connection.ask(request)
 
     async def aclose(self) -> None:
         """Hang up."""
         for connection in self._connections.values():
-            await connection.aclose()
-
-    async def _connection(
-        self, server: tuple[bytes, bytes, int | None], origin: httpcore.Origin
-    ) -> httpcore.AsyncHTTPConnection:
-        known = self._connections.get(server)
-        if known is not None and known.is_idle() and not known.has_expired():
-            return known
-        if known is not None:
-            await known.aclose()
-        network = _Network(self._ssl_context if server[0] == b"https" else None)
-        fresh = self._connections[server] = httpcore.AsyncHTTPConnection(
-            origin, ssl_context=self._ssl_context, keepalive_expiry=_KEPT, network_backend=network
-        )
-        return fresh
+            connection.close()
 
 
-class _Network(httpcore.AsyncNetworkBackend):
-    """How httpcore reaches a server: by asyncio's streams, TLS included, which anyio does in Python."""
+class _Connection(asyncio.Protocol):
+    """A connection, and the answer that is under way on it."""
 
-    def __init__(self, ssl_context: ssl.SSLContext | None) -> None:
-        self._ssl_context = ssl_context
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._answer: _Answer | None = None
+        self._good_until = self._loop.time() + _KEPT
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109, ARG002  httpcore's; ours is around the whole request.
-        local_address: str | None = None,  # noqa: ARG002
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002
-    ) -> httpcore.AsyncNetworkStream:
-        return _Stream(*await asyncio.open_connection(host, port, ssl=self._ssl_context))
+    @classmethod
+    async def open(cls, url: httpx.URL, ssl_context: ssl.SSLContext) -> Self:
+        """Connect to the server that the URL names.
+
+        Raises:
+            httpx.ConnectError, httpx.UnsupportedProtocol: it cannot be.
+        """
+        if url.scheme not in _PORTS:
+            raise httpx.UnsupportedProtocol(f"{url.scheme} is not spoken here")
+        port, trust = url.port or _PORTS[url.scheme], ssl_context if url.scheme == "https" else None
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(cls, url.host, port, ssl=trust)
+        except OSError as error:
+            raise httpx.ConnectError(type(error).__name__) from None
+        return connection
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is idle, and can be expected to be open at the other end as well."""
+        return self._answer is None and not self._transport.is_closing() and self._loop.time() < self._good_until
+
+    async def ask(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and await the head of its answer."""
+        self._transport.write(_packed(request))
+        answer = self._answer = _Answer(self._transport)
+        try:
+            while not answer.has_head:
+                await answer.something()
+        except BaseException:
+            self.close()
+            raise
+        body = _Body(self, answer)
+        return httpx.Response(answer.status, headers=answer.headers, stream=body)
+
+    def over(self, answer: "_Answer") -> None:
+        """Nobody reads the answer any more. The connection is of further use only if nothing of it is left."""
+        if self._answer is answer:
+            self._answer = None
+            self._good_until = self._loop.time() + _KEPT
+            if not answer.leaves_it_good:
+                self.close()
+
+    def close(self) -> None:
+        """Hang up, whatever is under way."""
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:  # Nobody has asked.
+            self.close()
+        else:
+            self._answer.feed(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None:
+            self._answer.end(error)
 
 
-class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+class _Answer:
+    """An answer as it comes in. Its methods with names of the parser's are called by the parser."""
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109, ARG002  Likewise.
-        return await self._reader.read(max_bytes)
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.has_head = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport = transport
+        self._head_size = 0
+        self._chunks: list[bytes] = []
+        self._unread = 0
+        self._complete = False
+        self._stays_open = False
+        self._surplus = False
+        self._error: httpx.TransportError | None = None
+        self._wake: asyncio.Future[None] | None = None
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109, ARG002
-        self._writer.write(buffer)
-        await self._writer.drain()
+    @property
+    def leaves_it_good(self) -> bool:
+        """Whether another request may follow on its connection."""
+        return self._complete and self._stays_open and not self._surplus
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,  # noqa: ARG002
-        server_hostname: str | None = None,  # noqa: ARG002
-        timeout: float | None = None,  # noqa: ASYNC109, ARG002
-    ) -> httpcore.AsyncNetworkStream:
-        return self  # It has been since it was opened.
+    async def something(self) -> None:
+        """Return when something has happened since the last look.
 
-    async def aclose(self) -> None:
-        self._writer.close()
+        Raises:
+            httpx.TransportError: nothing more will.
+        """
+        if self._error is None and not self._complete:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        if self._error is not None:
+            raise self._error
 
-    def get_extra_info(self, info: str) -> Any:
-        if info == "is_readable":  # An idle connection that has something to say says that it is over.
-            return self._reader.at_eof() or bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001
-        return self._writer.get_extra_info(info)
+    async def read(self) -> bytes:
+        """The next part of the body; nothing at its end.
+
+        Raises:
+            httpx.TransportError: it does not come whole.
+        """
+        while not self._chunks and not self._complete:
+            await self.something()
+        part, self._chunks = b"".join(self._chunks), []
+        if self._unread > _MOST_UNREAD and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._unread = 0
+        return part
+
+    def feed(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        if not self.has_head:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(httpx.RemoteProtocolError("the answer is no HTTP"))
+        if not self.has_head and self._head_size > _LONGEST_HEAD:
+            self._fail(httpx.RemoteProtocolError("the answer's headers are too long"))
+        if self._unread > _MOST_UNREAD:
+            self._transport.pause_reading()
+        self._notify()
+
+    def end(self, error: Exception | None) -> None:
+        """The connection has ended, which is the end of a body that says no length."""
+        if self._complete:
+            return
+        if error is None and self.has_head and self._is_unbounded():
+            self._complete = True
+        elif self.has_head or error is not None:
+            self._fail(httpx.ReadError(type(error).__name__ if error else "closed in the middle of an answer"))
+        else:
+            self._fail(httpx.RemoteProtocolError("closed without an answer"))
+        self._notify()
+
+    def on_message_begin(self) -> None:
+        self._surplus = self._complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.has_head:
+            self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._surplus or status in _INTERIM:
+            self.headers = self.headers if self._surplus else []
+            return
+        self.status, self.has_head = status, True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._surplus:
+            self._chunks.append(body)
+            self._unread += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.has_head and not self._surplus:
+            self._complete, self._stays_open = True, self._parser.should_keep_alive()
+
+    def _is_unbounded(self) -> bool:
+        names = {name.lower() for name, _ in self.headers}
+        return not names & {b"content-length", b"transfer-encoding"} and self.status not in _BODILESS
+
+    def _fail(self, error: httpx.TransportError) -> None:
+        if self._error is None and not self._complete:
+            self._error = error
+        self._transport.abort()
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, stream: AsyncIterator[bytes]) -> None:
-        self._stream = stream
+    def __init__(self, connection: _Connection, answer: _Answer) -> None:
+        self._connection = connection
+        self._answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        with _errors_of_httpx(httpx.ReadError):
-            async for chunk in self._stream:
-                yield chunk
+        while part := await self._answer.read():
+            yield part
 
     async def aclose(self) -> None:
-        await cast("Any", self._stream).aclose()
+        self._connection.over(self._answer)
 
 
-@contextmanager
-def _errors_of_httpx(unreachable: type[httpx.NetworkError]) -> Iterator[None]:
-    """Raise what httpx itself would: its errors have the names of httpcore's."""
-    try:
-        yield
-    except httpcore.ConnectionNotAvailable:
-        raise httpx.PoolTimeout("the line is in use") from None
-    except (
-        httpcore.TimeoutException,
-        httpcore.NetworkError,
-        httpcore.ProtocolError,
-        httpcore.UnsupportedProtocol,
-    ) as error:
-        kind: type[httpx.TransportError] = getattr(httpx, type(error).__name__, httpx.NetworkError)
-        raise kind(type(error).__name__) from None
-    except OSError as error:
-        raise unreachable(type(error).__name__) from None
+def _packed(request: httpx.Request) -> bytes:
+    """The request as it is sent.
+
+    Raises:
+        httpx.LocalProtocolError: a header would be read as more than one.
+    """
+    headers = request.headers.raw
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    lines += [b"%b: %b" % header for header in headers]
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") != len(headers) or head.count(b"\r") != len(headers) or b"\0" in head:
+        raise httpx.LocalProtocolError("a header has a control character")
+    return head + b"\r\n\r\n" + request.content
