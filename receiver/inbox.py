@@ -6,6 +6,7 @@ is written whole or not at all, and a request whose client went away is still wr
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -111,10 +112,15 @@ class Inbox:
             return
         metrics.GROUP_SIZE.observe(len(group))
         began = time.monotonic()
-        if self._line and self._line.is_open and began < self._facts_until:
-            self._line.ask(self._command(group), partial(self._written, group, began), replies=1 + self._must_wait)
-        else:
+        if self._line is None or not self._line.is_open or began > self._facts_until:
             self._careful = asyncio.create_task(self._write_carefully(group, began))
+            return
+        try:
+            command = self._command(group)
+        except Exception as error:  # noqa: BLE001  A defect of ours; whoever waits must hear of it, whatever it is.
+            self._conclude(group, began, error)
+        else:
+            self._line.ask(command, partial(self._written, group, began), replies=self._replies)
 
     def _written(self, group: list[_Waiting], began: float, replies: list[Any] | Exception) -> None:
         if isinstance(replies, ConnectionError | NoScriptError):
@@ -125,7 +131,7 @@ class Inbox:
     async def _write_carefully(self, group: list[_Waiting], began: float) -> None:
         """Write a group when things may not be as they were.
 
-        A connection that breaks is tried once more: the reply may have been lost after the script had run, and to run
+        After a connection that broke it tries again: the reply may have been lost after the script had run, and to run
         it again does no harm, since it then finds its own records and says `duplicate`.
         """
         try:
@@ -133,7 +139,7 @@ class Inbox:
                 replies: list[Any] | Exception = await self._exchange(group)
             except ConnectionError:
                 replies = await self._exchange(group)
-        except Exception as error:  # noqa: BLE001  Whoever waits must hear of it, whatever it is.
+        except Exception as error:  # noqa: BLE001  Likewise.
             replies = error
         self._conclude(group, began, replies)
 
@@ -141,17 +147,18 @@ class Inbox:
         line = self._line
         if line is None or not line.is_open:
             # Whatever answers next may be another one, after a restart or a failover.
-            await self._redis.connection_pool.disconnect()
+            with suppress(RedisError, OSError):  # What is being asked just now may be answered.
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             line = self._line = await Line.open(self._redis)
             self._facts_until = 0.0
         if time.monotonic() > self._facts_until:
             self._must_wait = self._strict and await self._replies_too_early()
             self._facts_until = time.monotonic() + _FACTS_LAST
         try:
-            return await line.answer(self._command(group), replies=1 + self._must_wait)
+            return await line.answer(self._command(group), replies=self._replies)
         except NoScriptError:  # The server is a new one, and has done nothing yet.
             await line.answer(script.LOAD)
-            return await line.answer(self._command(group), replies=1 + self._must_wait)
+            return await line.answer(self._command(group), replies=self._replies)
 
     async def _replies_too_early(self) -> bool:
         """Whether this Redis replies before it has fsynced, so that `WAITAOF` must follow.
@@ -169,35 +176,45 @@ class Inbox:
     def _command(self, group: list[_Waiting]) -> bytes:
         deliveries = [waiting.delivery for waiting in group]
         command = script.accept(deliveries, queue=self._queue, retention=self._retention)
-        return command + script.WAITAOF if self._must_wait else command
+        return command + script.synced(self._queue) if self._must_wait else command
+
+    @property
+    def _replies(self) -> int:
+        """How many replies a command brings."""
+        return 1 + script.SYNCED_REPLIES * self._must_wait
 
     def _conclude(self, group: list[_Waiting], began: float, replies: list[Any] | Exception) -> None:
         """Tell whoever waits what became of the group, and go on with the next."""
         metrics.STORE_SECONDS.observe(time.monotonic() - began)
         following: list[_Waiting] = []
         try:
-            outcomes = self._read(replies)
+            outcomes = self._read(replies, len(group))
         except Exception as error:  # noqa: BLE001  Likewise.
             self._refuse(group, error)
         else:
             following = self._take()
             self._tell(group, outcomes)
-        # Who waited by then comes next, but after the answers have left: senders then prepare their next requests while
-        # Redis works, and half of them need not wait for the other half. Measured, a tenth of all deliveries.
-        asyncio.get_running_loop().call_soon(self._write, following)
+        finally:
+            # Who waited by then comes next, but after the answers have left: senders then prepare their next requests
+            # while Redis works, and half of them need not wait for the other half. Measured, a tenth of all deliveries.
+            asyncio.get_running_loop().call_soon(self._write, following)
 
-    def _read(self, replies: list[Any] | Exception) -> list[Outcome]:
+    def _read(self, replies: list[Any] | Exception, number: int) -> list[Outcome]:
         if isinstance(replies, Exception):
             raise replies
-        if self._must_wait and replies[1][0] < 1:
+        if self._must_wait and replies[-1][0] < 1:
             raise Unavailable("Redis has not fsynced in time")
-        return [script.OUTCOMES[reply] for reply in replies[0]]
+        outcomes = [script.OUTCOMES[reply] for reply in replies[0]]
+        if len(outcomes) != number:
+            raise Unavailable("Redis has answered for another number of events")
+        return outcomes
 
     def _tell(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
-        for (delivery, outcome), became in zip(group, outcomes, strict=True):
-            if not outcome.done():  # Its request may have been cancelled; the event stays.
-                outcome.set_result(became)
-            self._report.add(delivery, became)
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            if not waiting.outcome.done():  # Its request may have been cancelled; the event stays.
+                waiting.outcome.set_result(outcome)
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            self._report.add(waiting.delivery, outcome)
 
     def _refuse(self, group: list[_Waiting], error: Exception) -> None:
         """One answer for all: each further group would only meet the same silence, seconds later."""

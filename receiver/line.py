@@ -13,7 +13,13 @@ from typing import Any, Final, Self
 import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError  # noqa: A004  Redis's own.
+from redis.exceptions import (  # Redis's own names.
+    ConnectionError,  # noqa: A004
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004
+)
 
 from receiver.ledger.connection import REDIS_TIMEOUT
 
@@ -62,6 +68,9 @@ class Line(asyncio.Protocol):
         ConnectionError: the line is gone, and what was asked may have been done. NoScriptError, ResponseError: Redis
         refuses. TimeoutError: it is silent; the line is given up.
         """
+        if self._transport.is_closing():
+            self._loop.call_soon(done, ConnectionError("closed"))
+            return
         self._replies, self._wanted, self._done = [], replies, done
         self._timer = self._loop.call_later(self._patience, self._give_up)
         self._transport.write(command)
@@ -88,7 +97,7 @@ class Line(asyncio.Protocol):
                 self._replies.append(reply)
         if self._wanted and len(self._replies) >= self._wanted:
             refused = next((reply for reply in self._replies if isinstance(reply, hiredis.ReplyError)), None)
-            self._end(_refusal(refused) if refused else self._replies)
+            self._end(self._refusal(refused) if refused else self._replies)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell whoever waits."""
@@ -96,8 +105,17 @@ class Line(asyncio.Protocol):
         self._end(ConnectionError(type(error).__name__ if error else "closed"))
 
     def _give_up(self) -> None:
-        self._end(TimeoutError("no answer"))
         self._transport.abort()
+        self._end(TimeoutError("no answer"))
+
+    def _refusal(self, reply: hiredis.ReplyError) -> RedisError:
+        text = str(reply)
+        if text.startswith("NOSCRIPT"):
+            return NoScriptError(text)
+        if text.startswith("READONLY"):  # It is no master any more; another connection may lead to the new one.
+            self._transport.abort()
+            return ConnectionError(text)
+        return ResponseError(text)
 
     def _end(self, result: list[Any] | Exception) -> None:
         done, self._done, self._wanted = self._done, _NOT_ASKED, 0
@@ -113,8 +131,3 @@ def _resolve(answered: "asyncio.Future[list[Any]]", result: list[Any] | Exceptio
         answered.set_exception(result)
     else:
         answered.set_result(result)
-
-
-def _refusal(reply: hiredis.ReplyError) -> ResponseError:
-    text = str(reply)
-    return NoScriptError(text) if text.startswith("NOSCRIPT") else ResponseError(text)

@@ -69,8 +69,18 @@ def _packed(*command: str | int | bytes) -> bytes:
 
 #: Gives Redis the script, which it keeps until it restarts.
 LOAD: Final = _packed("SCRIPT", "LOAD", ACCEPT)
-#: Asks whether what this connection has written is on the disk, for a little less than we would wait for an answer.
-WAITAOF: Final = _packed("WAITAOF", 1, 0, int(REDIS_TIMEOUT * 900))
+#: Replies to `synced`.
+SYNCED_REPLIES: Final = 2
+
+
+def synced(queue: str) -> bytes:
+    """Commands that ask whether all that was written is on the disk; the last reply begins with 1 if it is.
+
+    WAITAOF speaks of what its own connection has written, and a group of duplicates writes nothing: what they repeat
+    may have been written over a connection that broke before the disk had it. Therefore something is written.
+    """
+    patience = int(REDIS_TIMEOUT * 900)  # A little less than we would wait for an answer.
+    return _packed("SET", ledger.Index(queue).synced, 1, "EX", 60) + _packed("WAITAOF", 1, 0, patience)
 
 
 class Outcome(Enum):

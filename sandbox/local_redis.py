@@ -14,6 +14,9 @@ from typing import Final
 #: Seconds until a server that was started must answer.
 START_TIMEOUT: Final = 20.0
 
+#: Seconds that it gets to end.
+_STOP_TIMEOUT: Final = 10.0
+
 
 class NoRedis(Exception):
     """There is no Redis server to start; the message says where one was looked for."""
@@ -55,7 +58,11 @@ def local_redis(folder: Path, *, port: int = 0, options: tuple[str, ...] = ()) -
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:  # While it writes its file anew it does not hear of SIGTERM.
+            process.kill()
+            process.wait()
 
 
 def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":

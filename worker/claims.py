@@ -326,12 +326,12 @@ def read_job(job: str, data: bytes) -> str | None:
     try:
         # A stranger's may unpack to anything.
         name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, _LONGEST_JOB))
-    except (zlib.error, ValueError, TypeError, RecursionError):
+        if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list):
+            return None
+        (event_id,) = arguments
+        return event_id if job_id(event_id) == job else None
+    except (zlib.error, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list) or len(arguments) != 1:
-        return None
-    event_id = arguments[0]
-    return event_id if isinstance(event_id, str) and job_id(event_id) == job else None
 
 
 def _operation(name: str, *arguments: Any) -> bytes:

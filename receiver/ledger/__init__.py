@@ -77,6 +77,11 @@ class Index:
         return f"{PREFIX}{self.queue}:template"
 
     @property
+    def synced(self) -> str:
+        """String that is written so that there is something whose fsync can be waited for."""
+        return f"{PREFIX}{self.queue}:synced"
+
+    @property
     def urgent(self) -> str:
         """List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well."""
         return f"{PREFIX}{self.queue}:urgent"

@@ -26,12 +26,15 @@ end
 """
 
 
-#: Records that have been and gone: room for the events and jobs of a heat.
-_GONE: Final = 400_000
+#: Records that have been and gone: memory for the events and jobs of a heat, and room in the table of keys.
+_GONE: Final = 550_000
 
 # ARGV: first number, how many.
 _FORGET: Final = f"""
-for number = ARGV[1], ARGV[1] + ARGV[2] - 1 do redis.call('DEL', string.format('{EVENT}old_%024x', number)) end
+for number = ARGV[1], ARGV[1] + ARGV[2] - 1 do
+    redis.call('DEL', string.format('{EVENT}old_%024x', number))
+    redis.call('SET', 'gone:' .. number, '')
+end
 """
 
 # ARGV: how many.
@@ -41,8 +44,9 @@ _LOOK: Final = "for _ = 1, ARGV[1] do redis.call('EXISTS', 'none') end"
 def fill(redis: Redis, records: int) -> None:
     """Write that many records, and more, which go again: in a ledger that is in use, as much expires as comes.
 
-    What a growing Redis does once is so left out of the measurement: to double its table of keys, which slows it down
-    for a while whenever a power of two is passed, and to get memory from the system.
+    What a growing Redis does once is so left out of the measurement: to get memory from the system, and to double its
+    table of keys, which slows it down for a while whenever a power of two is passed. An empty key stands for each
+    record that has gone, or a small ledger's table would shrink, and grow again within the heat.
     """
     now, most = int(time.time() * 1_000), records + _GONE
     for first, count in _blocks(0, most):

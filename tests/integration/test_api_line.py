@@ -173,6 +173,7 @@ async def test_an_answer_without_a_body_is_complete(status: int) -> None:
         (HELLO.replace(b"X-A: 1", b"Transfer-Encoding: chunked"), httpx.RemoteProtocolError),
         (b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 70_000, httpx.RemoteProtocolError),
         (b"HTTP/1.1 200 OK\r\n" + b"X-A: aaaaaaaa\r\n" * 5_000, httpx.RemoteProtocolError),
+        (CHUNKED[:-2] + b"X-Endless: " + b"a" * 300_000, httpx.RemoteProtocolError),
         (CHUNKED.replace(b"3\r\nhel", b"z\r\nhel"), httpx.RemoteProtocolError),
     ],
 )
@@ -242,16 +243,18 @@ async def test_tls_is_verified() -> None:
     theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("localhost").configure_cert(theirs)
     authority.configure_trust(ours)
-    async with await asyncio.start_server(server.client, "localhost", 0, ssl=theirs) as listening:
+    async with await asyncio.start_server(server.client, "127.0.0.1", 0, ssl=theirs) as listening:
         url = f"https://localhost:{listening.sockets[0].getsockname()[1]}"
         line = Line(ours)
         for _ in range(2):
             assert (await get(line, url)).content == b"hello"
         assert server.connections == 1
         await line.aclose()
-        with pytest.raises(httpx.ConnectError):
+        with pytest.raises(httpx.ConnectError, match="SSLCertVerificationError"):
             await get(Line(shared_ssl_context()), url)
-        with pytest.raises(httpx.ConnectError):  # The certificate is for another name.
+        with pytest.raises(
+            httpx.ConnectError, match="SSLCertVerificationError"
+        ):  # The certificate is for another name.
             await get(Line(ours), url.replace("localhost", "127.0.0.1"))
         for writer in server.writers:
             writer.close()

@@ -90,6 +90,8 @@ def test_on_everysec_with_waitaof_strict_waits_for_it(tmp_path: Path) -> None:
         with receiver(tmp_path, proxy.url) as process:
             assert post(process) == 202
             assert proxy.waited > 0
+            with Redis.from_url(url) as redis:  # A group of duplicates alone would write nothing to be waited for.
+                assert 0 < redis.ttl("credhook:credhook:synced") <= 60
             proxy.waitaof = (0, 0)  # It has not reached the disk in time.
             assert post(process, "n") == 503
             proxy.waitaof = (1, 0)

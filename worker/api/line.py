@@ -33,7 +33,7 @@ class Line(httpx.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._connections: dict[tuple[str, str, int | None], _Connection] = {}
+        self._connections: dict[tuple[str, bytes, int | None], _Connection] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send the request; the answer's body is yet to be read.
@@ -42,7 +42,7 @@ class Line(httpx.AsyncBaseTransport):
             httpx.TransportError: there is no answer.
         """
         url = request.url
-        server = url.scheme, url.host, url.port
+        server = url.scheme, url.raw_host, url.port
         connection = self._connections.get(server)
         if connection is None or not connection.is_good:
             if connection is not None:
@@ -75,7 +75,9 @@ class _Connection(asyncio.Protocol):
             raise httpx.UnsupportedProtocol(f"{url.scheme} is not spoken here")
         port, trust = url.port or _PORTS[url.scheme], ssl_context if url.scheme == "https" else None
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(cls, url.host, port, ssl=trust)
+            # The host as it is sent: a name in Unicode would be encoded once more, by an older standard.
+            host = url.raw_host.decode("ascii")
+            _, connection = await asyncio.get_running_loop().create_connection(cls, host, port, ssl=trust)
         except OSError as error:
             raise httpx.ConnectError(type(error).__name__) from None
         return connection
@@ -108,6 +110,8 @@ class _Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up, whatever is under way."""
+        if self._answer is not None:
+            self._answer.fail(httpx.ReadError("hung up"))
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -145,7 +149,7 @@ class _Answer:
     @property
     def leaves_it_good(self) -> bool:
         """Whether another request may follow on its connection."""
-        return self._complete and self._stays_open and not self._surplus
+        return self._complete and self._stays_open and not self._surplus and self._unread <= _MOST_UNREAD
 
     async def something(self) -> None:
         """Return when something has happened since the last look.
@@ -175,28 +179,36 @@ class _Answer:
 
     def feed(self, data: bytes) -> None:
         """Take in what has arrived."""
-        if not self.has_head:
-            self._head_size += len(data)
+        unread = self._unread
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail(httpx.RemoteProtocolError("the answer is no HTTP"))
-        if not self.has_head and self._head_size > _LONGEST_HEAD:
-            self._fail(httpx.RemoteProtocolError("the answer's headers are too long"))
+            self.fail(httpx.RemoteProtocolError("the answer is no HTTP"))
+        if self._unread == unread:  # Headers, of the head or behind the body.
+            self._head_size += len(data)
+            if self._head_size > _LONGEST_HEAD:
+                self.fail(httpx.RemoteProtocolError("the answer's headers are too long"))
         if self._unread > _MOST_UNREAD:
             self._transport.pause_reading()
         self._notify()
 
     def end(self, error: Exception | None) -> None:
         """The connection has ended, which is the end of a body that says no length."""
-        if self._complete:
+        if self._complete or self._error is not None:
             return
         if error is None and self.has_head and self._is_unbounded():
             self._complete = True
         elif self.has_head or error is not None:
-            self._fail(httpx.ReadError(type(error).__name__ if error else "closed in the middle of an answer"))
+            self.fail(httpx.ReadError(type(error).__name__ if error else "closed in the middle of an answer"))
         else:
-            self._fail(httpx.RemoteProtocolError("closed without an answer"))
+            self.fail(httpx.RemoteProtocolError("closed without an answer"))
+        self._notify()
+
+    def fail(self, error: httpx.TransportError) -> None:
+        """It is not going to be whole."""
+        if self._error is None and not self._complete:
+            self._error = error
+        self._transport.abort()
         self._notify()
 
     def on_message_begin(self) -> None:
@@ -214,7 +226,7 @@ class _Answer:
         self.status, self.has_head = status, True
 
     def on_body(self, body: bytes) -> None:
-        if not self._surplus:
+        if self.has_head and not self._surplus:
             self._chunks.append(body)
             self._unread += len(body)
 
@@ -225,11 +237,6 @@ class _Answer:
     def _is_unbounded(self) -> bool:
         names = {name.lower() for name, _ in self.headers}
         return not names & {b"content-length", b"transfer-encoding"} and self.status not in _BODILESS
-
-    def _fail(self, error: httpx.TransportError) -> None:
-        if self._error is None and not self._complete:
-            self._error = error
-        self._transport.abort()
 
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
