@@ -29,6 +29,12 @@ Done = Callable[[list[Any] | Exception], None]
 _NOT_ASKED: Final[Done] = lambda _: None  # noqa: E731
 
 
+def packed(*command: str | int | bytes) -> bytes:
+    """A command as Redis reads it."""
+    as_bytes: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # Its stub means a tuple of one.
+    return as_bytes
+
+
 class Line(asyncio.Protocol):
     """A connection on which one question is asked at a time."""
 

@@ -6,12 +6,11 @@ from enum import Enum
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-import hiredis
-
 from receiver import ledger
 from receiver.events import Event
 from receiver.ledger import lua
 from receiver.ledger.connection import REDIS_TIMEOUT
+from receiver.line import packed
 
 # The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
@@ -62,13 +61,8 @@ return outcomes
 _SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
 
 
-def _packed(*command: str | int | bytes) -> bytes:
-    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # Its stub means a tuple of one.
-    return packed
-
-
 #: Gives Redis the script, which it keeps until it restarts.
-LOAD: Final = _packed("SCRIPT", "LOAD", ACCEPT)
+LOAD: Final = packed("SCRIPT", "LOAD", ACCEPT)
 #: Replies to `synced`.
 SYNCED_REPLIES: Final = 2
 
@@ -80,7 +74,7 @@ def synced(queue: str) -> bytes:
     may have been written over a connection that broke before the disk had it. Therefore something is written.
     """
     patience = int(REDIS_TIMEOUT * 900)  # A little less than we would wait for an answer.
-    return _packed("SET", ledger.Index(queue).synced, 1, "EX", 60) + _packed("WAITAOF", 1, 0, patience)
+    return packed("SET", ledger.Index(queue).synced, 1, "EX", 60) + packed("WAITAOF", 1, 0, patience)
 
 
 class Outcome(Enum):
@@ -121,4 +115,4 @@ def accept(group: Iterable[Delivery], *, queue: str, retention: int) -> bytes:
     for id_, event in group:
         job = (ledger.job_id(id_), ledger.job_data(id_)) if event.known else ("", b"")
         command += id_, event.type, event.resource_id, *job
-    return _packed(*command)
+    return packed(*command)

@@ -3,18 +3,13 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import hiredis
 import pytest
 import redis.asyncio
 from redis import Redis
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError  # noqa: A004  Redis's own.
 from waiting import until_async
 
-from receiver.line import Line
-
-
-def packed(*command: str | int) -> bytes:
-    return bytes(hiredis.pack_command(command))  # type: ignore[arg-type]  # Its stub means a tuple of one.
+from receiver.line import Line, packed
 
 
 @pytest.fixture
