@@ -25,6 +25,13 @@ _OURS: Final = frozenset((ID, TIMESTAMP, SIGNATURE))
 _HMAC_KEY_BYTES: Final = range(24, 65)
 _ED25519_KEY_BYTES: Final = 32
 
+#: The prime of ed25519's field, and the y of its points of order 8.
+_P: Final = 2**255 - 19
+_ORDER_EIGHT: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+#: The y of all eight points of low order, that is of order 1, 2, 4 or 8. For such a public key signatures that verify
+#: can be made without a private one: any S, for every message, or for one in eight.
+_LOW_ORDER: Final = frozenset({0, 1, _P - 1, _ORDER_EIGHT, _P - _ORDER_EIGHT})
+
 #: A sender that rotates keys signs with each of them; nobody rotates through more than this at once.
 MAX_SIGNATURES: Final = 10
 
@@ -90,25 +97,36 @@ class Ed25519Key:
 
 
 def parse_key(text: str) -> Key:
-    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`.
+    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`, with or without the `=` that pad base64.
 
     Raises:
-        ValueError: it is of neither form. The message never holds the key.
+        ValueError: it is of neither form, or would believe anybody. The message never holds any part of the key.
     """
     kind, _, encoded = text.partition("_")
+    if kind not in {"whsec", "whpk"}:
+        raise ValueError("every key should begin with whsec_ or whpk_")
     try:
-        raw = base64.b64decode(encoded, validate=True)
+        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"a {kind[:5]}_ key is not base64; keys are separated by spaces") from None
-    if kind == "whsec":
-        if len(raw) not in _HMAC_KEY_BYTES:
-            raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, this one holds {len(raw)}")
-        return HmacKey(Webhook(raw))
-    if kind == "whpk":
-        if len(raw) != _ED25519_KEY_BYTES:
-            raise ValueError(f"a whpk_ key should hold 32 bytes, this one holds {len(raw)}")
-        return Ed25519Key(Ed25519PublicKey.from_public_bytes(raw))
-    raise ValueError("every key should begin with whsec_ or whpk_")
+        raise ValueError(f"a {kind}_ key should be base64; keys are separated by spaces") from None
+    return _hmac_key(raw) if kind == "whsec" else _ed25519_key(raw)
+
+
+def _hmac_key(raw: bytes) -> HmacKey:
+    if len(raw) not in _HMAC_KEY_BYTES:
+        raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, this one holds {len(raw)}")
+    return HmacKey(Webhook(raw))
+
+
+def _ed25519_key(raw: bytes) -> Ed25519Key:
+    if len(raw) != _ED25519_KEY_BYTES:
+        raise ValueError(f"a whpk_ key should hold 32 bytes, this one holds {len(raw)}")
+    y = int.from_bytes(raw, "little") & (2**255 - 1)  # The highest bit is the sign of x.
+    if y % _P in _LOW_ORDER:
+        raise ValueError("a whpk_ key of low order would accept forged signatures; ask the sender for its own")
+    if y >= _P:
+        raise ValueError("a whpk_ key should be written as RFC 8032 does, this one is not; ask the sender for it")
+    return Ed25519Key(Ed25519PublicKey.from_public_bytes(raw))
 
 
 @dataclass(frozen=True, slots=True)

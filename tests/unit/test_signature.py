@@ -1,7 +1,9 @@
 import base64
+from contextlib import suppress
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,13 @@ def test_while_keys_are_rotated_either_is_accepted() -> None:
 @pytest.mark.parametrize("form", ["{junk} {good}", "{good} {junk}"])
 def test_a_junk_token_does_not_spoil_a_good_one(junk: str, form: str) -> None:
     assert check(raw(signature=form.format(junk=junk, good=sign("msg_1", str(NOW), BODY)))) == "msg_1"
+
+
+@pytest.mark.parametrize("place", [0, 9])
+def test_of_ten_signatures_any_may_be_the_good_one(place: int) -> None:
+    tokens = ["v1,AAAA"] * 10
+    tokens[place] = sign("msg_1", str(NOW), BODY)
+    assert check(raw(signature=" ".join(tokens))) == "msg_1"
 
 
 @pytest.mark.parametrize("offset", [-300, 300])
@@ -141,14 +150,59 @@ def test_without_signatures_only_the_id_counts_and_it_may_be_any_visible_text() 
         "whsec_" + base64.b64encode(b"a" * 23).decode(),
         "whsec_" + base64.b64encode(b"a" * 65).decode(),
         "whpk_" + base64.b64encode(b"a" * 31).decode(),
+        "whpk_" + base64.b64encode(b"a" * 33).decode(),
         "whsk_" + base64.b64encode(b"a" * 32).decode(),
+        "sk-live-with-no-form",
+        "Hush!_%%%",
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS",
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2La\xe9",
     ],
 )
 def test_a_key_that_could_not_protect_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValueError, match="key") as refusal:
         parse_key(text)
-    encoded = text.partition("_")[2]
+    kind, _, encoded = text.partition("_")
     assert not encoded or encoded not in str(refusal.value)
+    assert kind in {"whsec", "whpk"} or text[:5] not in str(refusal.value)
+    assert refusal.value.__suppress_context__ or refusal.value.__context__ is None
+
+
+@pytest.mark.parametrize("size", [24, 32, 62, 64])
+def test_a_key_of_24_to_64_bytes_is_read_padded_or_not(size: int) -> None:
+    padded = "whsec_" + base64.b64encode(bytes(range(size))).decode()
+    headers = raw(signature=sign("msg_1", str(NOW), BODY, padded))
+    assert check(headers, padded) == check(headers, padded.rstrip("=")) == "msg_1"
+
+
+def test_a_public_key_is_read_without_its_padding() -> None:
+    assert check(raw(signature=ed25519()), PUBLIC.rstrip("=")) == "msg_1"
+
+
+P = 2**255 - 19
+EIGHT = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+#: The eight points of low order, and every other way to write one in 32 bytes: a y of p or more, a sign of no x.
+LOW_ORDER = [
+    (y | sign).to_bytes(32, "little") for y in (0, 1, P - 1, P, P + 1, EIGHT, P - EIGHT) for sign in (0, 1 << 255)
+]
+
+
+@pytest.mark.parametrize("point", LOW_ORDER, ids=bytes.hex)
+def test_a_public_key_that_anybody_can_sign_for_is_refused(point: bytes) -> None:
+    nobodys = bytes([1]) + bytes(63)  # The neutral element and zero, made without any key.
+    forged = 0
+    for number in range(100):
+        with suppress(InvalidSignature):
+            Ed25519PublicKey.from_public_bytes(point).verify(nobodys, b"%d" % number)
+            forged += 1
+    assert forged  # So much for the danger; at worst one in eight.
+    with pytest.raises(ValueError, match="low order"):
+        parse_key("whpk_" + base64.b64encode(point).decode())
+
+
+@pytest.mark.parametrize("y", [P + 2, P + 18])
+def test_a_public_key_written_in_a_second_way_is_refused(y: int) -> None:
+    with pytest.raises(ValueError, match="RFC 8032"):
+        parse_key("whpk_" + base64.b64encode(y.to_bytes(32, "little")).decode())
 
 
 def test_a_key_does_not_show_itself() -> None:
