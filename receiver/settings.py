@@ -53,7 +53,8 @@ class ReceiverSettings(LedgerSettings):
         ge=1,
         le=86_400,
         validation_alias="CREDHOOK_TOLERANCE",
-        description="Seconds that a signature's timestamp may lie in the past or the future.",
+        description="Seconds that a signature's timestamp may lie in the past or the future; less than half of "
+        "`CREDHOOK_RETENTION`.",
     )
     max_body: int = Field(
         65_536,
@@ -80,8 +81,11 @@ class ReceiverSettings(LedgerSettings):
     @field_validator("webhook_secrets")
     @classmethod
     def _keys_are_readable(cls, value: SecretStr | None) -> SecretStr | None:
-        for text in value.get_secret_value().split() if value else ():
-            parse_key(text)
+        for number, text in enumerate(value.get_secret_value().split() if value else (), 1):
+            try:
+                parse_key(text)
+            except ValueError as wrong:  # Which one, without a part of it.
+                raise ValueError(f"key {number}: {wrong}") from None
         return value
 
     @field_validator("path_secret")
@@ -93,6 +97,16 @@ class ReceiverSettings(LedgerSettings):
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
             )
         return value
+
+    @model_validator(mode="after")
+    def _ids_are_remembered_for_as_long_as_signatures_count(self) -> Self:
+        # A timestamp may lie in the future as well: what was accepted that early counts for twice the tolerance.
+        if 2 * self.tolerance >= self.retention:
+            raise ValueError(
+                f"CREDHOOK_TOLERANCE: should be less than half of CREDHOOK_RETENTION, which is {self.retention} s: "
+                "a captured delivery could be sent again once its id is forgotten"
+            )
+        return self
 
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:

@@ -67,6 +67,7 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
         (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
         (ReceiverSettings, "CREDHOOK_QUEUE", "event"),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "Hush!_%%%"),
         (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
         (WorkerSettings, "CREDHOOK_API_URL", "https://user:pw@x"),
         (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
@@ -84,6 +85,25 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert line.startswith(f"{name}: ")
     assert "\n" not in line
     assert value not in line.removeprefix(name)
+
+
+@pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])
+def test_no_signature_counts_for_longer_than_its_id_is_remembered(tolerance: int, *, enough: bool) -> None:
+    """Signed for the latest moment that is accepted now, and settled at once: it counts for twice the tolerance."""
+    environment = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_TOLERANCE": str(tolerance)}
+    environment["CREDHOOK_RETENTION"] = "3600"
+    if enough:
+        assert made(ReceiverSettings, environment).tolerance == tolerance
+    else:
+        (line,) = lines(ReceiverSettings, environment)
+        assert line.startswith("CREDHOOK_TOLERANCE: ")
+        assert "CREDHOOK_RETENTION" in line
+
+
+def test_of_several_keys_the_wrong_one_is_named_by_its_place_alone() -> None:
+    (line,) = lines(ReceiverSettings, {"CREDHOOK_WEBHOOK_SECRETS": f"{SECRET} Hush!_%%%"})
+    assert line.startswith("CREDHOOK_WEBHOOK_SECRETS: key 2: ")
+    assert "Hus" not in line
 
 
 def test_each_missing_value_is_named() -> None:
