@@ -195,7 +195,7 @@ class Readiness:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 200 or 503, without a reason: the port is public."""
-        ready = all(check.passed for check in await self._inbox.examine())
+        ready = not any(check.failed for check in await self._inbox.examine())
         response = PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
         await response(scope, receive, send)
 

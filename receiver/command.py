@@ -130,15 +130,19 @@ def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str)
 
 async def _watch(inbox: Inbox) -> None:
     """Name each thing about Redis that would lose events, whenever that changes; ask a silent Redis more often."""
-    wait, known = _FIRST_WAIT, None
+    wait, known, warned = _FIRST_WAIT, None, set[str]()
     while True:
         checks = await inbox.examine()
-        failed = [check for check in checks if not check.passed]
+        failed = [check for check in checks if check.failed]
         for check in failed:
             if check not in (known or ()):
                 log.error("redis_unsafe", check=check.name, hint=check.remedy)
+        for check in checks:
+            if check.warning and not check.passed and check.name not in warned:
+                warned.add(check.name)
+                log.warning("redis_warning", check=check.name, hint=check.remedy)
         if not failed and failed != known:
-            log.info("redis_safe", checks=[check.name for check in checks])
+            log.info("redis_safe", checks=[check.name for check in checks if check.passed])
         known = failed
         await asyncio.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT) if failed else _LONGEST_WAIT

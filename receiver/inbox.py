@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError  # noqa:
 
 from receiver import metrics, script
 from receiver.events import Event
-from receiver.ledger.health import Check, ask, examine
+from receiver.ledger.health import Check, ask, examine, promises
 from receiver.line import Line
 from receiver.report import Report
 from receiver.script import Delivery, Outcome
@@ -27,7 +27,7 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
-#: Seconds after which Redis is asked again whether it fsyncs: somebody may have changed that while it ran.
+#: Seconds after which Redis is asked again whether it keeps what it is given: somebody may have changed that meanwhile.
 _FACTS_LAST: Final = 10.0
 #: Seconds that an answer about readiness lasts: the question is public, and each answer costs Redis a little.
 _CHECKS_LAST: Final = 1.0
@@ -47,7 +47,7 @@ class Inbox:
 
     The way of a group is one of callbacks: a task would take a turn of the event loop between Redis's answer and the
     next group, up to 0.3 ms at half load, measured, in which nothing is on its way. Whatever is
-    not as usual (no connection yet, no script, a question about fsync) is a task, `_write_carefully`.
+    not as usual (no connection yet, no script, a question about Redis itself) is a task, `_write_carefully`.
     """
 
     def __init__(self, redis: Redis, *, queue: str, retention: int, strict: bool = False) -> None:
@@ -152,7 +152,7 @@ class Inbox:
             line = self._line = await Line.open(self._redis)
             self._facts_until = 0.0
         if time.monotonic() > self._facts_until:
-            self._must_wait = self._strict and await self._replies_too_early()
+            self._must_wait = await self._replies_too_early()
             self._facts_until = time.monotonic() + _FACTS_LAST
         try:
             return await line.answer(self._command(group), replies=self._replies)
@@ -161,17 +161,16 @@ class Inbox:
             return await line.answer(self._command(group), replies=self._replies)
 
     async def _replies_too_early(self) -> bool:
-        """Whether this Redis replies before it has fsynced, so that `WAITAOF` must follow.
+        """Whether this Redis replies before what was promised is so, and `WAITAOF` must follow.
 
         Raises:
-            Unavailable: it does, and could not tell.
+            Unavailable: it would not keep what is promised, however long one waits.
         """
         facts = await ask(self._redis)
-        if facts.fsyncs_each_write:
-            return False
-        if not facts.can_wait:
-            raise Unavailable("Redis does not fsync each write, as CREDHOOK_DURABILITY=strict demands")
-        return True
+        for check in promises(facts, strict=self._strict):
+            if check.failed:
+                raise Unavailable(check.remedy)
+        return self._strict and not facts.fsyncs_each_write
 
     def _command(self, group: list[_Waiting]) -> bytes:
         deliveries = [waiting.delivery for waiting in group]

@@ -34,9 +34,9 @@ def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str) -
 
 
 @asynccontextmanager
-async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook") -> AsyncIterator[Inbox]:
+async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook", strict: bool = False) -> AsyncIterator[Inbox]:
     """The receiver's inbox, for the length of the block; it closes the client's connections, not the client."""
-    inbox = Inbox(redis, queue=queue, retention=3_600)
+    inbox = Inbox(redis, queue=queue, retention=3_600, strict=strict)
     try:
         yield inbox
     finally:

@@ -15,17 +15,31 @@ WAITAOF: Final = (7, 2)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so.
+    """One thing that must be so, or had better be.
 
     Attributes:
         name: of the check, stable; metrics and probes show it.
         passed: whether it is so.
         remedy: what to do if it is not.
+        warning: whether what was promised is kept all the same; readiness then stays.
     """
 
     name: str
     passed: bool
     remedy: str
+    warning: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is not so, and a promise depends on it."""
+        return not self.passed and not self.warning
+
+    @property
+    def verdict(self) -> str:
+        """How it is shown: "ok", or what to do."""
+        if self.passed:
+            return "ok"
+        return f"warning: {self.remedy}" if self.warning else self.remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,8 @@ class Facts:
         master: whether it takes writes, rather than repeating another's.
         full: whether its memory is used up.
         writes_fail: whether the last write to its append-only file failed.
+        unbounded: whether it takes more and more memory, until the system ends it.
+        fsync_pauses: whether it stops fsyncing for as long as it writes its append-only file anew.
     """
 
     version: tuple[int, int]
@@ -51,11 +67,18 @@ class Facts:
     master: bool = True
     full: bool = False
     writes_fail: bool = False
+    unbounded: bool = False
+    fsync_pauses: bool = False
 
     @property
     def fsyncs_each_write(self) -> bool:
         """Whether a reply means that the write has reached the disk."""
-        return self.appendonly and self.fsync == "always"
+        return self.appendonly and self.fsync == "always" and not self.fsync_pauses
+
+    @property
+    def fsyncs_each_second(self) -> bool:
+        """Whether a write reaches the disk within about a second, as far as it tells."""
+        return self.fsync != "no" and not self.fsync_pauses
 
     @property
     def can_wait(self) -> bool:
@@ -71,31 +94,48 @@ async def ask(redis: Redis) -> Facts:
     """
     info = await redis.info()
     try:
-        fsync = (await redis.config_get("appendfsync")).get("appendfsync") or ""
+        config: Mapping[Any, Any] = await redis.config_get("*appendfsync*")
     except ResponseError:  # Managed services forbid CONFIG.
-        fsync = ""
-    return read(info, fsync)
+        config = {}
+    return read(info, config)
 
 
-def read(info: Mapping[str, Any], fsync: str) -> Facts:
-    """Read the facts from the answer to INFO."""
+def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
+    """Read the facts from the answers to INFO and CONFIG."""
     major, minor, *_ = (*str(info.get("redis_version", "0.0")).split("."), "0")
     return Facts(
         version=(int(major), int(minor)),
         appendonly=bool(int(info.get("aof_enabled", 0))),
-        fsync=fsync,
+        fsync=config.get("appendfsync") or "",
         eviction=str(info.get("maxmemory_policy", "")),
         cluster=bool(int(info.get("cluster_enabled", 0))),
         master=info.get("role", "master") == "master",
         full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
         writes_fail=info.get("aof_last_write_status", "ok") != "ok",
+        unbounded=int(info.get("maxmemory", 1)) == 0,
+        fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
     )
 
 
 def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
     """What must be so, with `strict` for `CREDHOOK_DURABILITY=strict`."""
+    return (
+        *promises(facts, strict=strict),
+        Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
+        Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
+        Check(
+            "maxmemory",
+            not facts.unbounded,
+            "maxmemory is 0: a Redis that fills the machine's memory is killed; set maxmemory, and it refuses instead",
+            warning=True,
+        ),
+    )
+
+
+def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
+    """What must be so for a 202 to be true. Redis would not refuse a write for the lack of it, so the receiver does."""
     version = ".".join(map(str, facts.version))
-    found = [
+    return (
         Check("version", facts.version >= OLDEST, f"Redis is {version}; 6.2 or newer is needed"),
         Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
         Check(
@@ -103,31 +143,37 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
             facts.eviction == "noeviction",
             f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
         ),
-        Check(
-            "master",
-            facts.master,
-            "Redis is a replica and refuses writes; REDIS_URL should name the master, or Sentinel",
-        ),
-        Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
-        Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
+        # Most refuse writes. One with `replica-read-only no` takes them, until its master's data replaces its own.
+        Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
         Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
-    ]
-    if strict:
-        found.append(
-            Check(
-                "fsync",
-                facts.fsyncs_each_write or facts.can_wait,
-                "a power failure would lose acknowledged events; set appendfsync always, or use Redis 7.2, "
-                "or accept it with CREDHOOK_DURABILITY=standard",
-            )
-        )
-    return tuple(found)
+        _fsync_each_write(facts) if strict else _fsync_each_second(facts),
+    )
+
+
+def _fsync_each_write(facts: Facts) -> Check:
+    return Check(
+        "fsync",
+        facts.fsyncs_each_write or facts.can_wait,
+        "a power failure would lose acknowledged events; set appendfsync always and no-appendfsync-on-rewrite no, "
+        "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+    )
+
+
+def _fsync_each_second(facts: Facts) -> Check:
+    return Check(
+        "fsync",
+        facts.fsyncs_each_second,
+        "a power failure would lose more than a second of events; set appendfsync everysec "
+        "and no-appendfsync-on-rewrite no",
+    )
 
 
 async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     """All checks, the first of which is whether Redis answers at all."""
     try:
         facts = await ask(redis)
+    except ResponseError as error:
+        return (Check("redis", False, f"Redis does not tell about itself ({type(error).__name__}); allow INFO"),)
     except (RedisError, OSError) as error:
         return (Check("redis", False, f"Redis does not answer ({type(error).__name__}); check REDIS_URL"),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))

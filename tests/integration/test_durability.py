@@ -1,5 +1,7 @@
 """What `CREDHOOK_DURABILITY` means on each kind of Redis, and what readiness says of it."""
 
+import contextlib
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,13 +9,17 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import RedisError
 from redis_proxy import redis_proxy
 from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
-from receiver.ledger.health import Facts, checks, read
-from sandbox.local_redis import free_port, local_redis
+from receiver.ledger.health import Facts, checks, examine, read
+from sandbox.local_redis import find_server, free_port, local_redis
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)
 
@@ -44,15 +50,34 @@ def post(process: Receiver, webhook_id: str = "m") -> int:
         ({"cluster": True}, "no_cluster", "Sentinel"),
         ({"eviction": "allkeys-lru"}, "noeviction", "allkeys-lru"),
         ({"appendonly": False}, "append_only_file", "appendonly yes"),
+        ({"master": False}, "master", "Sentinel"),
+        ({"full": True}, "memory", "maxmemory"),
+        ({"writes_fail": True}, "disk", "log"),
         ({"fsync": "everysec", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
+        ({"fsync_pauses": True, "version": (7, 0)}, "fsync", "no-appendfsync-on-rewrite"),
         ({"fsync": "", "version": (7, 0)}, "fsync", "CREDHOOK_DURABILITY"),
     ],
 )
 def test_each_unsafe_thing_is_named_with_its_remedy(unsafe: dict[str, object], name: str, word: str) -> None:
     facts = Facts(**{field: getattr(SAFE, field) for field in Facts.__slots__} | unsafe)
-    failed = {check.name: check.remedy for check in checks(facts, strict=True) if not check.passed}
+    failed = {check.name: check.verdict for check in checks(facts, strict=True) if check.failed}
     assert word in failed[name]
     assert set(failed) <= {name, "fsync"}
+
+
+@pytest.mark.parametrize("unsafe", [{"fsync": "no"}, {"fsync_pauses": True}], ids=str)
+def test_standard_wants_an_fsync_each_second_where_redis_tells_of_it(unsafe: dict[str, object]) -> None:
+    facts = {field: getattr(SAFE, field) for field in Facts.__slots__} | {"fsync": "everysec", "version": (7, 0)}
+    assert not any(check.failed for check in checks(Facts(**facts), strict=False))
+    assert not any(check.failed for check in checks(Facts(**facts | {"fsync": ""}), strict=False))
+    assert [check.name for check in checks(Facts(**facts | unsafe), strict=False) if check.failed] == ["fsync"]
+
+
+def test_memory_without_a_bound_is_a_warning_and_no_failure() -> None:
+    facts = Facts(**{field: getattr(SAFE, field) for field in Facts.__slots__} | {"unbounded": True})
+    (warning,) = [check for check in checks(facts, strict=True) if not check.passed]
+    assert not warning.failed
+    assert warning.verdict.startswith("warning: maxmemory is 0")
 
 
 @pytest.mark.parametrize("facts", [SAFE, Facts((7, 2), True, "everysec", "noeviction", False)])
@@ -61,8 +86,23 @@ def test_a_redis_that_fsyncs_or_can_say_when_it_has_is_safe(facts: Facts) -> Non
 
 
 def test_info_is_read_whatever_it_leaves_out() -> None:
-    assert read({}, "") == Facts((0, 0), False, "", "", False)
-    assert read({"redis_version": "7"}, "").version == (7, 0)
+    assert read({}, {}) == Facts((0, 0), False, "", "", False)
+    assert read({"redis_version": "7"}, {}).version == (7, 0)
+
+
+@pytest.mark.parametrize(
+    ("info", "field"),
+    [
+        ({"aof_last_write_status": "err"}, "writes_fail"),
+        ({"maxmemory": 10, "used_memory": 10}, "full"),
+        ({"maxmemory": 0}, "unbounded"),
+        ({"aof_enabled": 1}, "appendonly"),
+        ({"cluster_enabled": 1}, "cluster"),
+    ],
+    ids=str,
+)
+def test_what_info_says_is_taken_in(info: dict[str, object], field: str) -> None:
+    assert getattr(read(info, {}), field) is True
 
 
 def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_path: Path) -> None:
@@ -96,6 +136,47 @@ def test_on_everysec_with_waitaof_strict_waits_for_it(tmp_path: Path) -> None:
             assert post(process, "n") == 503
             proxy.waitaof = (1, 0)
             assert post(process, "n") == 202
+
+
+def test_memory_without_a_bound_leaves_it_ready_and_is_said_once(tmp_path: Path, redis_client: Redis) -> None:
+    url = "redis://127.0.0.1:{port}/0".format(**redis_client.connection_pool.connection_kwargs)
+    with administered(tmp_path, url) as (process, admin):
+        answer = httpx.get(f"{admin}/readyz")
+        assert answer.status_code == 200
+        assert answer.json()["ready"] is True
+        assert answer.json()["checks"]["maxmemory"].startswith("warning: maxmemory is 0")
+        assert httpx.get(process.url.replace("/webhooks", "/readyz")).status_code == 200
+        until(lambda: '"redis_safe"' in process.text)
+        (line,) = [one for one in process.text.splitlines() if '"redis_warning"' in one]
+        assert '"check": "maxmemory"' in line
+        assert '"redis_unsafe"' not in process.text
+
+
+@contextmanager
+def redis_as_shipped(folder: Path) -> Iterator[str]:
+    """A Redis that is told nothing but deploy/redis.conf, and where it is."""
+    shipped, port = folder / "redis.conf", free_port()
+    shipped.write_text((DEPLOY / "redis.conf").read_text().replace("/data", str(folder)))
+    server = subprocess.Popen([find_server(), shipped, "--port", str(port), "--bind", "127.0.0.1"])
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.kill()
+        server.wait()
+
+
+async def test_the_configuration_that_we_ship_passes_every_check(tmp_path: Path) -> None:
+    with redis_as_shipped(tmp_path) as url, contextlib.closing(Redis.from_url(url)) as client:
+        until(lambda: answers(client), what="the Redis")
+        async with AsyncRedis.from_url(url) as redis:
+            found = await examine(redis, strict=True)
+    assert {check.name: check.verdict for check in found if not check.passed} == {}
+
+
+def answers(client: Redis) -> bool:
+    with contextlib.suppress(RedisError):
+        return bool(client.ping())
+    return False
 
 
 def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> None:

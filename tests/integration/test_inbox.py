@@ -1,15 +1,23 @@
 """The inbox by itself: whoever waits hears of it, and what comes after goes on."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.asyncio
 from accepting import inbox_on
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis_proxy import redis_proxy
+from waiting import until_async
 
 from receiver.events import Event
 from receiver.inbox import Unavailable
 from receiver.script import Outcome
+from sandbox.local_redis import local_redis
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
@@ -35,7 +43,7 @@ async def test_a_connection_that_was_cut_meanwhile_costs_nobody_anything(
 ) -> None:
     async with inbox_on(async_redis) as inbox:
         for number in range(20):
-            redis_client.client_kill_filter(_type="normal", skipme=True)
+            cut(redis_client)
             assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
 
 
@@ -49,3 +57,106 @@ async def test_a_request_that_went_away_is_written_with_its_group(
         gone.cancel()
         assert await stays is Outcome.ACCEPTED
     assert redis_client.exists("credhook:event:m1")
+
+
+@contextmanager
+def configured(client: Redis, name: str, value: str) -> Iterator[None]:
+    """Another setting of Redis, for the length of the block."""
+    before: Any = client.config_get(name)
+    client.config_set(name, value)
+    try:
+        yield
+    finally:
+        client.config_set(name, before[name])
+
+
+def cut(client: Redis) -> None:
+    """End all connections but this one."""
+    client.client_kill_filter(_type="normal", skipme=True)
+
+
+#: What Redis takes writes with all the same, and would lose them; with strict or in both profiles.
+UNSAFE = [
+    ("maxmemory-policy", "allkeys-lru", "noeviction", False),
+    ("maxmemory-policy", "volatile-ttl", "noeviction", False),
+    ("appendfsync", "everysec", "appendfsync", True),
+    ("appendfsync", "no", "appendfsync", False),
+    ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite", False),
+]
+
+
+@pytest.mark.parametrize(("setting", "value", "remedy", "strict"), UNSAFE, ids=str)
+async def test_a_redis_that_would_not_keep_what_is_promised_gets_no_acknowledgement(
+    async_redis: AsyncRedis, redis_client: Redis, setting: str, value: str, remedy: str, *, strict: bool
+) -> None:
+    with configured(redis_client, setting, value):
+        for profile in {True, strict}:
+            async with inbox_on(async_redis, strict=profile) as inbox:
+                with pytest.raises(Unavailable, match=remedy):
+                    await inbox.accept("m1", EVENT)
+    assert not redis_client.exists("credhook:event:m1")
+    async with inbox_on(async_redis, strict=True) as inbox:
+        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_replica_that_takes_writes_and_a_redis_without_a_file_get_none_either(
+    tmp_path: Path, redis_url: str, *, strict: bool
+) -> None:
+    with local_redis(tmp_path) as url, Redis.from_url(url) as client:
+        client.config_set("replica-read-only", "no")
+        client.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
+        client.set("writable", "1")
+        async with AsyncRedis.from_url(url) as other, inbox_on(other, strict=strict) as inbox:
+            with pytest.raises(Unavailable, match="is a replica"):
+                await inbox.accept("m1", EVENT)
+            client.replicaof("NO", "ONE")
+            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+            client.config_set("appendonly", "no")
+            cut(client)
+            with pytest.raises(Unavailable, match="appendonly"):
+                await inbox.accept("m2", EVENT)
+
+
+async def test_after_a_reconnect_redis_is_asked_again_what_it_keeps(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    async with inbox_on(async_redis, strict=True) as inbox:
+        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+        with configured(redis_client, "appendfsync", "everysec"):
+            cut(redis_client)
+            with pytest.raises(Unavailable, match="appendfsync"):
+                await inbox.accept("m2", EVENT)
+        assert await inbox.accept("m2", EVENT) is Outcome.ACCEPTED
+
+
+async def test_a_script_that_redis_has_forgotten_is_given_again_on_the_same_connection(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    def connections() -> set[str]:
+        return {one["id"] for one in redis_client.client_list(_type="normal")}
+
+    async with inbox_on(async_redis) as inbox:
+        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+        before = connections()
+        for number in range(2, 4):
+            redis_client.script_flush()
+            assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
+        assert connections() == before
+
+
+async def test_what_is_under_way_is_finished_before_the_inbox_closes(redis_url: str) -> None:
+    with redis_proxy(redis_url) as proxy:
+        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
+            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+            proxy.hold = True
+            passed = proxy.commands
+            under_way = asyncio.create_task(inbox.accept("m2", EVENT))
+            await until_async(lambda: proxy.commands > passed)
+            waiting = asyncio.create_task(inbox.accept("m3", EVENT))
+            closing = asyncio.create_task(inbox.aclose())
+            await asyncio.wait({closing}, timeout=0.2)
+            assert not closing.done()
+            proxy.hold = False
+            assert [await under_way, await waiting] == [Outcome.ACCEPTED] * 2
+            await closing
