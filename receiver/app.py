@@ -26,7 +26,7 @@ from receiver.events import Event, Malformed
 from receiver.inbox import Inbox, Unavailable
 from receiver.script import Outcome
 from receiver.settings import ReceiverSettings
-from receiver.signature import BadHeaders, Unauthenticated, authenticate, read_headers
+from receiver.signature import BadHeaders, Encoded, Unauthenticated, authenticate, read_headers
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -53,6 +53,7 @@ _ANSWERS: Final[dict[type[Exception], tuple[int, str, str]]] = {
     Unauthenticated: (401, "UNAUTHORIZED", "Unauthorized"),
     NotFound: (404, "NOT_FOUND", "Not Found"),
     TooLarge: (413, "PAYLOAD_TOO_LARGE", "Payload Too Large"),
+    Encoded: (415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type"),
     Unavailable: (503, "SERVICE_UNAVAILABLE", "Service Unavailable"),
 }
 
@@ -229,6 +230,8 @@ def _refuse(refusal: Exception) -> Response:
         headers["retry-after"] = str(RETRY_AFTER)
     if isinstance(refusal, TooLarge):  # What is left of the body is not read, so the connection is of no more use.
         headers["connection"] = "close"
+    if isinstance(refusal, Encoded):  # RFC 9110: with a 415 it says which encodings would do.
+        headers["accept-encoding"] = "identity"
     metrics.REFUSALS.labels(status).inc()
     hint = {"hint": "check CREDHOOK_WEBHOOK_SECRETS"} if isinstance(refusal, Unauthenticated) else {}
     log.warning("delivery_refused", status=status, reason=str(refusal), **hint)

@@ -19,7 +19,8 @@ from standardwebhooks import Webhook
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
-_OURS: Final = frozenset((ID, TIMESTAMP, SIGNATURE))
+_ENCODING: Final = b"content-encoding"
+_OURS: Final = frozenset((ID, TIMESTAMP, SIGNATURE, _ENCODING))
 
 #: RFC-sized bounds on an HMAC key, as Standard Webhooks asks: 24 to 64 bytes.
 _HMAC_KEY_BYTES: Final = range(24, 65)
@@ -46,6 +47,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 class BadHeaders(Exception):
     """A `webhook-*` header is missing, doubled or not of its form; the message names it."""
+
+
+class Encoded(Exception):
+    """The body is compressed or otherwise encoded, where a signature is over what was sent before that."""
 
 
 class Unauthenticated(Exception):
@@ -145,7 +150,7 @@ class Claim:
 
 
 def read_headers(headers: Headers, *, signed: bool) -> Claim:
-    """Read the `webhook-*` headers, names in lower case as ASGI gives them.
+    """Read the `webhook-*` headers, names in lower case as ASGI gives them, and see that the body is as it is.
 
     Args:
         headers: all headers of the request.
@@ -153,10 +158,13 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
 
     Raises:
         BadHeaders: see there.
+        Encoded: see there.
     """
     ours: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _OURS:
+            if name == _ENCODING and value.strip().lower() not in {b"", b"identity"}:
+                raise Encoded("content-encoding should be identity: what is signed is the body as it arrives")
             if name in ours:  # Of two, sender and receiver might each mean another.
                 raise _not_once(name)
             ours[name] = value

@@ -4,6 +4,7 @@ A row is bytes on a socket, so that nothing between the test and the receiver ca
 """
 # ruff: noqa: E501  A row of the table is one line.
 
+import gzip
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -56,6 +57,8 @@ def refusals() -> list[Refusal]:
     one, two, three = signed()
     text = f"{now}"
     big = b" " * 65_537
+    zipped = gzip.compress(BODY)
+    encoded = "content-encoding should be identity: what is signed is the body as it arrives"
     shifted = signed("refused_1", content=b"x." + BODY)
 
     def malformed(content: bytes) -> bytes:
@@ -89,6 +92,12 @@ def refusals() -> list[Refusal]:
         Refusal("a timestamp with a sign", request(one, f"webhook-timestamp: +{text}", three), 400, "webhook-timestamp is not of its form"),
         Refusal("a timestamp in digits of another script", request(one, "webhook-timestamp: \xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2\xb2", three), 400, "webhook-timestamp is not of its form"),
         Refusal("eleven signatures", request(one, two, "webhook-signature: " + " ".join(["v1,AAAA"] * 11)), 400, "webhook-signature should hold at most 10 signatures"),
+        # Encodings: the signature of a sender that compresses is over one or the other.
+        Refusal("gzip, signed before", request(*signed(), "content-encoding: gzip", content=zipped), 415, encoded),
+        Refusal("gzip, signed after", request(*signed(content=zipped), "content-encoding: gzip", content=zipped), 415, encoded),
+        Refusal("an encoding in capitals", request(*signed(), "Content-Encoding: BR"), 415, encoded),
+        Refusal("two encodings", request(*signed(), "content-encoding: identity, gzip"), 415, encoded),
+        Refusal("gzip from a stranger", request("content-encoding: gzip", content=zipped), 415, encoded),
         # Body.
         Refusal("a body over the limit", request(*signed(content=big), content=big), 413, "content-length is over CREDHOOK_MAX_BODY"),
         Refusal("a length that would overflow", request(one, two, three, "content-length: 18446744073709551616", content=b"", length=False), 400, None),

@@ -105,6 +105,17 @@ async def test_a_refusal_in_process(async_redis: AsyncRedis, name: str) -> None:
     assert sent[0]["status"] == row.status
 
 
+def test_a_compressed_delivery_is_told_what_to_do_and_one_that_says_identity_is_accepted(server: Receiver) -> None:
+    status, headers, content = answer(server.port, refusal("gzip, signed before").sent)
+    (error,) = json.loads(content)["errors"]
+    assert (status, error["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert "identity" in error["detail"]
+    assert headers["accept-encoding"] == "identity"
+    for number, value in enumerate(("identity", "Identity", "")):
+        sent = request(*signed(f"msg_identity_{number}"), f"content-encoding: {value}")
+        assert answer(server.port, sent)[0] == 202
+
+
 async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver, redis_server: str) -> None:
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
