@@ -210,7 +210,11 @@ class Inbox:
 
     def _tell(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
         for waiting, outcome in zip(group, outcomes, strict=True):
-            if not waiting.outcome.done():  # Its request may have been cancelled; the event stays.
+            if waiting.outcome.done():  # Its request may have been cancelled; the event stays.
+                continue
+            if outcome is Outcome.UNREADABLE:
+                waiting.outcome.set_exception(Unavailable("the ledger's record of it cannot be read"))
+            else:
                 waiting.outcome.set_result(outcome)
         for waiting, outcome in zip(group, outcomes, strict=True):
             self._report.add(waiting.delivery, outcome)

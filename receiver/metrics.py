@@ -4,7 +4,9 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
-DELIVERIES: Final = Counter("credhook_deliveries", "Deliveries that were acknowledged, by outcome.", ["outcome"])
+DELIVERIES: Final = Counter(
+    "credhook_deliveries", "Authentic deliveries, by outcome; all but `unreadable` were acknowledged.", ["outcome"]
+)
 
 REFUSALS: Final = Counter("credhook_refusals", "Deliveries that were refused, by status.", ["status"])
 

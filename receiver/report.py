@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from receiver import metrics
+from receiver.ledger import EVENT
 from receiver.script import Delivery, Outcome
 
 log = structlog.get_logger("credhook.receiver")
@@ -30,6 +31,10 @@ class Report:
         _COUNTERS[outcome].inc()
         if outcome is Outcome.CONFLICT or outcome is Outcome.QUARANTINED:
             log.warning("event_" + outcome.value, **_ids(delivery))
+            return
+        if outcome is Outcome.UNREADABLE:
+            hint = f"somebody else has written to {EVENT}{delivery.id}: repair or delete it"
+            log.error("event_unreadable", **_ids(delivery), hint=hint)
             return
         self._untold.append((delivery, outcome))
         if len(self._untold) == _MOST:

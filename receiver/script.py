@@ -14,48 +14,68 @@ from receiver.line import packed
 
 # The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
 # The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
+# The records come last: whichever command fails, an event without a record is accepted when it is sent again.
 # KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
 # and values, five per event.
-ACCEPT: Final = f"""{lua.NOW}{lua.URGENT}
+ACCEPT: Final = f"""{lua.NOW}{lua.ODD}{lua.URGENT}
 local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
-local outcomes, jobs, urgent = {{}}, {{}}, {{}}
+local outcomes, fresh, records, moved, jobs, urgent = {{}}, {{}}, {{}}, {{}}, {{}}, {{}}
+
+local function keep_conflict(id, type, resource)
+    local key = '{ledger.CONFLICT}' .. id
+    local kept = unless_odd('HLEN', key)
+    if kept and kept < {ledger.MOST_CONFLICTS} then
+        redis.call('HSETNX', key, type .. ' ' .. resource, now)
+        redis.call('EXPIRE', key, retention)
+    end
+end
+
 for i = first, #ARGV, 5 do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     local key = '{ledger.EVENT}' .. id
-    local record = {{'type', type, 'resource', resource, 'received', now}}
-    local seen = redis.call('HMGET', key, 'type', 'resource')
-    if seen[1] then
-        if seen[1] == type and seen[2] == resource then
-            outcomes[#outcomes + 1] = 'duplicate'
-        else
-            local aside = '{ledger.CONFLICT}' .. id
-            redis.call('HSETNX', aside, type .. ' ' .. resource, now)
-            redis.call('EXPIRE', aside, retention)
-            outcomes[#outcomes + 1] = 'conflict'
+    local seen = fresh[id] or unless_odd('HMGET', key, 'type', 'resource')
+    local outcome
+    if not seen then
+        outcome = 'unreadable'
+    elseif seen[1] or seen[2] then
+        outcome = 'duplicate'
+        if seen[1] ~= type or seen[2] ~= resource then
+            outcome = 'conflict'
+            keep_conflict(id, type, resource)
         end
-    elseif job == '' then
-        redis.call('HSET', key, 'state', '{ledger.State.QUARANTINED}', unpack(record))
-        redis.call('EXPIRE', key, retention)
-        redis.call('ZADD', KEYS[2], now, id)
-        outcomes[#outcomes + 1] = 'quarantined'
     else
-        redis.call('HSET', key, 'state', '{ledger.State.ACCEPTED}', unpack(record))
-        redis.call('ZADD', KEYS[1], now, id)
-        if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
-        redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
-        redis.call('HSET', 'rq:job:' .. job, 'data', data)
-        jobs[#jobs + 1] = job
-        if is_urgent(type) then urgent[#urgent + 1] = job end
-        outcomes[#outcomes + 1] = 'accepted'
+        fresh[id] = {{type, resource}}
+        local state = '{ledger.State.ACCEPTED}'
+        if job == '' then
+            outcome, state = 'quarantined', '{ledger.State.QUARANTINED}'
+            redis.call('ZADD', KEYS[2], now, id)
+            redis.call('EXPIRE', key, retention)  -- There is nothing yet to expire: only whether it may be said.
+        else
+            outcome = 'accepted'
+            if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
+            redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
+            redis.call('HSET', 'rq:job:' .. job, 'data', data)
+            jobs[#jobs + 1] = job
+            moved[#moved + 1] = now
+            moved[#moved + 1] = id
+            if is_urgent(type) then urgent[#urgent + 1] = job end
+        end
+        records[#records + 1] = {{key, 'state', state, 'type', type, 'resource', resource, 'received', now}}
     end
+    outcomes[#outcomes + 1] = outcome
 end
 if #jobs > 0 then
     redis.call('DEL', KEYS[4])
     redis.call('SADD', 'rq:queues', KEYS[3])
+    redis.call('ZADD', KEYS[1], unpack(moved))
     redis.call('RPUSH', KEYS[3], unpack(jobs))
 end
 if #urgent > 0 then hint(KEYS[5], unpack(urgent)) end
+for _, record in ipairs(records) do
+    redis.call('HSET', unpack(record))
+    if record[3] == '{ledger.State.QUARANTINED}' then redis.call('EXPIRE', record[1], retention) end
+end
 return outcomes
 """
 _SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
@@ -78,7 +98,7 @@ def synced(queue: str) -> bytes:
 
 
 class Outcome(Enum):
-    """What became of a delivery; each is acknowledged. The values are the script's replies."""
+    """What became of a delivery; each but the last is acknowledged. The values are the script's replies."""
 
     ACCEPTED = "accepted"
     #: Seen before: nothing was created.
@@ -87,6 +107,8 @@ class Outcome(Enum):
     CONFLICT = "conflict"
     #: Of a type that we do not know yet: kept for replay.
     QUARANTINED = "quarantined"
+    #: Not acknowledged: somebody else has written to where its record would be.
+    UNREADABLE = "unreadable"
 
 
 #: As the script names them.

@@ -3,16 +3,25 @@
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
-                                  h:<name> as each handler ends
+                                  holder, the worker that has it; deaths and killed, how often a worker has died with
+                                  it among others, and with it alone; h:<name> as each handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
         ├──────▶ dead             given up, kept for replay
         └──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
     quarantined                   of a type that this version does not know, kept for replay after an upgrade
+    unreadable                    somebody else has written to the record, and it cannot be worked on: set aside by the
+                                  reconciler, which names it in the log; `error` says what is wrong with it, and once
+                                  that is mended it can be replayed. A key that is no hash at all is in the sorted set
+                                  of that name only
 
-An open record (accepted, waiting) has no expiry; a settled one lives for the retention time and then expires, and with
-it the memory of its webhook-id.
+An open record (accepted, waiting) has no expiry; any other lives for the retention time and then expires, and with it
+the memory of its webhook-id.
+
+A script that fails half way keeps what it has written. Each of ours therefore writes last what makes its own repetition
+do nothing: the receiver's the record, a settlement the removal from the open events. What a broken-off script has left
+undone, the sender's repetition or the reconciler does.
 """
 
 import re
@@ -30,6 +39,8 @@ PREFIX: Final = "credhook:"
 EVENT: Final = PREFIX + "event:"
 #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
 CONFLICT: Final = PREFIX + "conflict:"
+#: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
+MOST_CONFLICTS: Final = 100
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "h:"
 #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
@@ -67,6 +78,11 @@ class Index:
         return f"{PREFIX}{self.queue}:quarantined"
 
     @property
+    def unreadable(self) -> str:
+        """Sorted set of the events whose records cannot be read, by when they were set aside, in ms."""
+        return f"{PREFIX}{self.queue}:unreadable"
+
+    @property
     def leader(self) -> str:
         """The process that runs the reconciler."""
         return f"{PREFIX}{self.queue}:reconciler"
@@ -95,6 +111,11 @@ class Index:
     def parked(self) -> str:
         """Sorted set of the jobs that wait for that event to be settled, by when their events came; likewise."""
         return f"{PREFIX}{self.queue}:parked:"
+
+    @property
+    def solitary(self) -> str:
+        """Sorted set of the jobs that one process is to work on alone, by when their events came. A hint."""
+        return f"{PREFIX}{self.queue}:solitary"
 
     @property
     def refused(self) -> str:
@@ -136,6 +157,7 @@ class State(StrEnum):
     DEAD = "dead"
     DATA_GONE = "data_gone"
     QUARANTINED = "quarantined"
+    UNREADABLE = "unreadable"
 
 
 #: The only function that a job of ours names. The receiver knows no more of the worker than this string.
@@ -155,7 +177,8 @@ def job_id(event_id: str) -> str:
     """
     if _JOB_ID_CHARACTERS.fullmatch(event_id):
         return f"e-{event_id}"
-    return f"d-{sha256(event_id.encode()).hexdigest()[:40]}"
+    # An id that somebody else has written into Redis may be no Unicode; readers hand its bytes on as surrogates.
+    return f"d-{sha256(event_id.encode(errors='surrogateescape')).hexdigest()[:40]}"
 
 
 def job_data(event_id: str) -> bytes:

@@ -69,15 +69,25 @@ def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: Collec
 
 
 async def _ask_ledger(redis: Redis, queue: str) -> None:
-    pipeline = redis.pipeline(transaction=False)
     index = Index(queue)
-    for key in (index.open, index.leases, index.dead, index.quarantined):
+    states = {
+        "open": index.open,
+        "leased": index.leases,
+        "dead": index.dead,
+        "quarantined": index.quarantined,
+        "unreadable": index.unreadable,
+    }
+    pipeline = redis.pipeline(transaction=False)
+    for key in states.values():
         pipeline.zcard(key)
     pipeline.llen(index.jobs)
-    *counts, length = await pipeline.execute()
-    for state, count in zip(("open", "leased", "dead", "quarantined"), counts, strict=True):
-        _EVENTS.labels(state).set(count)
-    _QUEUE.set(length)
+    *counts, length = await pipeline.execute(raise_on_error=False)
+    _EVENTS.clear()  # A key of another type, that somebody else has written, has no figure.
+    for state, count in zip(states, counts, strict=True):
+        if isinstance(count, int):
+            _EVENTS.labels(state).set(count)
+    if isinstance(length, int):
+        _QUEUE.set(length)
 
 
 class AdminListener:
