@@ -4,33 +4,26 @@ A claim is a lease with a fencing token. Only its holder can settle the event; w
 for longer than the lease) is told so, and leaves the event to the next holder. That a handler has run is recorded
 under any token, since it is true whoever holds the claim.
 
-What a process writes goes out in groups: while one script is on its way, the next operations wait for the next one.
+What a process writes goes out in groups (worker/group_commit.py).
 """
 
-import asyncio
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
 
 from receiver.ledger import FAILURE_TTL, HANDLER, JOB_FUNCTION, Index, State, job_id
-from worker import scripts
+from worker import scripts, writes
+from worker.group_commit import GroupCommit, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
 
-#: Operations that one script writes at most.
-MOST_WRITTEN: Final = 200
-#: Seconds between two tries to write while Redis is away: the first, and the longest.
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
-#: What a Redis says that cannot write just now.
-_UNWELL: Final = ("OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM")
 #: Bytes that are read of a job's data.
 _LONGEST_JOB: Final = 8_192
 
@@ -48,6 +41,10 @@ class NotClaimed(Enum):
     EARLY = "early"
     #: Another event of the same resource is being worked on; this one follows.
     PARKED = "parked"
+    #: Its record is not as we write it; the reconciler sets it aside.
+    UNREADABLE = "unreadable"
+    #: Workers have died with it under way: only one that has nothing else under way may take it.
+    SUSPECT = "suspect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +65,7 @@ class Claim:
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
         job: its RQ job.
         execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
+        killed: how many workers have died with it as the only one under way.
     """
 
     event_id: str
@@ -83,6 +81,7 @@ class Claim:
     latest: tuple[int, int]
     job: str
     execution: str
+    killed: int = 0
 
     @property
     def age(self) -> float:
@@ -126,12 +125,6 @@ class Worker:
     token: str
 
 
-class _Written(NamedTuple):
-    operation: bytes
-    reply: "asyncio.Future[Any]"
-    urgent: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What one look into the queue brought.
@@ -139,10 +132,12 @@ class Taken:
     Attributes:
         claims: the events that are ours now.
         due: seconds until the next retry is due, or None.
+        suspects: whether events wait for a process that has nothing under way.
     """
 
     claims: tuple[Claim, ...]
     due: float | None
+    suspects: bool = False
 
 
 class Claims:
@@ -169,24 +164,29 @@ class Claims:
         self._take = redis.register_script(scripts.TAKE)
         self._take_read = redis.register_script(scripts.TAKE_READ)
         self._refuse = redis.register_script(scripts.REFUSE)
-        self._write_script = redis.register_script(scripts.WRITE)
-        self._waiting: list[_Written] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._write_script = redis.register_script(writes.WRITE)
+        self._commit = GroupCommit(self._run)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
         reply = await self._claim(keys=self._keys, args=[event_id, job_id(event_id), self._lease_ms])
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else _claim(reply)
 
-    async def take(self, wanted: int, *, urgent: int) -> Taken:
-        """Take up to so many events from the queue, of which so many urgent ones before all others."""
+    async def take(self, wanted: int, *, urgent: int, idle: bool = False) -> Taken:
+        """Take up to so many events from the queue, of which so many urgent ones before all others.
+
+        Args:
+            wanted: how many.
+            urgent: how many of them urgent.
+            idle: whether the process has nothing under way. It then gets a suspect, if there is one, and nothing else.
+        """
         who = self._who()
-        reply = await self._take(keys=self._keys, args=[wanted, urgent, *who])
-        claimed, odd, due = reply
+        reply = await self._take(keys=self._keys, args=[wanted, urgent, int(idle), *who])
+        claimed, odd, due, suspects = reply
         claims = [_claim(raw) for raw in claimed]
         if odd:
             claims += await self._take_odd(odd, who)
-        return Taken(tuple(claims), None if due < 0 else due / 1000)
+        return Taken(tuple(claims), None if due < 0 else due / 1000, bool(suspects))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
         """Write down what the attempt came to.
@@ -224,10 +224,14 @@ class Claims:
         if not claims:
             return []
         operations = [
-            _operation("renew", one.event_id, str(one.fence), one.job, one.execution, self._lease_ms) for one in claims
+            operation("renew", one.event_id, str(one.fence), one.job, one.execution, self._lease_ms) for one in claims
         ]
         standing = await self._run(operations)
-        return [claim for claim, stands in zip(claims, standing, strict=True) if not stands]
+        for stands in standing:
+            if is_unwell(stands):
+                raise stands
+        # One whose renewal fails by itself has a record that somebody else has written to.
+        return [claim for claim, stands in zip(claims, standing, strict=True) if stands != 1]
 
     async def record(self, claim: Claim, handler: str, how: str) -> None:
         """Remember that the handler has ended for this event, `done` or given up, and will not run again."""
@@ -277,44 +281,8 @@ class Claims:
         return self._lease_ms, self._worker.name, self._worker.token, time
 
     async def _write(self, name: str, *arguments: Any) -> Any:
-        """Have an operation written with the next group, however long Redis is away; its reply.
-
-        A claim stands or falls by its fence, and not by when Redis can be told.
-        """
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Written(_operation(name, *arguments), reply, urgent=name == "settle"))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_groups())
-        return await reply
-
-    async def _write_groups(self) -> None:
-        wait, most = _FIRST_WAIT, MOST_WRITTEN
-        while self._waiting:
-            # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
-            waiting = sorted(self._waiting, key=lambda one: not one.urgent)
-            group, self._waiting = waiting[:most], waiting[most:]
-            try:
-                replies = await self._run([one.operation for one in group])
-            except (RedisError, OSError) as error:
-                if _is_our_fault(error):  # One of the group cannot be written; which, is found out one by one.
-                    if len(group) == 1:
-                        _fail(group, error)
-                        most = MOST_WRITTEN
-                    else:
-                        most, self._waiting = 1, group + self._waiting
-                    continue
-                log.warning("ledger_unreachable", error=type(error).__name__, waiting=len(group), retry_in=wait)
-                self._waiting = group + self._waiting
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
-                continue
-            except Exception as error:  # noqa: BLE001  Whoever waits must hear of it, whatever it is.
-                _fail(group, error)
-                continue
-            wait = _FIRST_WAIT
-            for one, reply in zip(group, replies, strict=True):
-                if not one.reply.done():
-                    one.reply.set_result(reply)
+        """Have an operation written with the next group; its reply."""
+        return await self._commit.write(operation(name, *arguments), urgent=name == "settle")
 
     async def _run(self, operations: Sequence[bytes]) -> list[Any]:
         replies: list[Any] = await self._write_script(keys=self._keys, args=[self._retention, *operations])
@@ -334,26 +302,10 @@ def read_job(job: str, data: bytes) -> str | None:
         return None
 
 
-def _operation(name: str, *arguments: Any) -> bytes:
-    """As Redis reads it, which wants UTF-8: a handler's words may hold what is none."""
-    return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
-
-
-def _is_our_fault(error: Exception) -> bool:
-    """Whether Redis would refuse the same again, being well itself."""
-    return isinstance(error, ResponseError) and not any(word in str(error) for word in _UNWELL)
-
-
-def _fail(group: Sequence["_Written"], error: Exception) -> None:
-    for one in group:
-        if not one.reply.done():
-            one.reply.set_exception(error)
-
-
 def _claim(raw: Sequence[Any]) -> Claim:
     """A claim, as the scripts return it."""
-    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest = raw
-    text = [part.decode() for part in before]
+    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest, killed = raw
+    text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
     fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
     return Claim(
@@ -370,4 +322,5 @@ def _claim(raw: Sequence[Any]) -> Claim:
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),
+        killed=killed,
     )

@@ -9,16 +9,7 @@ cluster, which would want them declared, is refused at start (receiver/ledger/he
 
 from typing import Final
 
-from receiver.ledger import (
-    EVENT,
-    HANDLER,
-    JOB_FUNCTION,
-    RESOURCE,
-    SNAPSHOT,
-    Index,
-    State,
-    lua,
-)
+from receiver.ledger import EVENT, JOB_FUNCTION, RESOURCE, Index, State, lua
 
 #: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
 EARLY: Final = 2_000
@@ -31,6 +22,10 @@ MOST_DUE: Final = 500
 PARKED_LASTS: Final = 86_400
 #: Seconds that the latest state of a resource is remembered. What comes later still is told by the details alone.
 LATEST_LASTS: Final = 86_400
+#: Deaths of processes in which an event was one of several under way, after which it is worked on alone.
+COMMON_DEATHS: Final = 2
+#: Suspects that one script looks at, to find one that can be worked on.
+MOST_SUSPECTS: Final = 100
 
 
 def keys(index: Index) -> list[str]:
@@ -47,16 +42,17 @@ def keys(index: Index) -> list[str]:
         index.busy,
         index.parked,
         index.refused,
+        index.solitary,
     ]
 
 
-_COMMON: Final = f"""{lua.NOW}{lua.URGENT}
-local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused = unpack(KEYS)
+COMMON: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}{lua.URGENT}
+local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary = unpack(KEYS)
 local call = redis.call
 
 -- The event of a job as we write it (ledger.job_data); nil for any other, be it RQ's rewriting of ours or a stranger's.
 local function event_of(job)
-    local data = call('HGET', 'rq:job:' .. job, 'data')
+    local data = unless_odd('HGET', 'rq:job:' .. job, 'data')
     if not data then return nil, nil end
     if string.find(job, '[^%w_-]') then return nil, data end  -- No job of ours has such an id.
     if string.sub(data, 1, 3) ~= '\\120\\1\\1' then return nil, data end
@@ -70,40 +66,59 @@ local function event_of(job)
     return arguments[1], data
 end
 
--- RQ's record of who works on a job, as alive just now.
+-- RQ's record of who works on a job, as alive just now. Only RQ's tools read it.
 local function beat(job, execution)
     local until_then = now / 1000 + {RQ_PATIENCE}
-    call('EXPIRE', 'rq:execution:' .. job .. ':' .. execution, {RQ_PATIENCE})
-    call('ZADD', 'rq:executions:' .. job, until_then, execution)
-    call('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
-    call('ZADD', started, until_then, job .. ':' .. execution)
+    unless_odd('EXPIRE', 'rq:execution:' .. job .. ':' .. execution, {RQ_PATIENCE})
+    unless_odd('ZADD', 'rq:executions:' .. job, until_then, execution)
+    unless_odd('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
+    unless_odd('ZADD', started, until_then, job .. ':' .. execution)
+end
+
+-- The latest state of the resource that handlers have seen, its rank and when it was updated; nil if none is known.
+local function latest_of(resource)
+    local rank, updated = string.match(unless_odd('GET', '{RESOURCE}' .. resource) or '', '^(%d%d?):(%d+)$')
+    if rank and is_count(updated) then return rank, updated end
+    return nil
 end
 
 -- Take the event, unless somebody else has it or it wants nothing: what a worker needs to know of it, or why not.
--- `who`: lease in ms; and for a worker of ours its name, its token, and the time as RQ writes it.
+-- `who`: lease in ms; for a worker of ours its name, its token, and the time as RQ writes it; `alone`, whether the
+-- event would be the only one that its process has under way.
 local function claim(id, job, who)
     local key = '{EVENT}' .. id
-    local state, type, resource, received, fence, attempts, due =
-        unpack(call('HMGET', key, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due'))
-    if not state then return 'missing' end
+    local fields = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due',
+                              'deaths', 'killed')
+    if not fields then return 'unreadable' end
+    local state, type, resource, received, fence, attempts, due, deaths, killed = unpack(fields)
+    if not (state or type) then return call('EXISTS', key) == 1 and 'unreadable' or 'missing' end
+    if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then return 'settled' end
     local lease = fence and call('ZSCORE', leases, id)
     if lease and tonumber(lease) > now then return 'held' end
     if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
+    killed = is_count(killed) and tonumber(killed) or 0
+    if not who.alone and (killed > 0 or is_count(deaths) and tonumber(deaths) >= {COMMON_DEATHS}) then
+        call('ZADD', solitary, received, job)
+        call('EXPIRE', solitary, {PARKED_LASTS})
+        return 'suspect'
+    end
     if not call('SET', busy .. resource, id, 'PX', who.lease, 'NX') then
-        if call('GET', busy .. resource) ~= id then
-            call('ZADD', parked .. resource, received, job)
-            call('EXPIRE', parked .. resource, {PARKED_LASTS})
+        local holder = unless_odd('GET', busy .. resource)
+        if holder and holder ~= id then
+            if unless_odd('ZADD', parked .. resource, received, job) then
+                call('EXPIRE', parked .. resource, {PARKED_LASTS})
+            end
             call('ZADD', open, now, id)
             return 'parked'
         end
-        call('PEXPIRE', busy .. resource, who.lease)
+        call('SET', busy .. resource, id, 'PX', who.lease)
     end
     call('ZADD', leases, now + who.lease, id)
     local ended = fence and call('HGETALL', key) or {{}}
     -- From the clock, so that no later event of the same id, after an erasure, meets the token of an earlier one.
     fence, attempts = (tonumber(fence) or now) + 1, (tonumber(attempts) or 0) + 1
-    call('HSET', key, 'fence', fence, 'attempts', attempts)
+    call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.name or '')
     if state == '{State.WAITING}' then
         call('HSET', key, 'state', '{State.ACCEPTED}')
         call('HDEL', key, 'due')
@@ -112,13 +127,15 @@ local function claim(id, job, who)
     if who.name then
         execution = string.format('%s-%.0f', who.token, fence)
         local seconds, record = now / 1000, 'rq:execution:' .. job .. ':' .. execution
-        call('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'last_heartbeat', who.time,
-             'worker_name', who.name)
-        call('HSET', record, 'id', execution, 'created_at', seconds, 'last_heartbeat', seconds, 'worker_name', who.name)
+        unless_odd('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'last_heartbeat', who.time,
+                   'worker_name', who.name)
+        unless_odd('HSET', record, 'id', execution, 'created_at', seconds, 'last_heartbeat', seconds,
+                   'worker_name', who.name)
         beat(job, execution)
     end
-    local latest = call('GET', '{RESOURCE}' .. resource)
-    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest}}
+    local rank, updated = latest_of(resource)
+    local latest = rank and rank .. ':' .. updated
+    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest or false, killed}}
 end
 
 -- Add the claim to the others; a job whose event wants nothing any more goes.
@@ -132,26 +149,30 @@ local function claim_into(claims, id, job, who)
 end
 """
 
-#: For stock RQ workers, which have popped the job themselves. ARGV: webhook-id, job, lease in ms.
-CLAIM: Final = f"""{_COMMON}
-return claim(ARGV[1], ARGV[2], {{lease = ARGV[3]}})
+#: For stock RQ workers, which have popped the job themselves and work on one at a time. ARGV: webhook-id, job, lease in
+#: ms.
+CLAIM: Final = f"""{COMMON}
+return claim(ARGV[1], ARGV[2], {{lease = ARGV[3], alone = true}})
 """
 
 #: Take events from the queue, the urgent ones first up to their share. ARGV: how many, how many of them urgent before
-#: the others, lease in ms, worker's name, its token, the time as RQ writes it. Returns the claims; jobs that are not as
-#: we write them, with their data, for Python to read; and ms until the next retry is due, or -1.
-TAKE: Final = f"""{_COMMON}
-local wanted, share = tonumber(ARGV[1]), tonumber(ARGV[2])
-local who = {{lease = ARGV[3], name = ARGV[4], token = ARGV[5], time = ARGV[6]}}
-for _, job in ipairs(call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, {MOST_DUE})) do
+#: the others, whether the process has nothing under way, lease in ms, worker's name, its token, the time as RQ writes
+#: it. Returns the claims; jobs that are not as we write them, with their data, for Python to read; ms until the next
+#: retry is due, or -1; and whether there are suspects, which only a process that has nothing under way may take.
+#:
+#: Such a process is given one of those, alone, before any other.
+TAKE: Final = f"""{COMMON}
+local wanted, share, idle = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local who = {{lease = ARGV[4], name = ARGV[5], token = ARGV[6], time = ARGV[7]}}
+for _, job in ipairs(unless_odd('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, {MOST_DUE}) or {{}}) do
     call('ZREM', scheduled, job)
-    if call('EXISTS', 'rq:job:' .. job) == 1 then
+    local id, data = event_of(job)
+    if data then
         call('HSET', 'rq:job:' .. job, 'status', 'queued')
         call('RPUSH', jobs, job)
-        local id = event_of(job)
         if id then
             call('ZADD', open, 'XX', now, id)
-            if is_urgent(call('HGET', '{EVENT}' .. id, 'type')) then
+            if is_urgent(unless_odd('HGET', '{EVENT}' .. id, 'type')) then
                 hint(urgent, job)
             end
         end
@@ -164,7 +185,7 @@ local function take(job, is_hint)
     if id then
         claim_into(claims, id, job, who)
     elseif not is_hint then
-        call('LPUSH', intermediate, job)
+        unless_odd('LPUSH', intermediate, job)
         odd[#odd + 1] = job
         odd[#odd + 1] = data
     end
@@ -172,182 +193,83 @@ end
 local function take_up_to(number, list)
     local left = wanted * 10 + 100
     while #claims < number and left > 0 do
-        local job = call('LPOP', list)
+        local job = unless_odd('LPOP', list)
         if not job then return end
         take(job, list == urgent)
         left = left - 1
     end
 end
-take_up_to(share, urgent)
-take_up_to(wanted, jobs)
-take_up_to(wanted, urgent)
-local due = call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')
-return {{claims, odd, due[2] and math.max(0, math.ceil(due[2] * 1000 - now)) or -1}}
+local function take_suspect()
+    who.alone = true
+    for _ = 1, {MOST_SUSPECTS} do
+        local job = #claims == 0 and unless_odd('ZPOPMIN', solitary)
+        if not (job and job[1]) then break end
+        take(job[1], true)
+    end
+    who.alone = false
+end
+if idle then take_suspect() end
+if #claims == 0 then
+    take_up_to(share, urgent)
+    take_up_to(wanted, jobs)
+    take_up_to(wanted, urgent)
+end
+local due = unless_odd('ZRANGE', scheduled, 0, 0, 'WITHSCORES') or {{}}
+return {{claims, odd, due[2] and math.max(0, math.ceil(due[2] * 1000 - now)) or -1,
+        (unless_odd('ZCARD', solitary) or 0) > 0 and 1 or 0}}
 """
 
 #: Take the events of jobs that Python has read. ARGV: lease in ms, worker's name, its token, the time as RQ writes it,
 #: then job and webhook-id of each.
-TAKE_READ: Final = f"""{_COMMON}
+TAKE_READ: Final = f"""{COMMON}
 local who = {{lease = ARGV[1], name = ARGV[2], token = ARGV[3], time = ARGV[4]}}
 local claims = {{}}
 for i = 5, #ARGV, 2 do
     local job, id = ARGV[i], ARGV[i + 1]
-    call('LREM', intermediate, 0, job)
+    unless_odd('LREM', intermediate, 0, job)
     claim_into(claims, id, job, who)
 end
 return claims
 """
 
 #: Take jobs that are none of ours out of RQ's reach. ARGV: seconds that they are kept, then each job.
-REFUSE: Final = f"""{_COMMON}
+REFUSE: Final = f"""{COMMON}
 for i = 2, #ARGV do
     local job = ARGV[i]
-    call('LREM', intermediate, 0, job)
-    call('LREM', jobs, 0, job)
-    call('ZREM', scheduled, job)
     if call('EXISTS', 'rq:job:' .. job) == 1 then
         call('RENAME', 'rq:job:' .. job, refused .. job)
         call('EXPIRE', refused .. job, ARGV[1])
     end
+    unless_odd('LREM', intermediate, 0, job)
+    unless_odd('LREM', jobs, 0, job)
+    unless_odd('ZREM', scheduled, job)
 end
 """
 
-#: Write down what has happened, in the order in which it did. ARGV: retention in s, and one JSON array for each:
+#: Note that a worker process has died, and let go of what it held: the reconciler puts it back. ARGV: worker's name,
+#: and '1' if nobody from outside has ended it. Returns how many events it held.
 #:
-#:     ["record", webhook-id, handler, how]               → 1
-#:     ["ended", webhook-id, handler]                      → how, or nothing
-#:     ["renew", webhook-id, fence, job, execution, lease] → whether the claim still stands
-#:     ["settle", webhook-id, fence, job, execution, what] → whether it was ours to settle, and the claim that follows
-#:
-#: `what`: state; error; wait, in ms; spend, whether the attempt counts; records, handler → how; sealed, whether
-#: presented data may have been kept; rank and updated, the resource's state that handlers have seen; who, for whom to
-#: claim the resource's next event. An event that was erased meanwhile stays erased.
-WRITE: Final = f"""{_COMMON}
-local retention = ARGV[1]
-local write = {{}}
-
-function write.record(id, handler, how)
-    if call('EXISTS', '{EVENT}' .. id) == 1 then call('HSET', '{EVENT}' .. id, '{HANDLER}' .. handler, how) end
-    return 1
+#: An event that was alone in its process is what has killed it. One of several may be: the attempt does not count, and
+#: after a few such deaths it is made alone.
+BURY: Final = f"""{COMMON}
+local held = {{}}
+for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
+    if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
 end
-
-function write.ended(id, handler)
-    return call('HGET', '{EVENT}' .. id, '{HANDLER}' .. handler)
+local function raise(key, field, by)
+    local count = call('HGET', key, field)
+    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
 end
-
-function write.renew(id, fence, job, execution, lease)
-    local held, resource = unpack(call('HMGET', '{EVENT}' .. id, 'fence', 'resource'))
-    if held ~= fence then return 0 end
-    local holder = call('GET', busy .. resource)
-    if holder and holder ~= id then return 0 end  -- Ours had lapsed, and the resource's next event has begun.
-    call('SET', busy .. resource, id, 'PX', lease)
-    call('ZADD', leases, now + lease, id)
-    local record = 'rq:execution:' .. job .. ':' .. execution
-    if execution ~= '' and call('EXISTS', record) == 1 then
-        call('HSET', record, 'last_heartbeat', now / 1000)
-        beat(job, execution)
-    end
-    return 1
-end
-
--- Let the resource's next event be worked on: claimed at once for `who`, or else put before the others in the queue.
-local function let_next(resource, who)
-    while call('EXISTS', busy .. resource) == 0 do  -- A claim that had lapsed may be settled after the next has begun.
-        local job = call('ZPOPMIN', parked .. resource)[1]
-        if not job then break end
-        local id, data = event_of(job)
-        if id and who then
-            local got = claim(id, job, who)
-            if type(got) == 'table' then return got end
-        elseif data then
-            if id then call('ZADD', open, 'XX', now, id) end
-            call('LPUSH', jobs, job)
-            break
-        end
-    end
-    return false
-end
-
-local function remember(resource, rank, updated)
-    local seen = call('GET', '{RESOURCE}' .. resource) or '0:0'
-    local old_rank, old_updated = string.match(seen, '^(%d+):(%d+)$')
-    rank, updated = math.max(rank, old_rank or 0), math.max(updated, old_updated or 0)
-    call('SET', '{RESOURCE}' .. resource, string.format('%d:%.0f', rank, updated), 'EX', {LATEST_LASTS})
-end
-
-local function set_status(job, status)
-    if call('EXISTS', 'rq:job:' .. job) == 1 then
-        call('HSET', 'rq:job:' .. job, 'status', status, 'worker_name', '')
-    end
-end
-
-function write.settle(id, fence, job, execution, what)
+for _, id in ipairs(held) do
     local key = '{EVENT}' .. id
-    local held, state, resource, attempts = unpack(call('HMGET', key, 'fence', 'state', 'resource', 'attempts'))
-    if execution ~= '' then call('ZREM', started, job .. ':' .. execution) end
-    local gone = {{'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}}
-    if held ~= fence then
-        for handler, how in pairs(what.records) do write.record(id, handler, how) end
-        call('DEL', unpack(gone))
-        -- In that state, and nobody's since: it is written already, and the reply was lost.
-        local next_fence = string.format('%.0f', fence + 1)
-        local nobodys = not held or (held == next_fence and not call('ZSCORE', leases, id))
-        return {{nobodys and state == what.state and 1 or 0, false}}
+    call('HDEL', key, 'holder')  -- First, so that nothing is counted twice.
+    if #held > 1 then
+        raise(key, 'deaths', 1)
+        raise(key, 'attempts', -1)
+    elseif ARGV[2] == '1' then
+        raise(key, 'killed', 1)
     end
-    local set, unset = {{'state', what.state}}, {{'error'}}
-    for handler, how in pairs(what.records) do
-        set[#set + 1] = '{HANDLER}' .. handler
-        set[#set + 1] = how
-    end
-    if what.error ~= '' then
-        set[#set + 1], set[#set + 2] = 'error', what.error
-        unset[1] = nil
-    end
-    if not what.spend then
-        attempts = attempts - 1
-        set[#set + 1], set[#set + 2] = 'attempts', attempts
-    end
-    if call('GET', busy .. resource) == id then gone[#gone + 1] = busy .. resource end
-    call('ZREM', leases, id)
-    if what.rank then remember(resource, what.rank, what.updated) end
-    if what.state == '{State.WAITING}' or what.state == '{State.ACCEPTED}' then
-        set[#set + 1], set[#set + 2] = 'fence', string.format('%.0f', fence + 1)  -- No late renewal brings it back.
-    end
-    if what.state == '{State.WAITING}' then
-        set[#set + 1], set[#set + 2] = 'due', now + what.wait
-        call('ZADD', open, now, id)
-        if execution ~= '' then
-            call('ZADD', scheduled, (now + what.wait) / 1000, job)
-            set_status(job, 'scheduled')
-        end
-    elseif what.state == '{State.ACCEPTED}' then  -- Handed back: it was there first.
-        call('ZADD', open, now, id)
-        call('LPUSH', jobs, job)
-        set_status(job, 'queued')
-    else
-        set[#set + 1], set[#set + 2] = 'settled', now
-        unset[#unset + 1] = 'fence'
-        if tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
-        call('ZREM', open, id)
-        call('EXPIRE', key, retention)
-        if what.state == '{State.DONE}' then
-            unset[#unset + 1] = 'seen'
-            if what.sealed then gone[#gone + 1] = '{SNAPSHOT}' .. id end
-        else
-            call('ZADD', dead, now, id)
-        end
-        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
-    end
-    call('HSET', key, unpack(set))
-    if #unset > 0 then call('HDEL', key, unpack(unset)) end
-    call('DEL', unpack(gone))
-    return {{1, let_next(resource, what.who)}}
+    call('ZADD', leases, 'XX', now, id)
 end
-
-local replies = {{}}
-for i = 2, #ARGV do
-    local operation = cjson.decode(ARGV[i])
-    replies[#replies + 1] = write[operation[1]](unpack(operation, 2))
-end
-return replies
+return #held
 """

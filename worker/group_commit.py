@@ -1,0 +1,103 @@
+"""What a process writes down goes out in groups: while one script is on its way, the next operations wait for the next.
+
+A Redis that is away, full or read-only is waited for, however long: a claim stands or falls by its fence, and not by
+when Redis can be told. An operation that Redis, being well, refuses fails alone.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+log = structlog.get_logger("credhook.worker")
+
+#: Operations that one script writes at most.
+MOST_WRITTEN: Final = 200
+#: Seconds between two tries to write while Redis is away: the first, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+#: What a Redis says that cannot write just now, or not for us; the last is how Redis 6.2 says NOPERM within a script.
+_UNWELL: Final = (
+    "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
+    "The user executing the script",
+)  # fmt: skip
+
+
+class _Written(NamedTuple):
+    operation: bytes
+    reply: "asyncio.Future[Any]"
+    urgent: bool
+
+
+class GroupCommit:
+    """Operations of one process, on their way to Redis."""
+
+    def __init__(self, run: Callable[[Sequence[bytes]], Awaitable[list[Any]]]) -> None:
+        """Write by `run`, which has the script run for a group; its replies may hold errors of single operations."""
+        self._run = run
+        self._waiting: list[_Written] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def write(self, operation: bytes, *, urgent: bool) -> Any:
+        """Have it written with the next group, before others if it is urgent; its reply.
+
+        Raises:
+            ResponseError: Redis refuses it, and would do so again.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Written(operation, reply, urgent))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+        return await reply
+
+    async def _write_all(self) -> None:
+        wait = _FIRST_WAIT
+        while self._waiting:
+            # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
+            waiting = sorted(self._waiting, key=lambda one: not one.urgent)
+            group, self._waiting = waiting[:MOST_WRITTEN], waiting[MOST_WRITTEN:]
+            unwritten: list[_Written] = []
+            reason: Any = None
+            for one, reply in zip(group, await self._replies(group), strict=True):
+                if is_unwell(reply):
+                    unwritten.append(one)
+                    reason = reply
+                else:
+                    _tell(one, reply)
+            if not unwritten:
+                wait = _FIRST_WAIT
+                continue
+            log.warning("ledger_unreachable", error=type(reason).__name__, waiting=len(unwritten), retry_in=wait)
+            self._waiting = unwritten + self._waiting
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def _replies(self, group: Sequence[_Written]) -> Sequence[Any]:
+        """The reply to each of the group, or the error."""
+        try:
+            return await self._run([one.operation for one in group])
+        except Exception as error:  # noqa: BLE001  Whoever waits must hear of it, whatever it is.
+            return [error] * len(group)
+
+
+def operation(name: str, *arguments: Any) -> bytes:
+    """As Redis reads it, which wants UTF-8: a handler's words may hold what is none."""
+    return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def is_unwell(reply: object) -> bool:
+    """Whether it says that Redis cannot be told just now, rather than that it refuses this."""
+    if isinstance(reply, ResponseError):
+        return any(word in str(reply) for word in _UNWELL)
+    return isinstance(reply, RedisError | OSError)
+
+
+def _tell(one: _Written, reply: object) -> None:
+    if one.reply.done():
+        return
+    if isinstance(reply, Exception):
+        one.reply.set_exception(reply)
+    else:
+        one.reply.set_result(reply)
