@@ -6,14 +6,13 @@
     credhook:platform:<digest of the API's URL>:bucket  when the bucket of calls will be full again, in microseconds
 
 Each has a TTL. Nothing here raises: where Redis does not answer, the answer is None, and the caller goes by what it
-knows itself.
+knows itself. What somebody else has written there counts as nothing, and the next thing that we write replaces it.
 """
 
 import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -24,6 +23,8 @@ from redis.exceptions import RedisError
 
 from receiver.ledger import PREFIX
 from worker.breaker import Circuit
+from worker.notice import LONGEST, NotANotice, Notice, read, read_message, written
+from worker.unreadable import ANOTHER_TYPE, Unreadable
 
 log = structlog.get_logger("credhook.worker")
 
@@ -38,18 +39,25 @@ PATIENCE: Final = 1.0
 SCORE_LASTS: Final = 60.0
 PAUSE_LASTS: Final = 600.0
 
-#: Microseconds by which Redis's clock may have been set back before a look from the past is believed.
-_SET_BACK: Final = 5_000_000
+#: Seconds that somebody may try the platform, and for which calls may have drawn ahead; what is longer is not believed.
+#: More where a call may take more.
+LONGEST_CALL: Final = 60.0
+
 _MICROSECONDS: Final = 1_000_000
 
 #: KEYS: circuit, probe. ARGV: the circuit as it should still stand, or `?` to look only; the new one, or '' for none;
-#: its TTL in ms; whose probe is over, or ''. Each text that is written is unique, so that no change between two looks
-#: goes unnoticed. Returns now, the circuit, and whether it was written.
+#: its TTL in ms; whose probe is over, or ''; bytes of a circuit, at most; what is said of a key of another type, which
+#: can be expected like a text. Each text that is written is unique, so that no change between two looks goes unnoticed.
+#: Returns now, the circuit, and whether it was written.
 _SWAP: Final = """
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
-local current = redis.call('GET', KEYS[1]) or ''
-if ARGV[4] ~= '' and redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
+local current = redis.pcall('GETRANGE', KEYS[1], 0, ARGV[5])
+if type(current) == 'table' then
+    if not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
+    current = ARGV[6]
+end
+if ARGV[4] ~= '' and redis.pcall('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
 if current ~= ARGV[1] then return {now, current, 0} end
 if ARGV[2] == '' then
     redis.call('DEL', KEYS[1])
@@ -62,14 +70,30 @@ redis.call('PUBLISH', KEYS[1], now .. ' ' .. current)
 return {now, current, 1}
 """
 
+#: KEYS: probe. ARGV: who would try; for how many ms; ms that anybody may. A probe without an end, or with one too far,
+#: is not ours, and would keep everybody from trying. Returns whether it may, and whether such a one stood there.
+_TAKE_PROBE: Final = """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {1, 0} end
+local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
+local honest = left >= 0 and left <= tonumber(ARGV[3]) and type(holder) ~= 'table'
+if honest and holder ~= ARGV[1] then return {0, 0} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, honest and 0 or 1}
+"""
+
 #: The generic cell rate algorithm: one number says how full the bucket is. KEYS: bucket. ARGV: tokens wanted, or given
-#: back if negative; in microseconds, how long one takes to grow, the bucket to fill, and the caller would wait if there
-#: is none. Returns how many were taken, and the microseconds until the one to be waited for, or the next, is there.
+#: back if negative; in microseconds, how long one takes to grow, the bucket to fill, the caller would wait if there
+#: is none, and anybody would. A number from which somebody would wait for longer is not ours. Returns how many were
+#: taken, the microseconds until the one to be waited for, or the next, is there, and whether the bucket was unreadable.
 _DRAW: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local wanted, each, depth, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local full = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0))
+local found = redis.pcall('GET', KEYS[1])
+if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return found end
+local full, unreadable = tonumber(found or 0), 0
+if not (full and full >= 0 and full <= now + depth + ARGV[5]) then full, unreadable = 0, 1 end
+full = math.max(now, full)
 local taken = math.min(wanted, math.max(0, math.floor((now + depth - full) / each + 0.001)))
 local wait = 0
 if taken == 0 then
@@ -81,33 +105,24 @@ if taken ~= 0 then
     if taken > 0 and taken < wanted then wait = math.ceil(full + each - depth - now) end
     redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.max(1, math.ceil((full - now) / 1000)))
 end
-return {taken, wait}
+return {taken, wait, unreadable}
 """
 
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What stood there at some moment.
-
-    Attributes:
-        at: that moment, in microseconds of Redis's clock; 0 for never.
-        text: as it is written; empty for a circuit of which there is nothing to say.
-        circuit: what it says, on this process's monotonic clock.
-    """
-
-    at: int = 0
-    text: bytes = b""
-    circuit: Circuit = field(default_factory=Circuit)
-
-    def precedes(self, other: "Notice") -> bool:
-        """Whether it is the older one, and not of a clock that was set back."""
-        return other.at - _SET_BACK < self.at < other.at
+#: What is said of a key of another type.
+_OTHER: Final = b"(another type)"
 
 
 class Bulletin:
     """The fleet's notice about one platform."""
 
-    def __init__(self, redis: Redis, api_url: str) -> None:
+    def __init__(self, redis: Redis, api_url: str, *, timeout: float) -> None:
+        """Prepare.
+
+        Args:
+            redis: where the notice is.
+            api_url: the platform's.
+            timeout: seconds that a call may take.
+        """
         digest = sha256(api_url.encode()).hexdigest()[:16]
         self._key = f"{PREFIX}platform:{digest}"
         self._probe = f"{self._key}:probe"
@@ -116,6 +131,10 @@ class Bulletin:
         self._redis = redis
         self._swap = redis.register_script(_SWAP)
         self._draw = redis.register_script(_DRAW)
+        self._take_probe = redis.register_script(_TAKE_PROBE)
+        #: Seconds, see there.
+        self._longest = max(LONGEST_CALL, 2 * timeout)
+        self._unreadable = Unreadable()
         #: Seconds by which Redis's clock is ahead of this process's monotonic one; refined by each answer.
         self._ahead: float | None = None
         self._left_alone_until = 0.0
@@ -145,23 +164,21 @@ class Bulletin:
         lasts = SCORE_LASTS
         if circuit.is_open:
             lasts = PAUSE_LASTS + max(0.0, circuit.until - time.monotonic())
-        return await self._written(known.text, self._text(circuit), lasts, probed=probed)
+        return await self._written(known.text, written(circuit, ahead=self._offset), lasts, probed=probed)
 
     async def take_probe(self, seconds: float) -> bool | None:
-        """Be the one who tries the platform, for so long at most; false if somebody is."""
+        """Be the one who tries the platform, or remain it, for so long from now on; false if somebody else is."""
+        arguments: list[str | int] = [self._name, int(seconds * 1_000), int(self._longest * 1_000)]
 
-        async def take() -> bool:
-            return bool(await self._redis.set(self._probe, self._name, nx=True, px=int(seconds * 1_000)))
+        async def take() -> tuple[int, int]:
+            taken, unreadable = await self._take_probe(keys=[self._probe], args=arguments)
+            return taken, unreadable
 
-        return await self._ask(take)
-
-    async def keep_probe(self, seconds: float) -> None:
-        """Remain it for so long from now on."""
-
-        async def keep() -> bool:
-            return bool(await self._redis.set(self._probe, self._name, xx=True, px=int(seconds * 1_000)))
-
-        await self._ask(keep)
+        reply = await self._ask(take)
+        if reply is None:
+            return None
+        self._judge("probe", self._probe, "it is none of ours, or would never end" if reply[1] else "")
+        return bool(reply[0])
 
     async def end_probe(self) -> None:
         """Be it no longer, without having learnt anything."""
@@ -179,13 +196,18 @@ class Bulletin:
             How many were taken; and the seconds until the one that is to be waited for, or the next, is there.
         """
         each = _MICROSECONDS / rate
-        arguments = [wanted, each, max(1.0, rate) * each, patience * _MICROSECONDS]
+        longest = self._longest * _MICROSECONDS
+        arguments: list[float] = [wanted, each, max(1.0, rate) * each, patience * _MICROSECONDS, longest]
 
-        async def take() -> tuple[int, float]:
-            taken, wait = await self._draw(keys=[self._bucket], args=arguments)
-            return taken, wait / _MICROSECONDS
+        async def take() -> tuple[int, float, int]:
+            taken, wait, unreadable = await self._draw(keys=[self._bucket], args=arguments)
+            return taken, wait / _MICROSECONDS, unreadable
 
-        return await self._ask(take)
+        reply = await self._ask(take)
+        if reply is None:
+            return None
+        self._judge("bucket", self._bucket, "it is no number that we would write" if reply[2] else "")
+        return reply[:2]
 
     async def changes(self) -> AsyncGenerator[Notice | None]:
         """Each notice when it is published, and what stands there each second; for ever, through all outages."""
@@ -199,9 +221,11 @@ class Bulletin:
                         if left <= 0:
                             yield await self.look()
                             due = time.monotonic() + LOOK_EACH
-                        elif message := await subscription.get_message(ignore_subscribe_messages=True, timeout=left):
-                            at, _, text = message["data"].partition(b" ")
-                            yield self._notice(int(at), text)
+                            continue
+                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=left)
+                        notice = message and self._change(message["data"])
+                        if notice:
+                            yield notice
             except (RedisError, OSError):
                 yield await self.look()
                 await asyncio.sleep(LOOK_EACH * random.uniform(0.5, 1.0))  # noqa: S311  Jitter, no secret.
@@ -209,7 +233,8 @@ class Bulletin:
     async def _written(
         self, expected: bytes, new: bytes, lasts: float, *, probed: bool = False
     ) -> tuple[Notice, bool] | None:
-        arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), self._name if probed else ""]
+        ended = self._name if probed else ""
+        arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), ended, LONGEST - 1, _OTHER]
         asked_at = time.monotonic()
 
         async def swap() -> tuple[int, bytes, int]:
@@ -229,17 +254,33 @@ class Bulletin:
             self._ahead = now - (earliest + latest) / 2
         self._ahead = min(max(self._ahead, now - latest), now - earliest)
 
-    def _text(self, circuit: Circuit) -> bytes:
-        until = circuit.until + self._offset if circuit.is_open else 0.0
-        return f"{int(circuit.is_open)} {circuit.score} {circuit.trips} {until:.3f}".encode()
-
     def _notice(self, at: int, text: bytes) -> Notice:
-        if not text:
-            return Notice(at)
-        is_open, score, trips, until, _ = text.split()
-        if is_open == b"0":
-            return Notice(at, text, Circuit(score=int(score)))
-        return Notice(at, text, Circuit(is_open=True, trips=int(trips), until=float(until) - self._offset))
+        """What stands there; nothing, if it cannot be read."""
+        circuit, why = Circuit(), ANOTHER_TYPE if text == _OTHER else ""
+        if not why:
+            try:
+                circuit = read(text, now=time.monotonic(), ahead=self._offset)
+            except NotANotice as error:
+                why = str(error)
+        self._judge("circuit", self._key, why)
+        return Notice(at, text, circuit)
+
+    def _change(self, data: bytes) -> Notice | None:
+        """What was published, if it can be read."""
+        try:
+            at, text = read_message(data)
+        except NotANotice as error:
+            self._judge("change", self._key, str(error))
+            return None
+        self._judge("change", self._key, "")
+        return self._notice(at, text)
+
+    def _judge(self, what: str, key: str, why: str) -> None:
+        """Say why it cannot be read, or nothing if it can."""
+        if why:
+            self._unreadable.found(what, why, key=key)
+        else:
+            self._unreadable.mended(what)
 
     @property
     def _offset(self) -> float:

@@ -21,7 +21,8 @@ from redis.asyncio import Redis
 from worker.api.errors import TryLater
 from worker.api.gate import Gate, Passage
 from worker.breaker import Circuit, Kind, Outcome, Phase, SlowStart, outcome_of
-from worker.bulletin import Bulletin, Notice
+from worker.bulletin import Bulletin
+from worker.notice import Notice
 
 log = structlog.get_logger("credhook.worker")
 
@@ -81,7 +82,7 @@ class Condition:
         """
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._bulletin = Bulletin(redis, api_url)
+        self._bulletin = Bulletin(redis, api_url, timeout=timeout)
         self._rate = rate
         self._timeout = timeout
         #: What Redis said last, the outcomes that it has not been told, and what follows from both.
@@ -244,8 +245,7 @@ class Condition:
         now, lasts = time.monotonic(), self._timeout + 1.0
         if now < self._admitted_until:
             self._admitted_until, self._probing_until = 0.0, now + lasts
-            await self._bulletin.keep_probe(lasts)
-            return True
+            return await self._bulletin.take_probe(lasts) is not False
         return not prepaid and await self._take_probe(lasts)
 
     async def _take_probe(self, seconds: float) -> bool:
