@@ -11,6 +11,10 @@ platform still gives, and in a large fleet chance makes five in a row; a ratio o
 with the answers of the minute before. The score opens after ten calls of an outage, whatever went before, soon when
 most calls fail, and next to never when fewer than a fifth do. While it is nothing, an answer changes nothing and
 so need not be reported, which is what makes good days free.
+
+A 401 to a fresh token is weighed as one failure, like a 500. Were it more, a single resource that we may not read
+could open the breaker by its own repetitions: five or so fall into the time that a score is remembered. Where nothing
+is answered otherwise, ten come soon enough: the calls that are waiting are tried one after the other (trial.py).
 """
 
 import random
@@ -20,12 +24,17 @@ from enum import Enum
 from functools import reduce
 from typing import Final, Self
 
+from worker.api.errors import TryLater
+
 #: Failures, less answers, that open the breaker.
 THRESHOLD: Final = 10
 
 #: Seconds of the first pause that nobody asked for, and of the longest; it doubles as probes fail.
 FIRST: Final = 1.0
 LONGEST: Final = 30.0
+
+#: Pauses that one for refused credentials counts as having had before it: somebody has to mend something first.
+PATIENT: Final = 2
 
 #: The longest pause that the platform may ask for, in seconds.
 LONGEST_ASKED: Final = 3_600.0
@@ -39,6 +48,10 @@ STARTED: Final = 256
 STARTED_AFTER: Final = 30
 
 
+class PlatformPaused(TryLater):
+    """A call that was refused without being sent; `retry_after` is always there."""
+
+
 class Phase(Enum):
     """What may be done."""
 
@@ -50,10 +63,12 @@ class Phase(Enum):
 class Kind(Enum):
     """What a call came to, as far as it concerns the others."""
 
-    #: The platform works: also when what it says is 404.
+    #: The platform works: also when what it says is 404, or 403, which concerns one resource or operation.
     ANSWERED = "answered"
     #: It answered with 5xx, 408 or 425, or not at all.
     FAILED = "failed"
+    #: It does not take a token that was fetched for this call: 401.
+    UNAUTHORIZED = "unauthorized"
     #: It asked to be left alone: 429, or 503 with Retry-After.
     REFUSED = "refused"
 
@@ -86,7 +101,7 @@ class Circuit:
     Attributes:
         is_open: calls are not simply made.
         score: failures, less answers.
-        trips: pauses in a row that nobody asked for.
+        trips: pauses in a row that nobody asked for; some more for refused credentials.
         until: when the pause ends, in seconds of the outcomes' clock.
     """
 
@@ -115,8 +130,8 @@ class Circuit:
         if outcome.kind is Kind.ANSWERED:
             return type(self)(score=max(0, self.score - 1))
         if outcome.kind is Kind.REFUSED or phase is Phase.PROBING or self.score + 1 >= THRESHOLD:
-            wait = backoff(self.trips, outcome.chance)
-            return type(self)(is_open=True, trips=self.trips + 1, until=outcome.at + wait)
+            trips = max(self.trips, PATIENT) if outcome.kind is Kind.UNAUTHORIZED else self.trips
+            return type(self)(is_open=True, trips=trips + 1, until=outcome.at + backoff(trips, outcome.chance))
         return replace(self, score=self.score + 1)
 
     def after_all(self, outcomes: Iterable[Outcome]) -> Self:
@@ -167,6 +182,7 @@ class SlowStart:
 
 #: How an outcome reads a status. Retry-After counts where the platform speaks of itself rather than of the request.
 _TOO_MANY, _UNAVAILABLE, _FAULT = 429, 503, 500
+_UNAUTHORIZED = 401
 _PASSING: Final = {408, 425}
 
 
@@ -174,7 +190,7 @@ def outcome_of(status: int | None, wait: float | None, *, at: float, probe: bool
     """Read an answer.
 
     Args:
-        status: of HTTP, or None where there was no answer.
+        status: of HTTP, or None where there was no answer; 401 only if the token was fresh.
         wait: its Retry-After in seconds, or None.
         at: when it came.
         probe: whether the call was the probe.
@@ -184,5 +200,7 @@ def outcome_of(status: int | None, wait: float | None, *, at: float, probe: bool
         return Outcome(Kind.FAILED, at, probe=probe, cause=cause)
     if status == _TOO_MANY or (status == _UNAVAILABLE and wait):
         return Outcome(Kind.REFUSED, at, wait, probe, str(status))
+    if status == _UNAUTHORIZED:
+        return Outcome(Kind.UNAUTHORIZED, at, probe=probe, cause=str(status))
     kind = Kind.FAILED if status >= _FAULT or status in _PASSING else Kind.ANSWERED
     return Outcome(kind, at, probe=probe, cause=str(status))

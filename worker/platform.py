@@ -9,6 +9,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -18,11 +19,11 @@ import structlog
 from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
 
-from worker.api.errors import TryLater
 from worker.api.gate import Gate, Passage
-from worker.breaker import Circuit, Kind, Outcome, Phase, SlowStart, outcome_of
+from worker.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
 from worker.bulletin import Bulletin
 from worker.notice import Notice
+from worker.trial import Trial
 
 log = structlog.get_logger("credhook.worker")
 
@@ -41,10 +42,6 @@ ASK_AGAIN: Final = 0.2
 WORTH_SAYING: Final = 1.0
 #: Seconds until a slow start that allows nothing more just now may have heard of a success.
 SOON: Final = 0.05
-
-
-class PlatformPaused(TryLater):
-    """A call that was refused without being sent; `retry_after` is always there."""
 
 
 class Settings(Protocol):
@@ -91,6 +88,7 @@ class Condition:
         self._circuit = Circuit()
         self._teller: asyncio.Task[None] | None = None
         self._slow_start = SlowStart()
+        self._trial = Trial()
         self._ask_again_at = 0.0
         #: Until when a probe of ours may be under way, and until when one that was admitted may begin.
         self._probing_until = self._admitted_until = 0.0
@@ -195,10 +193,15 @@ class Condition:
                 log.info("platform_probed", operation=operation)
                 return _Passage(self, probe=True, prepaid=prepaid)
             self._refuse_unless_closed(operation)
-            if paid:
+            if not paid:
+                await self._pay(operation)
+                paid = True
+            elif self._trial.is_over:
                 return _Passage(self, prepaid=prepaid)
-            await self._pay(operation)
-            paid = True
+            elif self._trial.begin_turn():
+                return _Passage(self, trial=True, prepaid=prepaid)
+            else:
+                await self._trial.wait()
 
     def enter_in_thread(self, operation: str, *, prepaid: bool) -> "_Passage":
         """The same for a thread, which asks the loop where memory does not suffice.
@@ -207,7 +210,7 @@ class Condition:
             PlatformPaused: it may not.
         """
         phase = self._circuit.phase(time.monotonic())
-        wants_nothing = phase is Phase.CLOSED and (prepaid or self._rate is None)
+        wants_nothing = phase is Phase.CLOSED and (prepaid or self._rate is None) and self._trial.is_over
         # A call from the loop's own thread would wait for itself.
         if wants_nothing or phase is Phase.PAUSED or threading.get_ident() == self._thread or self._loop.is_closed():
             self._refuse_unless_closed(operation)
@@ -259,14 +262,17 @@ class Condition:
             self._probing_until = 0.0
         return is_ours
 
-    def hear(self, outcome: Outcome | None, *, probe: bool, prepaid: bool) -> None:
+    def hear(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
         """Take in what a call came to; None says nothing of the platform. From any thread, which is not held up."""
         if threading.get_ident() != self._thread:
-            with suppress(RuntimeError):  # The loop has ended, and nobody is left to know.
-                self._loop.call_soon_threadsafe(lambda: self.hear(outcome, probe=probe, prepaid=prepaid))
+            self._soon(lambda: self.hear(outcome, probe=probe, trial=trial, prepaid=prepaid))
             return
         if probe:
             self._probing_until, self._probe_is_over = 0.0, True
+        if outcome is not None and outcome.kind is not Kind.UNAUTHORIZED:
+            self._trial.end()
+        elif trial:
+            self._trial.end_turn()
         if outcome is not None:
             if outcome.kind is Kind.ANSWERED and prepaid:
                 self._slow_start.succeeded()
@@ -274,6 +280,17 @@ class Condition:
                 self._untold.append(outcome)
                 self._become(self._circuit.after(outcome))
         self._tell_soon()
+
+    def doubt(self) -> None:
+        """A token was refused: find out about the next one by one call. From any thread."""
+        if threading.get_ident() != self._thread:
+            self._soon(self.doubt)
+        else:
+            self._trial.begin_again()
+
+    def _soon(self, word: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop has ended, and nobody is left to know.
+            self._loop.call_soon_threadsafe(word)
 
     async def _know(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
@@ -337,9 +354,19 @@ class Condition:
     def _say(before: Circuit, after: Circuit, cause: str) -> None:
         now = time.monotonic()
         if after.is_open and after.until - max(now, before.until) > (WORTH_SAYING if before.until > now else 0.0):
-            log.warning("platform_paused", seconds=round(after.until - now, 1), cause=cause)
+            log.warning("platform_paused", seconds=round(after.until - now, 1), cause=cause, hint=_hint(cause))
         elif before.is_open and not after.is_open:
             log.info("platform_resumed")
+
+
+def _hint(cause: str) -> str:
+    """Which settings are the likely reason, for the operator."""
+    if cause == "401":
+        return (
+            "the platform refuses tokens that are fresh; check CREDHOOK_CLIENT_ID and its permissions, "
+            "CREDHOOK_TOKEN_URL and CREDHOOK_API_URL"
+        )
+    return ""
 
 
 class _Gate:
@@ -359,14 +386,22 @@ class _Gate:
 class _Passage:
     """One call's way through a gate; the first word about it counts."""
 
-    def __init__(self, condition: Condition, *, prepaid: bool, probe: bool = False) -> None:
+    def __init__(self, condition: Condition, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
         self._condition = condition
         self._prepaid = prepaid
         self._probe = probe
+        self._trial = trial
         self._is_over = False
 
     def answered(self, status: int, retry_after: float | None) -> None:
         self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
+
+    def outdated(self) -> bool:
+        self._condition.doubt()
+        if self._probe or self._trial:
+            return True  # The others wait for what the fresh token comes to.
+        self._end(None)
+        return False
 
     def unanswered(self, cause: str) -> None:
         self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
@@ -377,4 +412,4 @@ class _Passage:
     def _end(self, outcome: Outcome | None) -> None:
         if not self._is_over:
             self._is_over = True
-            self._condition.hear(outcome, probe=self._probe, prepaid=self._prepaid)
+            self._condition.hear(outcome, probe=self._probe, trial=self._trial, prepaid=self._prepaid)

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from worker.api.errors import ApiError, InvalidRequest, NotThere, TryLater
+import httpx
+
+from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from worker.breaker import PlatformPaused
 
 #: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its
 #: event by seconds. Public material about sibling platforms suggests pauses of 1 s, 5 s, 30 s and 2 min; nobody
@@ -102,8 +105,8 @@ def after_fetch(
     Returns:
         `Retry` with its seconds filled in, or `GiveUp`.
     """
-    if isinstance(error, TryLater) and pause > 0 and age < PATIENCE:
-        return _postponed(pause, chance())
+    if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
+        return _postponed(wait, chance())
     lost = isinstance(error, DataGone) and error.was_there
     if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
         return GiveUp(cause(error))  # The platform will not like the same request better tomorrow.
@@ -127,8 +130,8 @@ def after_handler(
     """Decide about a handler that failed; arguments and result as in `after_fetch`."""
     if isinstance(error, GiveUp):
         return error
-    if isinstance(error, TryLater) and pause > 0 and age < PATIENCE:
-        return _postponed(pause, chance())
+    if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
+        return _postponed(wait, chance())
     if attempt >= max_attempts:
         return GiveUp(cause(error))
     if isinstance(error, Retry) and error.after is not None:
@@ -149,6 +152,14 @@ def cause(error: Exception) -> str:
     if isinstance(error, ApiError) and error.status is not None:
         return f"{type(error).__name__} {error.status}"
     return type(error).__name__
+
+
+def _held_up(error: Exception, pause: float) -> float:
+    """Seconds that it is the platform's state, and not this event, that it waits for; 0 if it does not."""
+    if isinstance(error, PlatformPaused):  # It has not been sent, whether or not the pause is over by now.
+        return max(pause, error.retry_after or 0.0)
+    refused = isinstance(error, NotAuthenticated) and error.status == httpx.codes.UNAUTHORIZED
+    return pause if refused or isinstance(error, TryLater) else 0.0
 
 
 def _postponed(pause: float, chance: float) -> Postponed:

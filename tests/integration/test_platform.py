@@ -20,8 +20,8 @@ from waiting import until, until_async
 from sandbox.local_redis import free_port, start_server
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError, TryLater
-from worker.breaker import THRESHOLD
-from worker.platform import Condition, PlatformPaused
+from worker.breaker import THRESHOLD, PlatformPaused
+from worker.platform import Condition
 
 CALLER = Path(__file__).parents[1] / "caller.py"
 

@@ -10,6 +10,7 @@ from worker.breaker import (
     LONGEST,
     LONGEST_ASKED,
     MARGIN,
+    PATIENT,
     STARTED,
     STARTED_AFTER,
     THRESHOLD,
@@ -28,7 +29,7 @@ SUSPECT = Circuit(score=3)
 NEARLY = Circuit(score=THRESHOLD - 1)
 PAUSED = Circuit(is_open=True, trips=2, until=NOW + 4)
 PROBING = Circuit(is_open=True, trips=2, until=NOW - 1)
-ANSWERED, FAILED, REFUSED = Kind.ANSWERED, Kind.FAILED, Kind.REFUSED
+ANSWERED, FAILED, REFUSED, UNAUTHORIZED = Kind.ANSWERED, Kind.FAILED, Kind.REFUSED, Kind.UNAUTHORIZED
 
 
 def outcome(kind: Kind, wait: float | None = None, *, probe: bool = False, at: float = NOW) -> Outcome:
@@ -51,6 +52,8 @@ def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
         (SUSPECT, outcome(ANSWERED), Circuit(score=2)),
         (CLOSED, outcome(FAILED), Circuit(score=1)),
         (NEARLY, outcome(FAILED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (CLOSED, outcome(UNAUTHORIZED), Circuit(score=1)),
+        (NEARLY, outcome(UNAUTHORIZED), Circuit(is_open=True, trips=PATIENT + 1, until=NOW + 4 * FIRST)),
         (SUSPECT, outcome(REFUSED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
         (SUSPECT, outcome(REFUSED, 0.0), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
         (SUSPECT, outcome(REFUSED, 20), Circuit(is_open=True, until=NOW + 20 + MARGIN)),
@@ -69,6 +72,8 @@ def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
         (PROBING, outcome(REFUSED, 8), replace(PROBING, until=NOW + 8 + MARGIN)),
         (PROBING, outcome(ANSWERED, probe=True), CLOSED),
         (PROBING, outcome(FAILED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (PROBING, outcome(UNAUTHORIZED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
+        (replace(PROBING, trips=4), outcome(UNAUTHORIZED, probe=True), Circuit(is_open=True, trips=5, until=NOW + 16)),
         (PROBING, outcome(REFUSED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
         (PROBING, outcome(REFUSED, 2, probe=True), replace(PROBING, until=NOW + 2 + MARGIN)),
     ],
@@ -125,7 +130,7 @@ def test_the_same_outcome_always_leads_to_the_same_pause() -> None:
 @pytest.mark.parametrize(
     ("status", "wait", "kind"),
     [
-        *((status, None, ANSWERED) for status in (200, 204, 302, 400, 401, 403, 404, 409, 422)),
+        *((status, None, ANSWERED) for status in (200, 204, 302, 400, 403, 404, 409, 422)),
         *((status, None, FAILED) for status in (None, 408, 425, 500, 502, 503, 504)),
         (429, None, REFUSED),
         (429, 20.0, REFUSED),
@@ -133,6 +138,8 @@ def test_the_same_outcome_always_leads_to_the_same_pause() -> None:
         (503, 0.0, FAILED),
         (500, 20.0, FAILED),
         (404, 20.0, ANSWERED),
+        (401, None, UNAUTHORIZED),
+        (401, 20.0, UNAUTHORIZED),
     ],
 )
 def test_a_status_says_how_the_platform_is(status: int | None, wait: float | None, kind: Kind) -> None:

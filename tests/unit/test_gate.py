@@ -23,7 +23,7 @@ class Book:
     """A gate that lets everything pass, unless it is shut, and writes down what it hears."""
 
     def __init__(self) -> None:
-        self.is_shut = False
+        self.is_shut = self.goes_on = False
         self.entered: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
@@ -49,6 +49,10 @@ class Page:
 
     def answered(self, status: int, retry_after: float | None) -> None:
         self._first(status, retry_after)
+
+    def outdated(self) -> bool:
+        self._book.heard.append(("outdated",))
+        return self._book.goes_on
 
     def unanswered(self, cause: str) -> None:
         self._first(cause)
@@ -116,7 +120,7 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(200, text="junk"), [(200, None)]),
         (lambda _: httpx.Response(404), [(404, None)]),
         (lambda _: httpx.Response(302, headers={"location": "/"}), [(302, None)]),
-        (lambda _: httpx.Response(401), [(401, None), (401, None)]),
+        (lambda _: httpx.Response(401), [("outdated",), (401, None)]),
         (lambda _: httpx.Response(429, headers={"retry-after": "20"}), [(429, 20.0)]),
         (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), [(429, None)]),
         (lambda _: httpx.Response(503), [(503, None)]),
@@ -171,6 +175,19 @@ async def test_what_a_shut_gate_raises_is_what_the_caller_gets_and_nothing_is_se
             await other.presentations.get("p")
     assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
     assert not sent
+
+
+async def test_a_passage_that_goes_on_after_a_stale_token_hears_of_the_fresh_one() -> None:
+    book = Book()
+    book.goes_on = True
+    transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(401)))
+    with SyncApi(API_URL, credentials(), transport=transport, gate=book) as api, suppress(ApiError):
+        await asyncio.to_thread(api.presentations.get, "p")
+    async with AsyncApi(API_URL, credentials(), transport=transport, gate=book) as other:
+        with suppress(ApiError):
+            await other.presentations.get("p")
+    assert book.entered == ["presentations.get"] * 2
+    assert book.heard == [("outdated",), (401, None)] * 2
 
 
 async def test_requests_for_tokens_pass_beside_the_gate() -> None:

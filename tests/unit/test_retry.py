@@ -4,7 +4,8 @@ from datetime import timedelta
 import pytest
 
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
-from worker.retry import CEILING, GiveUp, Retry, after_fetch, after_handler, backoff, cause
+from worker.breaker import PlatformPaused
+from worker.retry import CEILING, PATIENCE, GiveUp, Postponed, Retry, after_fetch, after_handler, backoff, cause
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:
@@ -75,6 +76,31 @@ def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
     assert fetching(too_many(20.0), chance=0.0) == 20.0
     assert fetching(too_many(1.0), attempt=3) == 45.0
     assert fetching(too_many(99_999_999.0)) == CEILING
+
+
+HELD_UP = [
+    (api_error(TryLater, 503), 20.0, 20.0),
+    (api_error(NotAuthenticated, 401), 20.0, 20.0),
+    (PlatformPaused("not sent", retry_after=0.2), 0.0, 0.2),
+    (PlatformPaused("not sent", retry_after=9.0), 4.0, 9.0),
+    (PlatformPaused("not sent", retry_after=4.0), 9.0, 9.0),
+]
+
+
+@pytest.mark.parametrize(("error", "pause", "least"), HELD_UP)
+@pytest.mark.parametrize("decide", [after_fetch, after_handler])
+def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
+    decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
+) -> None:
+    waits = decide(error, 12, age=PATIENCE - 1, max_attempts=12, pause=pause, chance=lambda: 0.0)
+    assert isinstance(waits, Postponed)
+    assert waits.after == least
+    assert isinstance(decide(error, 12, age=PATIENCE, max_attempts=12, pause=pause), GiveUp)
+
+
+@pytest.mark.parametrize("error", [api_error(NotAuthenticated, 403), api_error(NotThere, 404), ValueError()], ids=repr)
+def test_what_concerns_the_event_alone_spends_its_attempts_also_during_a_pause(error: Exception) -> None:
+    assert isinstance(after_fetch(error, 12, age=0.0, max_attempts=12, pause=20.0), GiveUp)
 
 
 def test_a_handler_decides_itself() -> None:

@@ -16,12 +16,23 @@ from worker.api.answers import seconds_to_wait
 #: Where a request to the API keeps its operation's name, among its `extensions`; other requests have none.
 OPERATION: Final = "credhook.operation"
 
+#: Where it keeps that its token was refused: the passage if it goes on with that, or None. The credentials send it once
+#: more, with a fresh token.
+_AGAIN: Final = "credhook.again"
+
 
 class Passage(Protocol):
     """One request's way through the gate. Only the first word about it counts. May be called from any thread."""
 
     def answered(self, status: int, retry_after: float | None) -> None:
-        """The platform answered; `retry_after` in seconds, if it said so."""
+        """The platform answered; `retry_after` in seconds, if it said so. 401 is that of a fresh token."""
+
+    def outdated(self) -> bool:
+        """The platform refused the token, which may be outdated: the request comes again, with a fresh one.
+
+        Returns:
+            Whether it then goes on with this passage; otherwise it enters anew.
+        """
 
     def unanswered(self, cause: str) -> None:
         """No answer came, or not all of it; `cause` is the class of the error."""
@@ -56,10 +67,10 @@ class Gated(httpx.BaseTransport):
         operation = request.extensions.get(OPERATION)
         if operation is None:
             return self._inner.handle_request(request)
-        passage = self._gate.enter_in_thread(operation)
+        passage = request.extensions.get(_AGAIN) or self._gate.enter_in_thread(operation)
         with _watched(passage):
             response = self._inner.handle_request(request)
-        if not _refused(response, passage):
+        if not _refused(request, response, passage):
             response.stream = _Body(response, passage)
         return response
 
@@ -80,10 +91,10 @@ class AsyncGated(httpx.AsyncBaseTransport):
         operation = request.extensions.get(OPERATION)
         if operation is None:
             return await self._inner.handle_async_request(request)
-        passage = await self._gate.enter(operation)
+        passage = request.extensions.get(_AGAIN) or await self._gate.enter(operation)
         with _watched(passage):
             response = await self._inner.handle_async_request(request)
-        if not _refused(response, passage):
+        if not _refused(request, response, passage):
             response.stream = _AsyncBody(response, passage)
         return response
 
@@ -146,10 +157,13 @@ def _watched(passage: Passage) -> Iterator[None]:
         raise
 
 
-def _refused(response: httpx.Response, passage: Passage) -> bool:
+def _refused(request: httpx.Request, response: httpx.Response, passage: Passage) -> bool:
     """Whether it is no success. Then its status says everything, and the passage is told at once."""
     if response.is_success:
         return False
+    if response.status_code == httpx.codes.UNAUTHORIZED and _AGAIN not in request.extensions:
+        request.extensions[_AGAIN] = passage if passage.outdated() else None
+        return True
     wait = seconds_to_wait(response.headers.get("retry-after"), datetime.now(UTC))
     passage.answered(response.status_code, wait)
     return True
