@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import MutableMapping
+import warnings
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 
 import click
@@ -38,6 +39,11 @@ COMMANDS: Final = {
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+#: Where what an error says begins in other libraries' messages; and in asyncio's, which quote a callback's arguments.
+_EXCEPTION: Final = re.compile(r"\n|exception=")
+_ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
 
 
 class LazyGroup(click.Group):
@@ -111,7 +117,7 @@ def configure_logs(stream: Any = None) -> None:
             click.echo(f"credhook: {name}: should be one of {', '.join(allowed).lower()}", err=True)
             sys.exit(2)
     renderer = (
-        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        _console_line(structlog.dev.ConsoleRenderer(colors=stream.isatty()))
         if form == "console"
         else structlog.processors.JSONRenderer()
     )
@@ -123,10 +129,10 @@ def configure_logs(stream: Any = None) -> None:
         _class_instead_of_traceback,
         _one_line,
     ]
-    handler = logging.StreamHandler(stream)
+    handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _always(renderer)],
             foreign_pre_chain=[_without_foreign_details, *shared],
         )
     )
@@ -138,6 +144,7 @@ def configure_logs(stream: Any = None) -> None:
     sys.excepthook = lambda _, error, __: _log_uncaught("uncaught", error)
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
+    warnings.showwarning = _log_warning
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -155,6 +162,81 @@ def _log_uncaught(event: str, error: BaseException | None) -> None:
         structlog.get_logger("credhook").error(event, exc_info=error)
 
 
+def _log_warning(
+    message: Warning | str,  # noqa: ARG001  Python hands it over.
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Say which warning it was and where, without what it says: a handler's may quote claims."""
+    structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=_place(filename, lineno))
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Writes lines, and says of one that cannot be made no more than which it was.
+
+    Python would print the message and its arguments, unformatted, with a traceback.
+    """
+
+    _failing = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  The name is logging's.
+        """Log the place that the line comes from; nothing if not even that can be written."""
+        if self._failing:
+            return
+        self._failing = True  # Called with the handler's lock held.
+        try:
+            error, at = sys.exc_info()[0] or Exception, _place(record.pathname, record.lineno)
+            structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
+        finally:
+            self._failing = False
+
+
+Renderer = Callable[[Any, str, MutableMapping[str, Any]], str | bytes]
+
+#: What structlog's console prints below the line, as text that it expects to be a traceback.
+_BELOW: Final = ("stack", "exception", "exc_info")
+
+
+def _console_line(renderer: Renderer) -> Renderer:
+    """Keep on the line what structlog's console would print below it, and values whose text would end it."""
+
+    def render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
+        shown = {key: _shown(value) for key, value in event.items()}
+        rest = [f"{key}={shown.pop(key)}" for key in _BELOW if key in shown]
+        return " ".join([str(renderer(logger, name, shown)), *rest])
+
+    return render
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float)) else _printable(repr(value))
+
+
+def _always(renderer: Renderer) -> Renderer:
+    """Show the types of values that cannot be rendered, rather than lose the line."""
+
+    def render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str | bytes:
+        try:
+            return renderer(logger, name, dict(event))
+        except Exception:  # noqa: BLE001  Whatever a value's own methods raise.
+            plain = {key: _plain(value) for key, value in event.items()}
+            return renderer(logger, name, plain)
+
+    return render
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or type(value) in {str, int, float, bool} else f"<{type(value).__name__}>"
+
+
+def _place(filename: str, line: int) -> str:
+    """`folder/file:line`, which says enough."""
+    return f"{'/'.join(filename.split('/')[-2:])}:{line}"
+
+
 def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
     given = event.pop("exc_info", None)
@@ -167,7 +249,8 @@ def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]
 
 def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Cut what other libraries write into their messages: tracebacks, and exceptions with what they say."""
-    event["event"] = re.split(r"\n|exception=", str(event["event"]), maxsplit=1)[0]
+    details = _ARGUMENTS if event["_record"].name == "asyncio" else _EXCEPTION
+    event["event"] = details.split(str(event["event"]), maxsplit=1)[0]
     return event
 
 
@@ -176,7 +259,7 @@ def frames(error: BaseException, limit: int = 4) -> list[str]:
     places, step = [], error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        places.append(f"{'/'.join(code.co_filename.split('/')[-2:])}:{step.tb_lineno} {code.co_name}")
+        places.append(f"{_place(code.co_filename, step.tb_lineno)} {code.co_name}")
         step = step.tb_next
     return places[-limit:]
 
@@ -191,6 +274,8 @@ def _printable(value: Any) -> Any:
         return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
     if isinstance(value, (list, tuple)):
         return [_printable(item) for item in value]
+    if isinstance(value, BaseException):
+        return type(value).__name__  # As for `exc_info`.
     return value
 
 

@@ -35,7 +35,7 @@ CANARY = re.compile(r"canary.{0,20}", re.IGNORECASE)
 
 #: What a handler may do with what it was given, by the name of the event.
 CARELESS = """
-import logging, threading
+import logging, threading, warnings
 logger = logging.getLogger("plugin")
 
 def fail(claim):
@@ -50,6 +50,10 @@ class Fails:
 
 async def background(claim):
     fail(claim)
+
+async def calls_back(claim):
+    asyncio.get_running_loop().call_soon(fail, claim)
+    await asyncio.sleep(0.05)
 
 @handlers.on("*")
 async def careless(event, context):
@@ -76,6 +80,10 @@ async def careless(event, context):
         thread.start()
         thread.join()
         Fails(claim)
+        warnings.warn(str(claim))
+        logger.warning("%d of them", claim)
+        context.log.info("listed", stack=[1], exception={2: 3}, error=ValueError(claim))
+        await asyncio.to_thread(lambda: asyncio.run(calls_back(claim)))
         return
     if kind == "notes":
         error = KeyError(claim)
@@ -225,11 +233,13 @@ def test_when_a_handler_fails_in_any_way(ordeal: Ordeal) -> None:
 
 
 def test_when_something_fails_that_python_itself_reports(ordeal: Ordeal) -> None:
-    """A thread that the handler started, and a finaliser: the interpreter prints tracebacks unless told not to."""
+    """A thread, a finaliser, a warning, a line that cannot be made, a callback: Python prints unless told not to."""
     ordeal.accept(("apart", DATA, "pre_apart"))
-    with ordeal.worker() as worker:
+    with ordeal.worker(CREDHOOK_LOG="console") as worker:
         ordeal.reaches("apart", "done")
         assert worker.stop() == 0
+    for expected in ("thread_failed", "unraisable", "python_warning", "log_failed", "Exception in callback", "listed"):
+        assert expected in worker.text
     assert_nowhere(ordeal)
 
 

@@ -1,7 +1,11 @@
+import ast
 import io
 import json
 import logging
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -24,6 +28,9 @@ def _logs_as_they_were() -> Iterator[None]:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+FORMS = ("json", "console")
 
 
 def fail() -> None:
@@ -76,3 +83,136 @@ def test_a_wrong_log_setting_ends_the_process_with_its_name(
         configure_logs(io.StringIO())
     assert end.value.code == 2
     assert name in capsys.readouterr().err
+
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("receiver", "worker", "sandbox")
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def logged() -> dict[str, set[str]]:
+    """The names of the fields of each event that our code logs."""
+    found: dict[str, set[str]] = {}
+    for path in [ROOT / "credhook.py", *(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS:
+                for name in names(node.args[0]) if node.args else ():
+                    found.setdefault(name, set()).update(one.arg for one in node.keywords if one.arg)
+    return found
+
+
+def names(event: ast.expr) -> list[str]:
+    """What stands there in so many words, also as one of two, or as the beginning of it."""
+    return [one.value for one in ast.walk(event) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+
+
+LOGGED = logged()
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise ValueError("Jane Doe")
+
+
+class Sprawling:
+    def __repr__(self) -> str:
+        return "one\ntwo\x1b[2J"
+
+
+#: What a field may hold, in our lines and in a handler's.
+VALUES: dict[str, Any] = {
+    "text": "text",
+    "number": 1.5,
+    "nothing": None,
+    "list": ["a b", 1],
+    "list of dicts": [{"webhook_id": "m"}],
+    "dict of odd keys": {(1, 2): {"a": [b"x"]}},
+    "bytes": b"x",
+    "error": ValueError("Jane Doe"),
+    "object that sprawls": Sprawling(),
+    "object that cannot be shown": Unspeakable(),
+}
+
+
+def test_the_events_are_found_at_all() -> None:
+    assert LOGGED["loop_blocked"] == {"pid", "seconds", "stack", "hint"}
+    assert {"delivery_refused", "events_", "worker_suspended", "worker_resumed", "python_warning"} <= LOGGED.keys()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("event", [*LOGGED, "of a handler"])
+def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], event: str, form: str
+) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG", form)
+    output = io.StringIO()
+    configure_logs(output)
+    fields = LOGGED.get(event, {"stack", "exception", "timestamp", "level", "logger", "positional_args"})
+    for value in VALUES.values():
+        structlog.get_logger("a").error(event, **dict.fromkeys(fields - {"exc_info"}, value))
+    lines = output.getvalue().splitlines()
+    assert len(lines) == len(VALUES)
+    for line in lines:
+        assert event in line
+        assert [name for name in fields - {"exc_info"} if name not in line and form == "json"] == []
+        assert "Jane" not in line
+        assert "\x1b" not in line
+    assert event == "log_failed" or "log_failed" not in output.getvalue()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stack_is_shown_on_its_line_in_either_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG", form)
+    output = io.StringIO()
+    configure_logs(output)
+    structlog.get_logger("a").error("loop_blocked", stack=["plugin.py:3 careless", "life.py:9 live"], seconds=3.1)
+    (line,) = output.getvalue().splitlines()
+    for word in ("loop_blocked", "stack", "plugin.py:3 careless", "life.py:9 live", "3.1"):
+        assert word in line
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG", form)
+    output = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        configure_logs(output)
+        warnings.warn("Jane Doe, born 1990", FutureWarning, stacklevel=1)
+    (line,) = output.getvalue().splitlines()
+    for word in ("python_warning", "FutureWarning", "unit/test_logs.py:"):
+        assert word in line
+    assert "Jane" not in line
+    assert "Jane" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_line_that_cannot_be_made_is_named_by_its_place_and_nothing_of_it_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG", form)
+    output = io.StringIO()
+    configure_logs(output)
+    logging.getLogger("other").warning("%d of %s", "Jane Doe")  # noqa: PLE1206  That is the point.
+    (line,) = output.getvalue().splitlines()
+    for word in ("log_failed", "other", "TypeError", "unit/test_logs.py:"):
+        assert word in line
+    assert "Jane" not in line + capsys.readouterr().err
+
+
+def test_a_stream_that_is_gone_is_no_reason_to_fail_or_to_print(capsys: pytest.CaptureFixture[str]) -> None:
+    output = io.StringIO()
+    configure_logs(output)
+    output.close()
+    structlog.get_logger("a").error("event", claim="Jane Doe")
+    assert capsys.readouterr().err == ""
+
+
+def test_what_asyncio_quotes_of_a_callback_is_cut() -> None:
+    output = io.StringIO()
+    configure_logs(output)
+    logging.getLogger("asyncio").error("Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>")
+    assert json.loads(output.getvalue())["event"] == "Exception in callback fail"
