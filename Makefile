@@ -1,8 +1,10 @@
 # One door: `make demo` to see it work, `make test` to know that it does. `make help` lists the rest.
 PYTHON ?= python3
 BIN := .venv/bin
+VERSION := import sys; print("%d.%d" % sys.version_info[:2])
+WANTED := $(shell $(PYTHON) -c '$(VERSION)')
 # One for each version of Python, so that another PYTHON= makes the environment anew.
-STAMP := .venv/.installed-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+STAMP := .venv/.installed-$(WANTED)
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 LOCK := $(COMPILE) pyproject.toml
 LOCK_BUILD := $(COMPILE) --group build
@@ -15,8 +17,13 @@ help: ## list the targets; PYTHON=python3.12 chooses another Python
 
 $(STAMP): deploy/requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("credhook needs Python 3.11 or newer, this is %s: run make PYTHON=python3.11" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@echo "installing into .venv (once; a minute or two)"
-	@$(PYTHON) -m venv --clear .venv
+	@found=$$(test ! -e .venv || $(BIN)/python -c '$(VERSION)' 2>/dev/null || echo broken); \
+	case "$$found" in \
+	"") echo "installing into .venv (once; a minute or two)"; $(PYTHON) -m venv .venv ;; \
+	$(WANTED)) echo "upgrading in .venv; whatever else is installed there stays" ;; \
+	*) echo "making .venv anew for Python $(WANTED), it was $$found; whatever else was installed there is gone"; \
+	$(PYTHON) -m venv --clear .venv ;; esac
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
