@@ -6,7 +6,7 @@ from typing import Final, cast
 import click
 from redis import Redis
 
-from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, job_id, lua
+from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, State, job_id, lua
 from worker.batches import ask, batched, interruptible, report, work_through
 from worker.selection import PAGE, Found, Selection, absent, find, ledger, print_counts, refuse_everything, selecting
 
@@ -21,28 +21,39 @@ _NOTICED: Final = 5_000
 #:
 #: What holds the resource's name goes as well, even if other events are of the same one. RQ's queue may still name the
 #: job: to look for it there would take too long, and the worker that takes it finds nothing.
-_ERASE: Final = f"""{lua.NOW}
+#:
+#: What somebody else has written to goes as well. The record goes last, so that what was broken off can be asked for
+#: again.
+_ERASE: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}
 local leases, started, busy, parked = unpack(KEYS)
 local of_events = tonumber(ARGV[1])
 local outcomes = {{}}
 
 local function erase(id, job, selected)
     local key = '{EVENT}' .. id
-    local state, resource = unpack(redis.call('HMGET', key, 'state', 'resource'))
-    if state and selected ~= '' and state ~= selected then return 'changed' end
-    local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
-    for _, execution in ipairs(redis.call('ZRANGE', 'rq:executions:' .. job, 0, -1)) do
-        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
-        redis.call('ZREM', started, job .. ':' .. execution)
+    local there = redis.call('EXISTS', key) == 1
+    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received') or {{}}
+    local state, type, resource, received = unpack(record)
+    local shown = state
+    if unreadable_part(id, state, type, resource == '' and '-' or resource, received) then
+        shown = '{State.UNREADABLE}'
     end
-    redis.call('DEL', key, '{CONFLICT}' .. id, '{SNAPSHOT}' .. id, 'rq:results:' .. job, 'rq:executions:' .. job)
+    if there and selected ~= '' and state ~= selected and shown ~= selected then return 'changed' end
+    local lease = tonumber(unless_odd('ZSCORE', leases, id) or 0)
+    for _, execution in ipairs(unless_odd('ZRANGE', 'rq:executions:' .. job, 0, -1) or {{}}) do
+        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
+        unless_odd('ZREM', started, job .. ':' .. execution)
+    end
+    if resource then
+        redis.call('DEL', '{RESOURCE}' .. resource)
+        unless_odd('ZREM', parked .. resource, job)
+        if unless_odd('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
+    end
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + {_NOTICED} or 0)
-    redis.call('ZREM', leases, id)
-    for i = 5, #KEYS do redis.call('ZREM', KEYS[i], i < 5 + of_events and id or job) end
-    if not state then return 'missing' end
-    redis.call('DEL', '{RESOURCE}' .. resource)
-    redis.call('ZREM', parked .. resource, job)
-    if redis.call('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
+    unless_odd('ZREM', leases, id)
+    for i = 5, #KEYS do unless_odd('ZREM', KEYS[i], i < 5 + of_events and id or job) end
+    redis.call('DEL', '{CONFLICT}' .. id, '{SNAPSHOT}' .. id, 'rq:results:' .. job, 'rq:executions:' .. job, key)
+    if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end
 
@@ -83,7 +94,8 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
         if selection.resource is not None:
             _forget_resource(redis, selection.resource)
         script = redis.register_script(_ERASE)
-        of_events, of_jobs = (index.open, index.dead, index.quarantined), (index.scheduled, index.failed)
+        of_events = (index.open, index.dead, index.quarantined, index.unreadable)
+        of_jobs = (index.scheduled, index.failed, index.solitary)
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 
         def step(batch: Sequence[Found]) -> Sequence[bytes]:
@@ -103,6 +115,8 @@ def _forget_resource(redis: Redis, resource: str) -> None:
         pipeline = redis.pipeline(transaction=False)
         for key in page:
             pipeline.hkeys(key)
-        for key, fields in zip(page, pipeline.execute(), strict=True):
+        for key, fields in zip(page, pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
+                continue
             if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
                 redis.hdel(key, *theirs)

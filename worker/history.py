@@ -10,7 +10,8 @@ import click
 from redis import Redis
 from rich.table import Table
 
-from receiver.ledger import EVENT, HANDLER, Index
+from receiver.ledger import EVENT, HANDLER, Index, State
+from receiver.ledger.lua import LATEST
 from worker.batches import batched
 from worker.erase import erase
 from worker.replay import replay
@@ -18,6 +19,8 @@ from worker.selection import PAGE, Selection, find, ledger, plain, print_counts,
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100
+#: Digits of the longest number in a record.
+_DIGITS: Final = 15
 
 
 @click.group()
@@ -51,8 +54,9 @@ def list_events(*, selection: Selection, counting: bool, as_json: bool) -> None:
             return
         table = Table("webhook-id", "type", "resource", "state", "received", "attempts", "error")
         for record in records:
-            cells = [record[name] for name in ("webhook_id", "type", "resource_id", "state")]
-            cells += record["received_at"][:19], str(record["attempts"]), record["error"] or ""
+            cells = [record[name] or "" for name in ("webhook_id", "type", "resource_id", "state")]
+            attempts = "" if record["attempts"] is None else str(record["attempts"])
+            cells += (record["received_at"] or "")[:19], attempts, record["error"] or ""
             table.add_row(*map(plain, cells))
         print_table(table)
         if len(found) > len(shown):
@@ -76,33 +80,44 @@ def _records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator
         for webhook_id in page:
             pipeline.hgetall(EVENT + webhook_id)
             pipeline.zscore(index.leases, webhook_id)
-        replies = pipeline.execute()
+        replies = pipeline.execute(raise_on_error=False)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
-            if fields:
-                text = {name.decode(): value.decode() for name, value in fields.items()}
-                yield describe(webhook_id, text, lease=lease)
+            if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
+                yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
+            elif fields:
+                text = {_text(name): _text(value) for name, value in fields.items()}
+                yield describe(webhook_id, text, lease=lease if isinstance(lease, float) else None)
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
-    """A ledger record as people read it: times in UTC, handlers by name. Pure."""
+    """A ledger record as people read it: times in UTC, handlers by name; null where it cannot be read. Pure."""
+    received, settled = _number(fields.get("received")), _number(fields.get("settled"))
     return {
         "webhook_id": webhook_id,
-        "type": fields["type"],
-        "resource_id": fields["resource"],
-        "state": fields["state"],
-        "received_at": _time(fields["received"]),
-        "settled_at": _time(fields.get("settled")),
-        "next_attempt_at": _time(fields.get("due")),
-        "leased_until": None if lease is None else _time(str(int(lease))),
-        "milliseconds": int(fields["settled"]) - int(fields["received"]) if "settled" in fields else None,
+        "type": fields.get("type"),
+        "resource_id": fields.get("resource"),
+        "state": fields.get("state"),
+        "received_at": _time(received),
+        "settled_at": _time(settled),
+        "next_attempt_at": _time(_number(fields.get("due"))),
+        "leased_until": None if lease is None or not 0 < lease <= LATEST else _time(int(lease)),
+        "milliseconds": settled - received if settled is not None and received is not None else None,
         # A settled event that took one attempt does not spend memory on saying so.
-        "attempts": int(fields.get("attempts", "settled" in fields)),
+        "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
         "handlers": {name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
     }
 
 
-def _time(milliseconds: str | None) -> str | None:
-    if milliseconds is None:
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def _time(milliseconds: int | None) -> str | None:
+    if milliseconds is None or milliseconds > LATEST:
         return None
-    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -17,27 +17,30 @@ from worker.selection import PAGE, Found, Selection, absent, find, ledger, print
 from worker.settings import HandlerSettings
 
 # The events' own keys are built from the arguments, as the receiver's script does.
-#: KEYS: open, leases, dead, quarantined, RQ's schedule, failed jobs, queue, the jobs' template. ARGV: handler or '',
-#: the types that it wants, each between spaces, `now` if what waits is due at once, number of job fields, fields and
-#: values, then of each event webhook-id, job, data, and the state in which it was selected. Returns what became of
-#: each.
+#: KEYS: open, leases, dead, quarantined, RQ's schedule, failed jobs, queue, the jobs' template, unreadable. ARGV:
+#: handler or '', the types that it wants, each between spaces, `now` if what waits is due at once, number of job
+#: fields, fields and values, then of each event webhook-id, job, data, and the state in which it was selected. Returns
+#: what became of each.
 #:
 #: A new claim gets a fence that no earlier one can have had, so that a worker that held the event long ago and lost it
 #: cannot settle it now.
-_REPLAY: Final = f"""{lua.NOW}
-local open, leases, dead, quarantined, scheduled, failed, queue, template = unpack(KEYS)
+#:
+#: A record is changed only after its job has been written and its place among the open events: if a command fails, the
+#: replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
+_REPLAY: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}
+local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable = unpack(KEYS)
 local handler, wanted, hurry, fields = ARGV[1], ARGV[2], ARGV[3] == 'now', tonumber(ARGV[4])
 local known = {{{", ".join(f"['{name}'] = true" for name in EVENT_TYPES)}}}
 local outcomes, jobs = {{}}, {{}}
 
 local function enqueue(id, job, data)
-    redis.call('ZADD', open, now, id)
-    redis.call('ZREM', leases, id)
-    redis.call('ZREM', scheduled, job)
-    redis.call('ZREM', failed, job)
     if #jobs == 0 then redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields)) end
     redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
     redis.call('HSET', 'rq:job:' .. job, 'data', data)
+    redis.call('ZADD', open, now, id)
+    redis.call('ZREM', leases, id)
+    unless_odd('ZREM', scheduled, job)
+    unless_odd('ZREM', failed, job)
     jobs[#jobs + 1] = job
 end
 
@@ -53,9 +56,16 @@ end
 
 local function replay(id, job, data, selected)
     local key = '{EVENT}' .. id
-    local state, type, resource = unpack(redis.call('HMGET', key, 'state', 'type', 'resource'))
-    if not state then return 'missing' end
-    if state == '{State.WAITING}' and hurry then
+    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
+    if not record then return 'unreadable' end
+    local state, type, resource, received = unpack(record)
+    if not (state or type) and redis.call('EXISTS', key) == 0 then return 'missing' end
+    local wrong = unreadable_part(id, state, type, resource == '' and '-' or resource, received)
+    if wrong then return 'unreadable' end
+    local is_open = state == '{State.ACCEPTED}' or state == '{State.WAITING}'
+    -- Set aside, and mended since in its state as well.
+    local mended = is_open and unless_odd('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
+    if state == '{State.WAITING}' and hurry and not mended then
         if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
         local lease = redis.call('ZSCORE', leases, id)
         if lease and tonumber(lease) > now then return 'open' end
@@ -63,24 +73,28 @@ local function replay(id, job, data, selected)
         enqueue(id, job, data)
         return 'replayed'
     end
-    if state == '{State.ACCEPTED}' or state == '{State.WAITING}' then return 'open' end
+    if is_open and not mended then return 'open' end
     if state ~= selected then return 'changed' end
     if not known[type] then return 'unknown_type' end
     if resource == '' then return 'no_resource' end
+    if handler ~= '' then
+        local ended = redis.call('HEXISTS', key, '{HANDLER}' .. handler) == 1
+        if not ended and not string.find(wanted, ' ' .. type .. ' ', 1, true) then return 'unrelated' end
+    end
+    enqueue(id, job, data)
+    redis.call('PERSIST', key)
     if handler == '' then
         forget_failures(key, state == '{State.DONE}')
     else
-        local ended = redis.call('HDEL', key, '{HANDLER}' .. handler) == 1
-        if not ended and not string.find(wanted, ' ' .. type .. ' ', 1, true) then return 'unrelated' end
+        redis.call('HDEL', key, '{HANDLER}' .. handler)
     end
-    redis.call('HSET', key, 'state', '{State.ACCEPTED}', 'fence', now)
-    redis.call('HDEL', key, 'attempts', 'error', 'settled', 'due', 'seen')
+    redis.call('HDEL', key, 'attempts', 'error', 'settled', 'due', 'seen', 'holder', 'deaths', 'killed')
     -- Kept because the platform may not show it again: the worker should look there first.
     if redis.call('EXISTS', '{SNAPSHOT}' .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
-    redis.call('PERSIST', key)
+    redis.call('HSET', key, 'state', '{State.ACCEPTED}', 'fence', now)
     redis.call('ZREM', dead, id)
     redis.call('ZREM', quarantined, id)
-    enqueue(id, job, data)
+    redis.call('ZREM', unreadable, id)
     return 'replayed'
 end
 
@@ -104,6 +118,7 @@ _LEFT: Final = {
     "elsewhere": "of another queue",
     "changed": "changed meanwhile",
     "missing": "not in the ledger",
+    "unreadable": "whose record cannot be read",
 }
 
 
@@ -131,6 +146,8 @@ def replay(
     as_json: bool,
 ) -> None:
     """Put settled and quarantined events back into the queue that CREDHOOK_QUEUE names, whichever they came by.
+
+    What was set aside because its record could not be read is replayed once somebody has repaired it.
 
     Which handlers run again: of a dead event those that gave up, of a done event all, and with --handler that one. What
     is quarantined is accepted if its type is known by now. What is open already is left alone. The attempts are counted
@@ -176,6 +193,7 @@ def _keys(index: Index) -> list[str]:
         index.failed,
         index.jobs,
         index.template,
+        index.unreadable,
     ]
 
 
@@ -193,7 +211,8 @@ def _types_wanted(redis: Redis, handler: str, events: Sequence[Found]) -> frozen
         pipeline = redis.pipeline(transaction=False)
         for event in page:
             pipeline.hkeys(EVENT + event.webhook_id)
-        fields = [field.decode() for names in pipeline.execute() for field in names]
+        replies = pipeline.execute(raise_on_error=False)  # A key may be no hash.
+        fields = [field.decode(errors="replace") for names in replies if isinstance(names, list) for field in names]
         recorded.update(field.removeprefix(HANDLER) for field in fields if field.startswith(HANDLER))
         if handler in recorded:
             return frozenset()

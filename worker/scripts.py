@@ -97,7 +97,7 @@ local function claim(id, job, who)
     local lease = fence and call('ZSCORE', leases, id)
     if lease and tonumber(lease) > now then return 'held' end
     if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
-    killed = is_count(killed) and tonumber(killed) or 0
+    received, killed = received or string.format('%.0f', now), is_count(killed) and tonumber(killed) or 0
     if not who.alone and (killed > 0 or is_count(deaths) and tonumber(deaths) >= {COMMON_DEATHS}) then
         call('ZADD', solitary, received, job)
         call('EXPIRE', solitary, {PARKED_LASTS})

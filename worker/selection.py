@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import click
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +34,9 @@ PAGE: Final = 500
 _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_COUNT: Final = re.compile(r"[0-9]{1,15}")
+#: Every state, by its name.
+STATES: Final = frozenset(state.value for state in State)
 _WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 
 
@@ -92,6 +95,7 @@ class Selection:
             State.DEAD: index.dead,
             State.DATA_GONE: index.dead,
             State.QUARANTINED: index.quarantined,
+            State.UNREADABLE: index.unreadable,
         }
         if not self.states <= held.keys():
             return ()
@@ -117,14 +121,39 @@ def _meant(redis: Redis, index: Index, selection: Selection) -> Iterator[Found]:
             pipeline = redis.pipeline(transaction=False)
             for webhook_id in fresh:
                 pipeline.hmget(EVENT + webhook_id, "type", "state", "received", "resource")
-            for webhook_id, values in zip(fresh, pipeline.execute(), strict=True):
-                if None in values:
-                    continue  # It has expired, or was erased.
-                kind, state, received, resource = (value.decode() for value in values)
-                found = Found(webhook_id, sys.intern(kind), sys.intern(state), int(received))
-                if selection.means(found, resource):
-                    yield found
+            replies = pipeline.execute(raise_on_error=False)
+            for webhook_id, values in zip(fresh, replies, strict=True):
+                if read := read_record(webhook_id, values):
+                    found, resource = read
+                    if selection.means(found, resource):
+                        yield found
             advance(len(page))
+
+
+def read_record(webhook_id: str, values: Any) -> tuple[Found, str] | None:
+    """The event, and its resource, of type, state, received and resource as Redis has them. Pure.
+
+    Args:
+        webhook_id: the event's.
+        values: the reply to HMGET, or its error.
+
+    Returns:
+        None if there is no such event. One whose record cannot be read counts as unreadable, whatever it says.
+
+    Raises:
+        RedisError: Redis did not answer.
+    """
+    if isinstance(values, Exception):
+        if not isinstance(values, ResponseError) or not str(values).startswith("WRONGTYPE"):
+            raise values
+        return Found(webhook_id, "", State.UNREADABLE, 0), ""
+    if not any(value is not None for value in values):
+        return None  # It has expired, or was erased.
+    kind, state, received, resource = ((value or b"").decode(errors="backslashreplace") for value in values)
+    time = int(received) if _COUNT.fullmatch(received) else None
+    sound = kind and state in STATES and values[3] is not None and (time is not None or not received)
+    found = Found(webhook_id, sys.intern(kind), sys.intern(state) if sound else State.UNREADABLE, time or 0)
+    return found, resource
 
 
 def _named(redis: Redis, index: Index, selection: Selection) -> Iterator[str]:
@@ -134,10 +163,10 @@ def _named(redis: Redis, index: Index, selection: Selection) -> Iterator[str]:
     elif indexes := selection.indexes(index):
         for key in indexes:
             for member, _ in redis.zscan_iter(key, count=PAGE):
-                yield member.decode()
+                yield member.decode(errors="surrogateescape")
     else:
         for key in redis.scan_iter(match=EVENT + "*", count=PAGE):
-            yield key.decode().removeprefix(EVENT)
+            yield key.decode(errors="surrogateescape").removeprefix(EVENT)
 
 
 def absent(redis: Redis, selection: Selection) -> list[str]:
@@ -184,10 +213,16 @@ def ledger() -> Iterator[tuple[Redis, Index]]:
         click.ClickException: Redis does not answer.
     """
     settings = LedgerSettings()
-    redis = open_redis_sync(settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0))
+    url = settings.redis_url.get_secret_value()
+    # What is no Unicode in Redis comes as surrogates, and goes back as the same bytes.
+    redis = open_redis_sync(url, retry=Retry(NoBackoff(), 0), encoding_errors="surrogateescape")
     try:
         redis.ping()
         yield redis, Index(settings.queue)
+    except ResponseError as error:
+        # Redis's own words name no value, but which permission, memory or type is missing.
+        reason = str(error).partition("\n")[0]
+        raise click.ClickException(f"Redis refuses: {reason}") from error
     except RedisError as error:
         raise click.ClickException(f"Redis does not answer ({type(error).__name__}); check REDIS_URL") from error
     finally:
@@ -263,8 +298,8 @@ _OPTIONS: Final = (
         "states",
         multiple=True,
         type=click.Choice([state.value for state in State]),
-        help="Only events in this state; repeat it for several. Of dead, data_gone, quarantined, accepted and waiting "
-        "only those of the queue that CREDHOOK_QUEUE names.",
+        help="Only events in this state; repeat it for several. Of dead, data_gone, quarantined, unreadable, accepted "
+        "and waiting only those of the queue that CREDHOOK_QUEUE names.",
     ),
     click.option(
         "--type",

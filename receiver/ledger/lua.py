@@ -35,7 +35,8 @@ end
 #: What a record must hold so that it can be worked on. Needs `ODD`.
 #:
 #: Ids, types and resources are visible ASCII wherever the receiver has written them, and numbers are whole, of 15
-#: digits at most: what is neither would end whoever reads it, in Python or here.
+#: digits at most: what is neither would end whoever reads it, in Python or here. An event can do without the time at
+#: which it was received.
 READABLE: Final = f"""
 local states = {{{", ".join(f"['{state}'] = true" for state in State)}}}
 
@@ -53,7 +54,7 @@ local function unreadable_part(id, state, type, resource, received, fence, attem
     if not (state and states[state]) then return 'state' end
     if not is_word(type) then return 'type' end
     if not is_word(resource) then return 'resource' end
-    if not is_count(received) or tonumber(received) > {LATEST} then return 'received' end
+    if received and (not is_count(received) or tonumber(received) > {LATEST}) then return 'received' end
     if fence and not is_count(fence) then return 'fence' end
     if attempts and not is_count(attempts) then return 'attempts' end
     if due and not is_count(due) then return 'due' end
