@@ -12,6 +12,8 @@ import redis.sentinel
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from receiver.ledger.cancellation import heeding_cancellation
+
 #: Seconds until a silent Redis counts as gone: a sender waits for us no longer than this.
 REDIS_TIMEOUT: Final = 5.0
 
@@ -22,6 +24,16 @@ _FORMS: Final = (
     "should be redis://, rediss:// or unix:// and an address, or redis+sentinel:// or rediss+sentinel:// with "
     "host:port,host:port/service/db; a password's special characters percent-encoded, and no ?options"
 )
+
+
+class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):
+    """Leaves none of its Sentinels connected when it is closed, as redis-py's does."""
+
+    async def aclose(self) -> None:
+        try:
+            await super().aclose()
+        finally:
+            await self.sentinel_manager.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +97,19 @@ class RedisAddress:
     def open(self, **options: Any) -> redis.asyncio.Redis:
         """An asynchronous client; it connects when it is first used.
 
-        A failed command is not sent again by itself: what may be repeated is decided where the command is known.
+        A failed command is not sent again by itself: what may be repeated is decided where the command is known. A
+        task that is cancelled while it awaits the client is told so, each time.
         """
         options = {**self._options(), "retry": Retry(NoBackoff(), 0), **options}
         if self.service:
             sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
                 self.hosts, sentinel_kwargs=self._transport(options), **options
             )
-            return cast(redis.asyncio.Redis, sentinel.master_for(self.service))
-        return redis.asyncio.Redis(**self._address(), **options)
+            for each in sentinel.sentinels:
+                heeding_cancellation(each)
+            master = sentinel.master_for(self.service, connection_pool_class=_SentinelConnectionPool)
+            return heeding_cancellation(cast(redis.asyncio.Redis, master))
+        return heeding_cancellation(redis.asyncio.Redis(**self._address(), **options))
 
     def open_sync(self, **options: Any) -> redis.Redis:
         """The same for RQ and for the command line, which are synchronous."""
