@@ -31,6 +31,7 @@ from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLate
 from worker.api.tokens import LONGEST_LIFETIME, Pause, Token, TokenCache
 from worker.sealed import NotOurs, Seal
 from worker.settings import WorkerSettings
+from worker.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
 
 log = structlog.get_logger("credhook.worker")
 
@@ -60,7 +61,18 @@ _BUSY_FOR: Final = 2.0
 _LONGEST_BUSY: Final = 60.0
 
 #: KEYS: a key. ARGV: its value. Delete it, unless it is another's by now.
-_DELETE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_DELETE: Final = "if redis.pcall('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+#: KEYS: a lock that somebody has. ARGV: what ours would say; for how many ms; for how many ms anybody's may be locked.
+#: One without an end, or with one too far, is not ours, and would keep everybody waiting: it is taken over. Returns
+#: whether it is ours now, and whether such a one stood there.
+_TAKE_OVER: Final = """
+local left, kind = redis.call('PTTL', KEYS[1]), redis.call('TYPE', KEYS[1]).ok
+local honest = kind == 'none' or (kind == 'string' and left ~= -1 and left <= tonumber(ARGV[3]))
+if honest and kind ~= 'none' then return {0, 0} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, honest and 0 or 1}
+"""
 
 
 class SharedTokens:
@@ -79,6 +91,7 @@ class SharedTokens:
     ) -> None:
         self._redis = redis
         self._delete = redis.register_script(_DELETE)
+        self._take_over = redis.register_script(_TAKE_OVER)
         self._seal = seal
         self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
         self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
@@ -88,6 +101,7 @@ class SharedTokens:
         self._invalid: Token | None = None
         #: The last token that our secret did not open, so that each is logged once.
         self._foreign: bytes | None = None
+        self._unreadable = Unreadable()
         #: What our lock says, while we hold it.
         self._lock: bytes | None = None
         self._alone_until = -1.0
@@ -152,7 +166,7 @@ class SharedTokens:
         found = self._find()
         if found is None:
             lock = token_bytes(16)
-            if not self._redis.set(self._lock_name, lock, nx=True, px=_ms(self._lock_seconds)):
+            if not self._take_lock(lock):
                 return Pause(random.uniform(*_PAUSES))  # noqa: S311  It spreads processes out, and keeps no secret.
             self._lock = lock
             try:
@@ -161,6 +175,17 @@ class SharedTokens:
                 self.end_turn(None)
                 raise
         return found
+
+    def _take_lock(self, lock: bytes) -> bool:
+        """Lock, if nobody fetches a token who could ever be done with it."""
+        milliseconds = _ms(self._lock_seconds)
+        if self._redis.set(self._lock_name, lock, nx=True, px=milliseconds):
+            self._unreadable.mended("lock")
+            return True
+        taken, unreadable = self._take_over(keys=[self._lock_name], args=[lock, milliseconds, _ms(LONGEST_LOCK)])
+        if unreadable:
+            self._unreadable.found("lock", "it is none of ours, or would never end", key=self._lock_name)
+        return bool(taken)
 
     def _find(self) -> Token | None:
         """Return the fleet's token.
@@ -173,28 +198,61 @@ class SharedTokens:
             for name in (self._name, self._refused_name):
                 look.get(name)
                 look.pttl(name)
-            token, left, note, quiet = look.execute()
-        value = self._opened(token, self._name)
-        if token is not None and value is None and token != self._foreign:
-            self._foreign = token
-            log.warning("token_not_ours", key=self._name, hint="do all workers have the same CREDHOOK_CLIENT_SECRET?")
+            token, left, note, quiet = look.execute(raise_on_error=False)
+        value = self._token_of(token)
         refused = self._invalid is not None and value == self._invalid.value.encode()
         if value is not None and not refused and left > 0:  # Without an end it is not as we wrote it.
             return Token(value.decode(), renew_at=looked_at + min(left / 1000, LONGEST_LIFETIME))
-        refusal = self._opened(note, self._refused_name)
-        if refusal is not None and quiet > 0:
-            raise _refusal(refusal, quiet / 1000)
+        refusal = self._refusal_of(note, quiet)
+        if refusal is not None:
+            raise refusal
         return None
 
-    def _opened(self, sealed: bytes | None, name: str) -> bytes | None:
+    def _token_of(self, reply: object) -> bytes | None:
+        """The token in Redis's reply, if it is one; what is none is said once."""
+        value = self._opened(reply, self._name, "token")
+        if value is not None:
+            self._unreadable.mended("token")
+        if isinstance(reply, bytes) and value is None and reply != self._foreign:
+            self._foreign = reply
+            UNREADABLE.labels("token").inc()
+            log.warning("token_not_ours", key=self._name, hint="do all workers have the same CREDHOOK_CLIENT_SECRET?")
+        return value
+
+    def _refusal_of(self, reply: object, left: int) -> ApiError | None:
+        """The refusal in Redis's reply, if there is one, which ends when our refusals end."""
+        note = self._opened(reply, self._refused_name, "refusal")
+        if note is None or not 0 < left <= _ms(_LONGEST_BUSY):
+            return None
         try:
-            return None if sealed is None else self._seal.open(sealed, name)
+            refusal = _refusal(note, left / 1000)
+        except (ValueError, LookupError, TypeError):  # Of another version of ours, which alone can have sealed it.
+            self._unreadable.found("refusal", "it has not the form of a refusal", key=self._refused_name)
+            return None
+        self._unreadable.mended("refusal")
+        return refusal
+
+    def _opened(self, reply: object, name: str, what: str) -> bytes | None:
+        """What was sealed; None if there is nothing of ours.
+
+        Raises:
+            RedisError: Redis has not said.
+        """
+        if isinstance(reply, Exception):
+            if not is_of_another_type(reply):
+                raise reply
+            self._unreadable.found(what, ANOTHER_TYPE, key=name)
+            return None
+        try:
+            return self._seal.open(reply, name) if isinstance(reply, bytes) else None
         except NotOurs:
             return None
 
     def _invalidate(self, token: Token) -> None:
-        sealed = self._redis.get(self._name)
-        if isinstance(sealed, bytes) and self._opened(sealed, self._name) == token.value.encode():
+        with self._redis.pipeline() as look:
+            look.get(self._name)
+            (sealed,) = look.execute(raise_on_error=False)
+        if isinstance(sealed, bytes) and self._opened(sealed, self._name, "token") == token.value.encode():
             self._delete(keys=[self._name], args=[sealed])
 
     def _unless_alone(self, ask: Callable[[], T]) -> T | None:

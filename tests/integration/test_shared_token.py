@@ -27,7 +27,7 @@ from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError, NotAuthenticated, TryLater
 from worker.settings import WorkerSettings
-from worker.shared_token import SharedTokens, key_name
+from worker.shared_token import LONGEST_LOCK, SharedTokens, key_name
 
 SECRET = "s3cret-of-the-client"
 
@@ -397,13 +397,19 @@ def test_what_another_member_was_told_just_before_our_lock_is_not_asked_for_agai
     platform.refusal = (401, {}) if refused else None
     with fleet(2, platform, redis_url) as (first, second):
         options = redis_client.connection_pool.connection_kwargs
-        with Late(first.get, host=options["host"], port=options["port"]) as late:
+
+        def told() -> None:
+            first.get()
+            redis_client.pexpire(f"{key(platform)}:refused", 9_000)
+
+        with Late(told, host=options["host"], port=options["port"]) as late:
             second.tokens._redis.close()
             second.tokens._redis = late
             outcome = second.get()
         assert isinstance(outcome, NotAuthenticated) if refused else outcome == "p"
     assert platform.waiting == 1
     assert not redis_client.exists(f"{key(platform)}:lock")
+    assert redis_client.pttl(f"{key(platform)}:refused") <= 9_000  # Nobody was refused anew.
 
 
 def test_a_member_whose_lock_has_lapsed_leaves_the_next_ones_alone(
@@ -503,18 +509,86 @@ def test_a_token_request_without_an_answer_is_the_next_ones_to_try(
     assert platform.waiting == 4
 
 
-def test_a_lock_that_never_ends_is_waited_for_only_so_long_and_stays_its_holders(
+def test_a_lock_that_is_renewed_again_and_again_is_waited_for_only_so_long_and_stays_its_holders(
     platform: Platform, redis_url: str, redis_client: Redis
 ) -> None:
-    redis_client.set(f"{key(platform)}:lock", "somebody's")
+    lock = f"{key(platform)}:lock"
     with fleet(1, platform, redis_url, CREDHOOK_FETCH_TIMEOUT="0.5") as (member,):
+        redis_client.set(lock, "somebody's", px=4_900)
         began = time.monotonic()
         assert member.get() == "p"
-        assert 2 <= time.monotonic() - began < 4
-        assert redis_client.get(f"{key(platform)}:lock") == b"somebody's"
+        assert time.monotonic() - began >= 2
+        assert redis_client.get(lock) == b"somebody's"
     with fleet(1, platform, redis_url) as (other,):
         assert other.get() == "p"
     assert platform.waiting == 1
+
+
+# What somebody else has written there.
+
+DAY_MS = 86_400_000
+
+
+def of(kind: str) -> Callable[[Redis, str], object]:
+    """Put a value of that type under a name."""
+    return {
+        "hash": lambda redis, name: redis.hset(name, "a", "b"),
+        "list": lambda redis, name: redis.lpush(name, "a"),
+        "text": lambda redis, name: redis.set(name, b"plain \xff text"),
+        "text for a day": lambda redis, name: redis.set(name, b"plain", px=DAY_MS),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["hash", "list", "text", "text for a day"])
+@pytest.mark.parametrize("suffix", ["", ":lock", ":refused"])
+def test_what_somebody_else_has_written_there_is_replaced_and_holds_nobody_up(
+    platform: Platform, redis_url: str, redis_client: Redis, suffix: str, kind: str
+) -> None:
+    of(kind)(redis_client, key(platform) + suffix)
+    with fleet(3, platform, redis_url) as members, capture_logs() as logs:
+        began = time.monotonic()
+        assert at_once(members) == ["p"] * 3
+        assert time.monotonic() - began < LONGEST_LOCK
+        said = [entry["event"] for entry in logs]
+        platform.good.clear()
+        for member in members:  # They share still, whatever stood there.
+            assert member.get() == "p"
+    assert platform.waiting == 2
+    assert "token_not_shared" not in said
+    assert redis_client.type(key(platform)) == b"string"
+    assert redis_client.pttl(key(platform)) > 0
+    assert not redis_client.exists(f"{key(platform)}:lock")
+    # Not of a text where a refusal stands: what another secret has sealed looks the same.
+    whose = 0 if suffix == ":refused" and kind.startswith("text") else 1
+    assert len({entry["key"] for entry in logs if "key" in entry}) == whose
+    assert said.count("shared_unreadable") + said.count("token_not_ours") <= len(members)
+
+
+@pytest.mark.parametrize("note", [b"[]", b"{", b'["OfTomorrow", 418]', b'["TryLater"]', b"7"])
+def test_a_refusal_of_a_form_that_is_not_known_counts_for_nothing(
+    platform: Platform, redis_url: str, redis_client: Redis, note: bytes
+) -> None:
+    with fleet(1, platform, redis_url) as (member,):
+        name = f"{key(platform)}:refused"
+        redis_client.set(name, member.tokens._seal.close(note, name), px=9_000)
+        with capture_logs() as logs:
+            assert member.get() == "p"
+    assert [(entry["event"], entry["what"]) for entry in logs] == [("shared_unreadable", "refusal")]
+
+
+@pytest.mark.parametrize("ends", [None, DAY_MS], ids=["never", "after a day"])
+def test_a_refusal_that_would_last_for_longer_than_any_is_not_believed(
+    platform: Platform, redis_url: str, redis_client: Redis, ends: int | None
+) -> None:
+    platform.refusal = (401, {})
+    with fleet(2, platform, redis_url) as (first, second):
+        assert isinstance(first.get(), NotAuthenticated)
+        platform.refusal = None
+        assert isinstance(second.get(), NotAuthenticated)
+        name = f"{key(platform)}:refused"
+        redis_client.set(name, redis_client.get(name) or b"", px=ends)
+        assert second.get() == "p"
+    assert platform.waiting == 2
 
 
 # When Redis is no help.
