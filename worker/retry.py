@@ -146,12 +146,14 @@ def backoff(attempt: int, chance: float) -> float:
 
 
 def cause(error: Exception) -> str:
-    """The error in the few words that may be stored: its class, and a reason or status if it has one. No message."""
+    """The error in the few words that may be stored: its class, and what is known of why. No message.
+
+    For a `GiveUp` its reason; for a call to the platform its status, or why there was no answer.
+    """
     if isinstance(error, GiveUp):
         return error.reason
-    if isinstance(error, ApiError) and error.status is not None:
-        return f"{type(error).__name__} {error.status}"
-    return type(error).__name__
+    why = (error.status or error.cause) if isinstance(error, ApiError) else ""
+    return f"{type(error).__name__} {why}".rstrip()
 
 
 def _held_up(error: Exception, pause: float) -> float:

@@ -127,4 +127,7 @@ def test_jitter_spreads_over_the_whole_interval() -> None:
 def test_a_cause_never_holds_the_message() -> None:
     assert cause(ValueError("Jane Doe, born 1990")) == "ValueError"
     assert cause(api_error(TryLater, 503)) == "TryLater 503"
+    assert cause(TryLater("https://platform.example/…", cause="certificate")) == "TryLater certificate"
+    assert cause(NotUnderstood("no", status=200, cause="ignored")) == "NotUnderstood 200"
+    assert cause(TryLater("no")) == "TryLater"
     assert cause(GiveUp("account is closed")) == "account is closed"

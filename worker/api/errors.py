@@ -68,6 +68,7 @@ class ApiError(Exception):
         operation: Name of the operation, such as `issuances.get`; `token` for the token endpoint.
         status: The HTTP status, or None where there was no answer.
         errors: The platform's error objects; empty where the body was something else.
+        cause: Why there was no answer, in a word, such as `refused` or `certificate`; empty where there was one.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class ApiError(Exception):
         operation: str = "",
         status: int | None = None,
         errors: tuple[ErrorObject, ...] = (),
+        cause: str = "",
     ) -> None:
         super().__init__(message)
         self.operation = operation
         self.status = status
         self.errors = errors
+        self.cause = cause
 
 
 class InvalidRequest(ApiError):
@@ -110,9 +113,10 @@ class TryLater(ApiError):
         operation: str = "",
         status: int | None = None,
         errors: tuple[ErrorObject, ...] = (),
+        cause: str = "",
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, operation=operation, status=status, errors=errors)
+        super().__init__(message, operation=operation, status=status, errors=errors, cause=cause)
         self.retry_after = retry_after
 
 
