@@ -7,7 +7,7 @@ from dataclasses import replace
 import structlog
 
 from receiver.ledger import State
-from worker.api.errors import NotAuthenticated, TryLater
+from worker.api.hints import hint
 from worker.attempt import Attempt, Interruption
 from worker.claims import Claim, Claims, Settlement
 from worker.details import fetch
@@ -105,7 +105,7 @@ class Processor:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
-            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=_hint(error))
+            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error))
             pause, limit = self._condition.pause(), self._max_attempts
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
@@ -199,12 +199,3 @@ def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.Bo
     else:
         hint = f"credhook events show {attempt.claim.event_id}"
         bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint)
-
-
-def _hint(error: Exception) -> str:
-    """Which setting is the likely cause, for the operator."""
-    if isinstance(error, NotAuthenticated):
-        return "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
-    if isinstance(error, TryLater) and error.status is None:
-        return "no answer; check CREDHOOK_API_URL and CREDHOOK_TOKEN_URL"
-    return ""

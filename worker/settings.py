@@ -8,9 +8,15 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from receiver.ledger.settings import LedgerSettings
+from worker.api.token_request import Method
+from worker.api.transport import LONGEST_BODY
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32
+
+#: A scope of RFC 6749, 3.3, and a URI of RFC 8707, 2.
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+")
 
 
 def _http_url(value: str) -> str:
@@ -42,8 +48,24 @@ def _keys(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
+def _scope(value: str) -> str:
+    if not all(_SCOPE.fullmatch(each) for each in value.split(" ")):
+        raise ValueError(
+            "should be scopes of RFC 6749: visible ASCII without quotes and backslashes, one space between"
+        )
+    return value
+
+
+def _resource_uri(value: str) -> str:
+    if not _ABSOLUTE_URI.fullmatch(value):
+        raise ValueError("should be absolute URIs without a fragment, separated by spaces")
+    return value
+
+
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 DetailPath = Annotated[str, AfterValidator(_detail_path)]
+Scope = Annotated[str, AfterValidator(_scope)]
+ResourceUri = Annotated[str, AfterValidator(_resource_uri)]
 
 
 class PlatformSettings(BaseSettings):
@@ -61,6 +83,27 @@ class PlatformSettings(BaseSettings):
     )
     client_id: str = Field(validation_alias="CREDHOOK_CLIENT_ID", description="OAuth 2.0 client id.")
     client_secret: SecretStr = Field(validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret.")
+    token_auth: Method = Field(
+        "post",
+        validation_alias="CREDHOOK_TOKEN_AUTH",
+        description="How client id and secret go to the token endpoint: `post` in the form (`client_secret_post`), "
+        "`basic` in a header (`client_secret_basic`).",
+    )
+    scope: Scope | None = Field(
+        None,
+        validation_alias="CREDHOOK_SCOPE",
+        description="Scopes that the token is asked for, separated by spaces. Default: what the server gives.",
+    )
+    audience: str | None = Field(
+        None,
+        validation_alias="CREDHOOK_AUDIENCE",
+        description="Audience that the token is asked for, where the server wants one.",
+    )
+    resource: Annotated[tuple[ResourceUri, ...], NoDecode] = Field(
+        (),
+        validation_alias="CREDHOOK_RESOURCE",
+        description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
+    )
     issuance_path: DetailPath = Field(
         "/me-creds/api/credentials/{id}",
         validation_alias="CREDHOOK_ISSUANCE_PATH",
@@ -77,6 +120,24 @@ class PlatformSettings(BaseSettings):
         validation_alias="CREDHOOK_FETCH_TIMEOUT",
         description="Seconds that one request to the platform may take.",
     )
+    max_answer: int = Field(
+        LONGEST_BODY,
+        ge=65_536,
+        le=268_435_456,
+        validation_alias="CREDHOOK_MAX_ANSWER",
+        description="Bytes that an answer of the platform may have.",
+    )
+    match_ids: bool = Field(
+        True,
+        validation_alias="CREDHOOK_MATCH_IDS",
+        description="`0` accepts details that carry another id than the one asked for, "
+        "from a platform that names them otherwise.",
+    )
+
+    @field_validator("resource", mode="before")
+    @classmethod
+    def _split_resource(cls, value: object) -> object:
+        return tuple(value.split()) if isinstance(value, str) else value
 
 
 class EndpointSettings(BaseSettings):

@@ -4,8 +4,8 @@
     credhook:token:<digest>:lock       of whoever is fetching one
     credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
 
-The digest is of token URL and client id, the seal is made from the client secret: who has another secret has another
-token. Times are Redis's own (PTTL), never those of a host's clock.
+The digest is of token URL, client id and what the token is asked for, the seal is made from the client secret: who has
+another secret has another token. Times are Redis's own (PTTL), never those of a host's clock.
 
 Redis saves requests here, and no more than that. Without it, or when another process takes too long, a process fetches
 a token by itself and keeps it in memory.
@@ -116,7 +116,9 @@ class SharedTokens:
             retry=Retry(NoBackoff(), 0),
         )
         seal = Seal(settings.client_secret, "token")
-        return cls(redis, seal, key_name(settings.token_url, settings.client_id), timeout=settings.fetch_timeout)
+        narrowed = settings.scope, settings.audience, *settings.resource
+        name = key_name(settings.token_url, settings.client_id, *narrowed)
+        return cls(redis, seal, name, timeout=settings.fetch_timeout)
 
     def get(self) -> Token | None:
         """Return this process's copy."""
@@ -267,9 +269,16 @@ class SharedTokens:
             return None
 
 
-def key_name(token_url: str, client_id: str) -> str:
-    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it."""
-    digest = sha256(json.dumps([token_url, client_id]).encode()).hexdigest()
+def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
+    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it.
+
+    Args:
+        token_url: The token endpoint.
+        client_id: OAuth client id.
+        narrowed: Scope, audience and resources that the token is asked for, None where there is none.
+    """
+    known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
+    digest = sha256(json.dumps(known_by).encode()).hexdigest()
     return f"{PREFIX}token:{digest[:40]}"
 
 

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+from worker.api.token_request import Method
 from worker.api.transport import LONGEST_BODY
 
 TOKEN_URL = "https://id.example/token"
@@ -271,6 +272,12 @@ class Told:
     issuance_path = "/issued/{id}"
     presentation_path = "/shown/{id}"
     fetch_timeout = 2.5
+    match_ids = True
+    max_answer = LONGEST_BODY
+    token_auth: Method = "post"
+    scope = None
+    audience = None
+    resource = ()
     client_secret = SecretStr("s3cret")
 
 
@@ -286,8 +293,8 @@ async def test_a_sender_is_built_from_settings() -> None:
     async with AsyncApi.from_settings(Told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
     with SyncApi.from_settings(Told(), transport=transport) as other:
-        other.issuances.get("i")
-    assert [request.url.path for request in seen] == ["/x/shown/p", "/x/issued/i"]
+        other.issuances.get("p")
+    assert [request.url.path for request in seen] == ["/x/shown/p", "/x/issued/p"]
     assert all(set(request.extensions["timeout"].values()) == {2.5} for request in seen)
 
 

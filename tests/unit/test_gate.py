@@ -1,7 +1,7 @@
 """What a gate is asked before a request to the API is sent, and what it hears afterwards."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import httpx
@@ -9,7 +9,7 @@ import pytest
 
 from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, TryLater
+from worker.api.errors import ApiError, NotAuthenticated, TryLater
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
 API_URL = "https://platform.example"
@@ -23,7 +23,7 @@ class Book:
     """A gate that lets everything pass, unless it is shut, and writes down what it hears."""
 
     def __init__(self) -> None:
-        self.is_shut = self.goes_on = False
+        self.is_shut, self.goes_on = False, True
         self.entered: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
@@ -51,7 +51,8 @@ class Page:
         self._first(status, retry_after)
 
     def outdated(self) -> bool:
-        self._book.heard.append(("outdated",))
+        if not self._book.goes_on:
+            self._first("outdated")
         return self._book.goes_on
 
     def unanswered(self, cause: str) -> None:
@@ -120,7 +121,8 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(200, text="junk"), [(200, None)]),
         (lambda _: httpx.Response(404), [(404, None)]),
         (lambda _: httpx.Response(302, headers={"location": "/"}), [(302, None)]),
-        (lambda _: httpx.Response(401), [("outdated",), (401, None)]),
+        (lambda _: httpx.Response(401), [(401, None)]),
+        (lambda _: httpx.Response(401, headers={"retry-after": "3"}), [(401, 3.0)]),
         (lambda _: httpx.Response(429, headers={"retry-after": "20"}), [(429, 20.0)]),
         (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), [(429, None)]),
         (lambda _: httpx.Response(503), [(503, None)]),
@@ -128,14 +130,52 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(200, stream=Body(httpx.ReadError("x"))), [("ReadError",)]),
         (lambda _: httpx.Response(200, headers={"content-encoding": "gzip"}, stream=Body()), [(200, None)]),
         (failing(httpx.ConnectError("x")), [("ConnectError",)]),
-        (failing(httpx.ReadTimeout("x")), [("ReadTimeout",)]),
-        (failing(ConnectionResetError("x")), [("ConnectionResetError",)]),
+        (failing(httpx.ReadTimeout("x")), [("timeout",)]),
+        (failing(ConnectionResetError("x")), [("closed",)]),
         (failing(httpx.PoolTimeout("x")), [("abandoned",)]),
         (failing(httpx.LocalProtocolError("x")), [("abandoned",)]),
     ],
 )
 async def test_the_gate_hears_once_what_each_request_came_to(answer: Answer, heard: list[tuple[object, ...]]) -> None:
     assert await heard_by_both(answer) == heard
+
+
+async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_same_passage() -> None:
+    answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)] * 2)
+    assert await heard_by_both(lambda _: next(answers)) == [(200, None)]
+
+
+async def test_a_passage_that_does_not_go_on_after_a_stale_token_is_followed_by_another() -> None:
+    answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)])
+    transport = httpx.MockTransport(with_tokens(lambda _: next(answers)))
+    book = Book()
+    book.goes_on = False
+    async with AsyncApi(API_URL, credentials(), transport=transport, gate=book) as api:
+        await api.presentations.get("p")
+    assert book.entered == ["presentations.get"] * 2
+    assert book.heard == [("outdated",), (200, None)]
+
+
+async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
+    async def heard(with_api: Callable[[httpx.MockTransport, Book], Awaitable[None]]) -> list[tuple[object, ...]]:
+        tokens = iter([httpx.Response(200, json={"access_token": "t", "expires_in": 300}), httpx.Response(400)])
+        book = Book()
+        await with_api(
+            httpx.MockTransport(lambda r: next(tokens) if r.url.path == TOKEN_PATH else httpx.Response(401)), book
+        )
+        assert book.entered == ["presentations.get"]
+        return book.heard
+
+    async def in_thread(transport: httpx.MockTransport, book: Book) -> None:
+        with SyncApi(API_URL, credentials(), transport=transport, gate=book) as api, pytest.raises(NotAuthenticated):
+            await asyncio.to_thread(api.presentations.get, "p")
+
+    async def on_loop(transport: httpx.MockTransport, book: Book) -> None:
+        async with AsyncApi(API_URL, credentials(), transport=transport, gate=book) as api:
+            with pytest.raises(NotAuthenticated):
+                await api.presentations.get("p")
+
+    assert await heard(in_thread) == await heard(on_loop) == [("abandoned",)]
 
 
 async def test_a_call_that_is_cancelled_in_the_middle_of_its_answer_says_nothing() -> None:
@@ -175,19 +215,6 @@ async def test_what_a_shut_gate_raises_is_what_the_caller_gets_and_nothing_is_se
             await other.presentations.get("p")
     assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
     assert not sent
-
-
-async def test_a_passage_that_goes_on_after_a_stale_token_hears_of_the_fresh_one() -> None:
-    book = Book()
-    book.goes_on = True
-    transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(401)))
-    with SyncApi(API_URL, credentials(), transport=transport, gate=book) as api, suppress(ApiError):
-        await asyncio.to_thread(api.presentations.get, "p")
-    async with AsyncApi(API_URL, credentials(), transport=transport, gate=book) as other:
-        with suppress(ApiError):
-            await other.presentations.get("p")
-    assert book.entered == ["presentations.get"] * 2
-    assert book.heard == [("outdated",), (401, None)] * 2
 
 
 async def test_requests_for_tokens_pass_beside_the_gate() -> None:

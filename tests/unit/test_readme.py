@@ -28,6 +28,8 @@ def rows(settings: type[BaseSettings]) -> Iterator[str]:
             shown = "required"
         elif default in {None, (), False}:
             shown = "none"
+        elif default is True:
+            shown = "`1`"
         else:
             shown = f"`{default.get_secret_value() if isinstance(default, SecretStr) else default}`"
         yield f"| `{field.validation_alias}` | {shown} | {field.description} |"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from worker.api.errors import (
     ApiError,
@@ -20,6 +20,7 @@ from worker.api.errors import (
 )
 from worker.api.models.base import mismatch
 from worker.api.operations import Operation
+from worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, values
 
 R = TypeVar("R")
 
@@ -32,17 +33,21 @@ _MOST_ERRORS = 16
 #: A `code` or an error's `id` is put into a message only if it looks like one: the message goes into logs.
 _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
+#: Stands for a body that is none.
+_NOT_JSON = object()
 
-def read(operation: Operation[R], response: httpx.Response, now: datetime) -> R:
+
+def read(operation: Operation[R], response: httpx.Response, now: datetime, *, asked_for: str | None = None) -> R:
     """Return what the operation promises.
 
     Args:
         operation: What was asked.
         response: The answer, with its body read.
         now: Wall-clock time, for a `Retry-After` that is a date.
+        asked_for: The id that the result, or each element of it, has to carry; None accepts any.
 
     Raises:
-        ApiError: The answer is a refusal, or not what the operation promises.
+        ApiError: The answer is a refusal, or not what the operation promises, or is about something else.
     """
     if not response.is_success:
         raise refusal(operation.name, response, now)
@@ -51,33 +56,100 @@ def read(operation: Operation[R], response: httpx.Response, now: datetime) -> R:
             f"{operation.name}: the platform answered {response.status_code} instead of {operation.expects[0]}",
             operation=operation.name,
             status=response.status_code,
+            cause="status",
         )
-    if operation.result is None:
+    if operation.each is not None:
+        result = cast("R", parse_each(operation.name, operation.each, response))
+    elif operation.result is not None:
+        result = parse(operation.name, operation.result, response)
+    else:
         return cast("R", None)
-    return parse(operation.name, operation.result, response)
+    if asked_for is not None:
+        _match(operation.name, asked_for, result, response.status_code)
+    return result
+
+
+def is_long(operation: Operation[Any], response: httpx.Response) -> bool:
+    """Whether the answer is a list that takes long enough to be read beside an event loop."""
+    return operation.each is not None and response.is_success and values(response.content) > MANY
 
 
 def parse(operation: str, result: TypeAdapter[R], response: httpx.Response) -> R:
     """Read the body as `result`, whether or not it is wrapped into `data`.
 
     Raises:
-        NotUnderstood: It is not JSON, or does not match. The message names the place, not the value.
+        NotUnderstood: It is not JSON, has too many values, or does not match. The message names the place, not the
+            value.
     """
+    document = _document(operation, response, MOST_VALUES)
+    return _validated(operation, result, document, response.status_code)
+
+
+def parse_each(operation: str, each: TypeAdapter[R], response: httpx.Response) -> tuple[R, ...]:
+    """Read the body as a list, its elements as `each`: one by one, so that other threads get their turns.
+
+    Raises:
+        NotUnderstood: As `parse`.
+    """
+    document = _document(operation, response, MOST_LISTED)
+    if not isinstance(document, list):
+        raise _not_understood(operation, response.status_code, "the whole: list type", "schema")
+    if values(response.content) > MOST_VALUES:
+        for place, element in enumerate(document):
+            if values(to_json(element)) > MOST_VALUES:
+                raise _not_understood(
+                    operation, response.status_code, f"{place}: more than {MOST_VALUES} values", "too_many_values"
+                )
+    return tuple(
+        _validated(operation, each, element, response.status_code, f"{place}.")
+        for place, element in enumerate(document)
+    )
+
+
+def _document(operation: str, response: httpx.Response, most: int) -> Any:
+    """The JSON of the body, or what it has in `data`.
+
+    Raises:
+        NotUnderstood: It is not JSON, or has more values than that.
+    """
+    body = response.content
+    if values(body) > most:
+        raise _not_understood(operation, response.status_code, f"it has more than {most} values", "too_many_values")
     try:
-        document = from_json(response.content, allow_inf_nan=False)
-        if isinstance(document, dict) and "data" in document:
-            document = document["data"]
+        document = from_json(body, allow_inf_nan=False)
+    except (ValueError, RecursionError):
+        document = _NOT_JSON
+    # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
+    if document is _NOT_JSON:
+        raise _not_understood(operation, response.status_code, "the body is not JSON", "not_json")
+    return document["data"] if isinstance(document, dict) and "data" in document else document
+
+
+def _validated(operation: str, result: TypeAdapter[R], document: Any, status: int, place: str = "") -> R:
+    try:
         return result.validate_python(document, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong = mismatch(error)
-    except (ValueError, RecursionError):
-        wrong = "the body is not JSON"
-    # Raised outside of the handlers, so that no traceback leads to an exception that holds the body.
-    raise NotUnderstood(
-        f"{operation}: the answer does not match the specification: {wrong}",
-        operation=operation,
-        status=response.status_code,
-    )
+    # Outside of the handler, likewise.
+    raise _not_understood(operation, status, place + wrong, "schema")
+
+
+def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
+    """Refuse what carries another id: the answer to somebody else's question, or to an earlier one."""
+    elements = result if isinstance(result, tuple) else (result,)
+    if any(element.id != asked_for for element in elements):
+        raise NotUnderstood(
+            f"{operation}: the answer is about another id than the one asked for; "
+            "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
+            operation=operation,
+            status=status,
+            cause="other_id",
+        )
+
+
+def _not_understood(operation: str, status: int, wrong: str, cause: str) -> NotUnderstood:
+    message = f"{operation}: the answer does not match the specification: {wrong}"
+    return NotUnderstood(message, operation=operation, status=status, cause=cause)
 
 
 def refusal(operation: str, response: httpx.Response, now: datetime) -> ApiError:
@@ -89,7 +161,7 @@ def refusal(operation: str, response: httpx.Response, now: datetime) -> ApiError
         retry_after = seconds_to_wait(response.headers.get("retry-after"), now)
         return TryLater(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
     if status < httpx.codes.BAD_REQUEST:
-        return NotUnderstood(f"{message}; redirects are refused", operation=operation, status=status)
+        return NotUnderstood(f"{message}; redirects are refused", operation=operation, status=status, cause="redirect")
     if status == httpx.codes.NOT_FOUND:
         return NotThere(message, operation=operation, status=status, errors=errors)
     if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:

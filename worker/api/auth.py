@@ -11,12 +11,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from copy import copy
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import httpx
 from pydantic import SecretStr
 
-from worker.api.errors import ApiError, TryLater
+from worker.api.errors import ApiError, NotUnderstood
+from worker.api.hanging_up import hang_up
+from worker.api.hints import unanswered
+from worker.api.token_request import Method, TokenRequest
 from worker.api.tokens import Pause, Token, TokenCache, Tokens, granted
 from worker.api.transport import FAILURE
 
@@ -36,6 +39,26 @@ class Client(Protocol):
     def client_secret(self) -> SecretStr:
         """OAuth client secret."""
 
+    @property
+    def token_auth(self) -> Method:
+        """How id and secret are sent."""
+
+    @property
+    def scope(self) -> str | None:
+        """Scopes, separated by spaces."""
+
+    @property
+    def audience(self) -> str | None:
+        """Whom the token is for."""
+
+    @property
+    def resource(self) -> tuple[str, ...]:
+        """URIs that the token is for."""
+
+
+#: Seconds for which a token that was refused when it was fresh is not renewed: the platform does not like this client,
+#: and each of its answers would be followed by a token request and another call.
+_RENEWAL_PAUSE: Final = 10.0
 
 #: How a token request ended: with a token, with an error for all who waited, or, None, because it was given up.
 Outcome = Token | ApiError | None
@@ -52,6 +75,10 @@ class ClientCredentials(httpx.Auth):
         token_url: The token endpoint. Its requests go there whatever the client's base URL.
         client_id: OAuth client id.
         client_secret: OAuth client secret. Not shown.
+        method: How both are sent.
+        scope: Scopes, separated by spaces; empty for what the server gives without being asked.
+        audience: Whom the token is for; empty to leave it out.
+        resources: URIs that the token is for; empty to leave them out.
         tokens: Where the token is kept; by default in this object's memory.
         clock: Monotonic seconds.
     """
@@ -62,24 +89,38 @@ class ClientCredentials(httpx.Auth):
         client_id: str,
         client_secret: str | SecretStr,
         *,
+        method: Method = "post",
+        scope: str = "",
+        audience: str = "",
+        resources: tuple[str, ...] = (),
         tokens: Tokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._token_url = token_url
-        self._client_id = client_id
-        self._client_secret = SecretStr(client_secret) if isinstance(client_secret, str) else client_secret
+        secret = SecretStr(client_secret) if isinstance(client_secret, str) else client_secret
+        self._request = TokenRequest(token_url, client_id, secret, method, scope, audience, resources)
         self._tokens = TokenCache() if tokens is None else tokens
         self._clock = clock
         self._flight: Flight | None = None
         self._lock = threading.Lock()
+        #: The last token that was refused although it was fresh, and until when no other is fetched for it.
+        self._refused: tuple[Token | None, float] = None, 0.0
 
     @classmethod
     def from_settings(cls, settings: Client, *, tokens: Tokens | None = None) -> Self:
         """Take the credentials from the worker's settings."""
-        return cls(settings.token_url, settings.client_id, settings.client_secret, tokens=tokens)
+        return cls(
+            settings.token_url,
+            settings.client_id,
+            settings.client_secret,
+            method=settings.token_auth,
+            scope=settings.scope or "",
+            audience=settings.audience or "",
+            resources=settings.resource,
+            tokens=tokens,
+        )
 
     def __repr__(self) -> str:
-        return f"ClientCredentials(client_id={self._client_id!r})"
+        return f"ClientCredentials(client_id={self._request.client_id!r})"
 
     def steps(self, request: httpx.Request) -> Generator[Step, Any, None]:
         """Authorise a request; after a 401, once more with a fresh token.
@@ -89,10 +130,18 @@ class ClientCredentials(httpx.Auth):
         """
         token = yield from self._token(request)
         response: httpx.Response = yield _authorised(request, token)
+        if response.status_code != httpx.codes.UNAUTHORIZED or self._is_refused_when_fresh(token):
+            return
+        self._tokens.invalidate(token)
+        token = yield from self._token(request)
+        response = yield _authorised(request, token)
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            self._tokens.invalidate(token)
-            token = yield from self._token(request)
-            yield _authorised(request, token)
+            self._refused = token, self._clock() + _RENEWAL_PAUSE
+
+    def _is_refused_when_fresh(self, token: Token) -> bool:
+        """Whether the platform has just refused this token when it was fresh: another would not be better."""
+        refused, until = self._refused
+        return refused is not None and token.value == refused.value and self._clock() < until
 
     def _token(self, request: httpx.Request) -> Generator[Step, Any, Token]:
         """Return the current token, or fetch one, or wait for the one that is being fetched."""
@@ -119,7 +168,8 @@ class ClientCredentials(httpx.Auth):
         try:
             token = yield from self._tokens.turn()
             if token is None:
-                ask = self._token_request(request)
+                # Within the time-outs of the request that needs it: a request made by hand has none.
+                ask = self._request.made(request.extensions.get("timeout", {}))
                 failed = ask.extensions
                 asked_at = self._clock()
                 response: httpx.Response = yield ask
@@ -131,7 +181,7 @@ class ClientCredentials(httpx.Auth):
             raise
         except GeneratorExit:  # It is all that httpx tells the flow of a failure, and of a cancellation as well.
             if FAILURE in failed:
-                outcome = TryLater(f"token: no answer: {failed[FAILURE]}; check CREDHOOK_TOKEN_URL", operation="token")
+                outcome = unanswered("token", failed[FAILURE].kind, failed[FAILURE].cause)
             raise
         finally:
             with self._lock:
@@ -139,20 +189,6 @@ class ClientCredentials(httpx.Auth):
             flight.set_result(outcome)
             self._tokens.end_turn(outcome)
         return token
-
-    def _token_request(self, request: httpx.Request) -> httpx.Request:
-        """Ask for a token, within the time-outs of the request that needs it: a request made by hand has none."""
-        return httpx.Request(
-            "POST",
-            self._token_url,
-            data={
-                "grant_type": "client_credentials",
-                "client_id": self._client_id,
-                "client_secret": self._client_secret.get_secret_value(),
-            },
-            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-            extensions={"timeout": request.extensions.get("timeout", {})},
-        )
 
     def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Drive the steps for `httpx.Client`, waiting for other threads where there is something to wait for."""
@@ -163,7 +199,11 @@ class ClientCredentials(httpx.Auth):
                 if isinstance(step, httpx.Request):
                     response = yield step
                     response.read()
-                    step = flow.send(response)
+                    try:
+                        step = flow.send(response)
+                    except NotUnderstood:  # It may have been for another request.
+                        hang_up(response)
+                        raise
                 else:
                     time.sleep(step.seconds) if isinstance(step, Pause) else wait([step])
                     step = flow.send(None)
@@ -181,7 +221,11 @@ class ClientCredentials(httpx.Auth):
                 if isinstance(step, httpx.Request):
                     response = yield step
                     await response.aread()
-                    step = flow.send(response)
+                    try:
+                        step = flow.send(response)
+                    except NotUnderstood:  # It may have been for another request.
+                        hang_up(response)
+                        raise
                 else:
                     await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else asyncio.wrap_future(step))
                     step = flow.send(None)

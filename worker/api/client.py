@@ -10,8 +10,9 @@ httpx and httpcore log each URL at INFO and DEBUG through the standard library's
 usernames and external identifiers for three of `users`. Keep those loggers at WARNING where logs are kept.
 """
 
+import asyncio
 import ssl
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -21,12 +22,15 @@ import httpx
 
 from worker.api import answers
 from worker.api.auth import Client, ClientCredentials
-from worker.api.errors import ApiError, InvalidRequest, NotUnderstood, TryLater
-from worker.api.gate import OPERATION, AsyncGated, Gate, Gated
+from worker.api.causes import cause_of
+from worker.api.errors import ApiError, InvalidRequest, NotUnderstood
+from worker.api.gate import OPERATION, AsyncGated, Gate, Gated, conclude
+from worker.api.hanging_up import hang_up
+from worker.api.hints import unanswered
 from worker.api.namespaces import AsyncSender, Platform, SyncSender
 from worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from worker.api.roots import Root
-from worker.api.transport import AsyncBounded, Bounded
+from worker.api.transport import LONGEST_BODY, AsyncBounded, BodyRefused, Bounded
 
 R = TypeVar("R")
 
@@ -57,6 +61,14 @@ class Settings(Client, Protocol):
     def fetch_timeout(self) -> float:
         """Seconds that one request may take."""
 
+    @property
+    def match_ids(self) -> bool:
+        """Whether details must carry the id that was asked for."""
+
+    @property
+    def max_answer(self) -> int:
+        """Bytes that an answer may have."""
+
 
 class AsyncApi(Platform[AsyncSender]):
     """The platform's API for an event loop.
@@ -67,6 +79,8 @@ class AsyncApi(Platform[AsyncSender]):
         issuance_path: Path of an issuance below the root, with `{id}`.
         presentation_path: Path of a presentation below the root, with `{id}`.
         timeout: Seconds that one HTTP request may take as a whole.
+        match_ids: Whether an answer that carries another id than the one asked for is refused.
+        max_answer: Bytes that an answer may have.
         transport: What carries requests, if not the network.
         ssl_context: Trust for TLS; by default one context for all senders of the process.
         max_connections: Connections held at most. httpx's pool slows down with their square: prefer many senders
@@ -82,6 +96,8 @@ class AsyncApi(Platform[AsyncSender]):
         issuance_path: str = GET_ISSUANCE.path,
         presentation_path: str = GET_PRESENTATION.path,
         timeout: float = 10.0,
+        match_ids: bool = True,
+        max_answer: int = LONGEST_BODY,
         transport: httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
@@ -89,10 +105,11 @@ class AsyncApi(Platform[AsyncSender]):
     ) -> None:
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
         self._root = Root(api_url)
+        self._match_ids = match_ids
         self._auth = auth
         trust = ssl_context or shared_ssl_context()
         carrier = transport or httpx.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_limits(max_connections))
-        bounded = AsyncBounded(carrier, timeout)
+        bounded = AsyncBounded(carrier, timeout, longest=max_answer)
         # Spoken to directly: a client around it would add redirects and cookies, which we refuse, and a third of
         # the time.
         self._transport = AsyncGated(bounded, gate) if gate else bounded
@@ -116,6 +133,8 @@ class AsyncApi(Platform[AsyncSender]):
             issuance_path=settings.issuance_path,
             presentation_path=settings.presentation_path,
             timeout=settings.fetch_timeout,
+            match_ids=settings.match_ids,
+            max_answer=settings.max_answer,
             transport=transport,
             ssl_context=ssl_context,
             max_connections=max_connections,
@@ -133,8 +152,20 @@ class AsyncApi(Platform[AsyncSender]):
         except _FAILURES as error:
             failure = _meaning(call, error)
         else:
-            return answers.read(call.operation, response, datetime.now(UTC))
+            return await self._read(call, response)
         raise failure
+
+    async def _read(self, call: Call[R], response: httpx.Response) -> R:
+        """The result; a long one is read beside the loop."""
+        asked_for = call.asked_for if self._match_ids else None
+        now = datetime.now(UTC)
+        try:
+            if answers.is_long(call.operation, response):
+                return await asyncio.to_thread(answers.read, call.operation, response, now, asked_for=asked_for)
+            return answers.read(call.operation, response, now, asked_for=asked_for)
+        except NotUnderstood:
+            hang_up(response)
+            raise
 
     async def _exchange(self, call: Call[Any]) -> httpx.Response:
         """The answer to the call, read to its end, after as many requests as authentication takes."""
@@ -146,18 +177,22 @@ class AsyncApi(Platform[AsyncSender]):
             content=call.body,
             extensions=extensions,
         )
-        async with aclosing(self._auth.async_auth_flow(request)) as flow:
-            wanted = await anext(flow)
-            while True:
-                response = await self._transport.handle_async_request(wanted)
-                try:
-                    await response.aread()
-                finally:
-                    await response.aclose()
-                try:
-                    wanted = await flow.asend(response)
-                except StopAsyncIteration:
-                    return response
+        try:
+            async with aclosing(self._auth.async_auth_flow(request)) as flow:
+                wanted = await anext(flow)
+                while True:
+                    response = await self._transport.handle_async_request(wanted)
+                    try:
+                        await response.aread()
+                    finally:
+                        await response.aclose()
+                    try:
+                        wanted = await flow.asend(response)
+                    except StopAsyncIteration:
+                        conclude(request, response)
+                        return response
+        finally:
+            conclude(request)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -184,6 +219,8 @@ class SyncApi(Platform[SyncSender]):
         issuance_path: str = GET_ISSUANCE.path,
         presentation_path: str = GET_PRESENTATION.path,
         timeout: float = 10.0,
+        match_ids: bool = True,
+        max_answer: int = LONGEST_BODY,
         transport: httpx.BaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int | None = None,
@@ -191,11 +228,12 @@ class SyncApi(Platform[SyncSender]):
     ) -> None:
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
         self._root = Root(api_url)
+        self._match_ids = match_ids
         self._auth = auth
         carrier = transport or httpx.HTTPTransport(
             verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
         )
-        bounded = Bounded(carrier, timeout)
+        bounded = Bounded(carrier, timeout, longest=max_answer)
         self._http = httpx.Client(
             transport=Gated(bounded, gate) if gate else bounded,
             timeout=timeout,
@@ -223,6 +261,8 @@ class SyncApi(Platform[SyncSender]):
             issuance_path=settings.issuance_path,
             presentation_path=settings.presentation_path,
             timeout=settings.fetch_timeout,
+            match_ids=settings.match_ids,
+            max_answer=settings.max_answer,
             transport=transport,
             ssl_context=ssl_context,
             max_connections=max_connections,
@@ -235,13 +275,25 @@ class SyncApi(Platform[SyncSender]):
         Raises:
             ApiError: It did not succeed.
         """
+        request = _request(self._http, self._root, call)
         try:
-            response = self._http.send(_request(self._http, self._root, call), auth=self._auth)
+            response = self._http.send(request, auth=self._auth)
+            conclude(request, response)
         except _FAILURES as error:
             failure = _meaning(call, error)
         else:
-            return answers.read(call.operation, response, datetime.now(UTC))
+            return self._read(call, response)
+        finally:
+            conclude(request)
         raise failure
+
+    def _read(self, call: Call[R], response: httpx.Response) -> R:
+        asked_for = call.asked_for if self._match_ids else None
+        try:
+            return answers.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
+        except NotUnderstood:
+            hang_up(response)
+            raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -281,11 +333,21 @@ def _request(http: httpx.Client | httpx.AsyncClient, root: Root, call: Call[Any]
 
 def _meaning(call: Call[Any], error: Exception) -> ApiError:
     """Say what a request without an answer means. The error's own words stay out: they can quote URLs."""
-    name, kind = call.operation.name, type(error).__name__
+    name, kind = _operation(call, error), type(error).__name__
+    if isinstance(error, BodyRefused):
+        return NotUnderstood(f"{name}: {error}", operation=name, cause=error.cause)
     if isinstance(error, httpx.DecodingError):
         return NotUnderstood(f"{name}: {error}", operation=name)
     if isinstance(error, httpx.TransportError | OSError) and not isinstance(
         error, httpx.LocalProtocolError | httpx.UnsupportedProtocol
     ):
-        return TryLater(f"{name}: no answer: {kind}; check CREDHOOK_API_URL", operation=name)
+        return unanswered(name, kind, cause_of(error))
     return InvalidRequest(f"{name}: the request cannot be sent: {kind}", operation=name)
+
+
+def _operation(call: Call[Any], error: Exception) -> str:
+    """Which request it was: the call's own, or the one for its token."""
+    if isinstance(error, httpx.RequestError):
+        with suppress(RuntimeError):  # Nobody has said which.
+            return str(error.request.extensions.get(OPERATION, "token"))
+    return call.operation.name

@@ -68,7 +68,8 @@ class ApiError(Exception):
         operation: Name of the operation, such as `issuances.get`; `token` for the token endpoint.
         status: The HTTP status, or None where there was no answer.
         errors: The platform's error objects; empty where the body was something else.
-        cause: Why there was no answer, in a word, such as `refused` or `certificate`; empty where there was one.
+        cause: Why there was no answer, a word of `causes`; or what of the answer was not understood. Empty where the
+            status says it all.
     """
 
     def __init__(

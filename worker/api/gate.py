@@ -12,30 +12,33 @@ from typing import Final, Protocol, cast
 import httpx
 
 from worker.api.answers import seconds_to_wait
+from worker.api.causes import cause_of
 
 #: Where a request to the API keeps its operation's name, among its `extensions`; other requests have none.
 OPERATION: Final = "credhook.operation"
 
-#: Where it keeps that its token was refused: the passage if it goes on with that, or None. The credentials send it once
-#: more, with a fresh token.
-_AGAIN: Final = "credhook.again"
+#: Where it keeps its passage after a 401, until it is known whether a fresh token changes that.
+_OPEN: Final = "credhook.passage"
 
 
 class Passage(Protocol):
     """One request's way through the gate. Only the first word about it counts. May be called from any thread."""
 
     def answered(self, status: int, retry_after: float | None) -> None:
-        """The platform answered; `retry_after` in seconds, if it said so. 401 is that of a fresh token."""
+        """The platform answered; `retry_after` in seconds, if it said so.
+
+        A 401 is told only where it was the last word: to a fresh token.
+        """
 
     def outdated(self) -> bool:
-        """The platform refused the token, which may be outdated: the request comes again, with a fresh one.
+        """The platform refused the token, and the request comes again with a fresh one.
 
         Returns:
             Whether it then goes on with this passage; otherwise it enters anew.
         """
 
     def unanswered(self, cause: str) -> None:
-        """No answer came, or not all of it; `cause` is the class of the error."""
+        """No answer came, or not all of it; `cause` is a word of `causes`, or else the class of the error."""
 
     def abandoned(self) -> None:
         """It was cancelled or never sent, which says nothing of the platform."""
@@ -67,7 +70,7 @@ class Gated(httpx.BaseTransport):
         operation = request.extensions.get(OPERATION)
         if operation is None:
             return self._inner.handle_request(request)
-        passage = request.extensions.get(_AGAIN) or self._gate.enter_in_thread(operation)
+        passage = _still_open(request) or self._gate.enter_in_thread(operation)
         with _watched(passage):
             response = self._inner.handle_request(request)
         if not _refused(request, response, passage):
@@ -91,7 +94,7 @@ class AsyncGated(httpx.AsyncBaseTransport):
         operation = request.extensions.get(OPERATION)
         if operation is None:
             return await self._inner.handle_async_request(request)
-        passage = request.extensions.get(_AGAIN) or await self._gate.enter(operation)
+        passage = _still_open(request) or await self._gate.enter(operation)
         with _watched(passage):
             response = await self._inner.handle_async_request(request)
         if not _refused(request, response, passage):
@@ -147,7 +150,7 @@ def _watched(passage: Passage) -> Iterator[None]:
         passage.abandoned()  # Our own doing: it was never sent.
         raise
     except (httpx.TransportError, OSError) as error:
-        passage.unanswered(type(error).__name__)
+        passage.unanswered(cause_of(error) or type(error).__name__)
         raise
     except httpx.DecodingError:
         passage.answered(httpx.codes.OK, None)  # It is well enough to answer, if not in a form that we read.
@@ -158,12 +161,38 @@ def _watched(passage: Passage) -> Iterator[None]:
 
 
 def _refused(request: httpx.Request, response: httpx.Response, passage: Passage) -> bool:
-    """Whether it is no success. Then its status says everything, and the passage is told at once."""
+    """Whether it is no success. Then its status says everything, and the passage is told at once.
+
+    All but a 401: that of a token which has just become stale says nothing of the platform, and the same request
+    follows with a fresh one, by the same passage.
+    """
     if response.is_success:
         return False
-    if response.status_code == httpx.codes.UNAUTHORIZED and _AGAIN not in request.extensions:
-        request.extensions[_AGAIN] = passage if passage.outdated() else None
-        return True
     wait = seconds_to_wait(response.headers.get("retry-after"), datetime.now(UTC))
-    passage.answered(response.status_code, wait)
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        request.extensions[_OPEN] = passage, wait
+    else:
+        passage.answered(response.status_code, wait)
     return True
+
+
+def _still_open(request: httpx.Request) -> Passage | None:
+    """The passage of this request's first try, which was answered with 401, if it goes on with that one."""
+    passage, _ = request.extensions.pop(_OPEN, (None, None))
+    return passage if passage is not None and passage.outdated() else None
+
+
+def conclude(request: httpx.Request, response: httpx.Response | None = None) -> None:
+    """Say of a request that will not be sent again that a 401 was the last word about it.
+
+    Args:
+        request: The one that was authorised; nothing is said if it was answered otherwise.
+        response: What it was answered with in the end; None if it never was, for want of a token.
+    """
+    passage, wait = request.extensions.pop(_OPEN, (None, None))
+    if passage is None:
+        return
+    if response is None:
+        passage.abandoned()
+    else:
+        passage.answered(response.status_code, wait)

@@ -8,12 +8,15 @@ in auth.py, one line for each event under way in slots.py.
 """
 
 import asyncio
+import select
 import ssl
 from collections.abc import AsyncIterator
 from typing import Final, Self, cast
 
 import httptools
 import httpx
+
+from worker.api.hanging_up import CONNECTION
 
 #: Seconds after which an idle connection is not used again: servers close theirs after 5 s and more.
 _KEPT: Final = 4.0
@@ -63,6 +66,9 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._answer: _Answer | None = None
         self._good_until = self._loop.time() + _KEPT
+        #: Says whether something has come that the loop has not read yet: nobody has asked for it, and the next request
+        #: would take it for its answer.
+        self._unheard = select.poll()
 
     @classmethod
     async def open(cls, url: httpx.URL, ssl_context: ssl.SSLContext) -> Self:
@@ -79,13 +85,18 @@ class _Connection(asyncio.Protocol):
             host = url.raw_host.decode("ascii")
             _, connection = await asyncio.get_running_loop().create_connection(cls, host, port, ssl=trust)
         except OSError as error:
-            raise httpx.ConnectError(type(error).__name__) from None
+            raise httpx.ConnectError(type(error).__name__) from error
         return connection
 
     @property
     def is_good(self) -> bool:
         """Whether it is idle, and can be expected to be open at the other end as well."""
-        return self._answer is None and not self._transport.is_closing() and self._loop.time() < self._good_until
+        return (
+            self._answer is None
+            and not self._transport.is_closing()
+            and self._loop.time() < self._good_until
+            and not self._unheard.poll(0)
+        )
 
     async def ask(self, request: httpx.Request) -> httpx.Response:
         """Send a request and await the head of its answer."""
@@ -98,7 +109,9 @@ class _Connection(asyncio.Protocol):
             self.close()
             raise
         body = _Body(self, answer)
-        return httpx.Response(answer.status, headers=answer.headers, stream=body)
+        return httpx.Response(
+            answer.status, headers=answer.headers, stream=body, extensions={CONNECTION: self._transport}
+        )
 
     def over(self, answer: "_Answer") -> None:
         """Nobody reads the answer any more. The connection is of further use only if nothing of it is left."""
@@ -116,6 +129,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._unheard.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._answer is None:  # Nobody has asked.

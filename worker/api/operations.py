@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter
@@ -63,14 +63,15 @@ _DELETED = (204, 200)
 class Call(Generic[R]):
     """An operation with its values: ready to send.
 
-    `path` is percent-encoded, begins with `/` and is relative to the API's root. The repr shows the operation only,
-    since path and body may hold personal data.
+    `path` is percent-encoded, begins with `/` and is relative to the API's root. `asked_for` is the id that the answer
+    has to carry, if any. The repr shows the operation only, since path and body may hold personal data.
     """
 
     operation: "Operation[R]"
     path: str
     query: str = ""
     body: bytes | None = None
+    asked_for: str | None = None
 
     def __repr__(self) -> str:
         return f"Call({self.operation.name})"
@@ -85,7 +86,9 @@ class Operation(Generic[R]):
         path: Path below the API's root, with placeholders.
         expects: Status codes of success.
         body: Types of body that it takes; none for most.
-        result: What the answer is read as; None where there is nothing to read.
+        result: What the answer is read as; None where there is nothing to read, or a list.
+        each: What each element of a list is read as; None where the answer is none.
+        identified: Whether what comes back carries the `id` that it was asked for by.
         enveloped: Whether the specification puts the result into `data`. Both forms are read, whichever it says.
     """
 
@@ -95,6 +98,8 @@ class Operation(Generic[R]):
     expects: tuple[int, ...]
     body: tuple[type[Ask], ...] = ()
     result: TypeAdapter[R] | None = None
+    each: TypeAdapter[Any] | None = None
+    identified: bool = False
     enveloped: bool = True
 
     def __call__(self, body: Ask | None = None, *, query: Mapping[str, str] | None = None, **names: str) -> Call[R]:
@@ -111,8 +116,11 @@ class Operation(Generic[R]):
         path = self.path
         for name, value in names.items():
             path = path.replace(f"{{{name}}}", quote(self._checked(name, value), safe=""))
-        asked = urlencode({name: self._checked(name, value) for name, value in (query or {}).items()})
-        return Call(self, path, asked, None if body is None else body.model_dump_json(exclude_none=True).encode())
+        query = query or {}
+        asked = urlencode({name: self._checked(name, value) for name, value in query.items()})
+        sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
+        asked_for = names.get("id", query.get("filter[id]")) if self.identified else None
+        return Call(self, path, asked, sent, asked_for)
 
     def at(self, path: str) -> "Operation[R]":
         """Return this operation at another path, which settings give."""
@@ -130,12 +138,12 @@ class Operation(Generic[R]):
         raise InvalidRequest(wrong, operation=self.name)
 
 
-LIST_ENDPOINTS = Operation(
+LIST_ENDPOINTS: Operation[tuple[Endpoint, ...]] = Operation(
     "endpoints.list",
     "GET",
     "/me-creds/api/endpoints",
     _READ,
-    result=TypeAdapter(tuple[Endpoint, ...]),
+    each=TypeAdapter(Endpoint),
     enveloped=False,
 )
 CREATE_ENDPOINT = Operation(
@@ -167,6 +175,7 @@ GET_TEMPLATE = Operation(
     "/me-creds/api/templates/credentials/{id}",
     _READ,
     result=TypeAdapter(Template),
+    identified=True,
 )
 
 IMPORT_CERTIFICATE = Operation(
@@ -194,12 +203,12 @@ CREATE_USER = Operation(
     body=(UserRequest,),
     result=TypeAdapter(OnboardingResult),
 )
-LIST_USERS = Operation(
+LIST_USERS: Operation[tuple[User, ...]] = Operation(
     "users.list",
     "GET",
     "/consumer-onboarding/api/users",
     _READ,
-    result=TypeAdapter(tuple[User, ...]),
+    each=TypeAdapter(User),
 )
 FIND_USER = Operation(
     "users.by_external_identifier",
@@ -224,13 +233,13 @@ LINK_IDENTITY = Operation(
     result=TypeAdapter(IdentityLink),
 )
 
-ACCEPT_OFFER = Operation(
+ACCEPT_OFFER: Operation[tuple[WalletCredential, ...]] = Operation(
     "wallet.accept",
     "POST",
     "/me-wallet/api/credentials",
     _CREATED,
     body=(OfferRequest,),
-    result=TypeAdapter(tuple[WalletCredential, ...]),
+    each=TypeAdapter(WalletCredential),
     enveloped=False,
 )
 
@@ -242,13 +251,14 @@ GET_ISSUANCE = Operation(
     "/me-creds/api/credentials/{id}",
     _READ,
     result=TypeAdapter(Issuance),
+    identified=True,
 )
-LIST_ISSUANCES = Operation(
+LIST_ISSUANCES: Operation[tuple[Issuance, ...]] = Operation(
     "issuances.list",
     "GET",
     "/me-creds/api/credentials",
     _READ,
-    result=TypeAdapter(tuple[Issuance, ...]),
+    each=TypeAdapter(Issuance),
 )
 GET_PRESENTATION = Operation(
     "presentations.get",
@@ -256,11 +266,13 @@ GET_PRESENTATION = Operation(
     "/me-creds/api/presentations/{id}",
     _READ,
     result=TypeAdapter(Presentation),
+    identified=True,
 )
-LIST_PRESENTATIONS = Operation(
+LIST_PRESENTATIONS: Operation[tuple[Presentation, ...]] = Operation(
     "presentations.list",
     "GET",
     "/me-creds/api/presentations",
     _READ,
-    result=TypeAdapter(tuple[Presentation, ...]),
+    each=TypeAdapter(Presentation),
+    identified=True,
 )

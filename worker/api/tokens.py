@@ -5,10 +5,10 @@ import threading
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Protocol
+from typing import Annotated, Final, Protocol
 
 import httpx
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import from_json
 
 from worker.api.answers import parse, refusal
@@ -107,18 +107,35 @@ class TokenCache:
                 self._token = None
 
 
+def _lifetime(value: object) -> object:
+    """Read null as no statement. A fraction or a number in a text is a number; true and false are none."""
+    if value is None:
+        return LIFETIME
+    return "a boolean" if isinstance(value, bool) else value
+
+
 class Grant(Answer):
-    """The token endpoint's answer. Specification, Authentication, 3."""
+    """The token endpoint's answer. Specification, Authentication, 3.
+
+    Read as servers write it, who differ in `expires_in`, and who leave out a `token_type` that goes without saying.
+    """
 
     access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
-    expires_in: Annotated[int, Field(alias="expires_in", ge=0)] = LIFETIME
-    token_type: Annotated[str, Field(alias="token_type", pattern="^(?i:bearer)$")]
+    expires_in: Annotated[float, BeforeValidator(_lifetime), Field(alias="expires_in", ge=0)] = LIFETIME
+    token_type: Annotated[str | None, Field(alias="token_type", pattern="^(?i:bearer)$")] = None
 
 
 _GRANT = TypeAdapter(Grant)
 
 #: An error code of OAuth, such as `invalid_client`. Only what looks like one is put into a message.
 _OAUTH_CODE = re.compile(r"[a-z_]{1,40}")
+
+#: Which settings a refusal concerns, by its code; all others concern the credentials.
+_SETTINGS: Final = {
+    "invalid_scope": "CREDHOOK_SCOPE",
+    "invalid_target": "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE",
+}
+_CREDENTIALS: Final = "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
 
 
 def granted(response: httpx.Response, asked_at: float) -> Token:
@@ -139,9 +156,10 @@ def _refused(response: httpx.Response) -> ApiError:
     error = refusal("token", response, datetime.now(UTC))
     if isinstance(error, TryLater | NotUnderstood):
         return error
+    code = _oauth_code(response.content)
     return NotAuthenticated(
-        f"token: the token endpoint refuses this client: {response.status_code}{_oauth_code(response.content)}; "
-        "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL",
+        f"token: the token endpoint refuses this client: {response.status_code}{f' ({code})' if code else ''}; "
+        f"check {_SETTINGS.get(code, _CREDENTIALS)}",
         operation="token",
         status=response.status_code,
         errors=error.errors,
@@ -154,4 +172,4 @@ def _oauth_code(body: bytes) -> str:
     except ValueError:
         return ""
     code = document.get("error") if isinstance(document, dict) else None
-    return f" ({code})" if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""
+    return code if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""

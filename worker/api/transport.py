@@ -8,31 +8,59 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 import httpx
 
-#: Bytes of an answer that are read. A page of presentations is some hundred kilobytes.
-LONGEST_BODY = 4 * 1024 * 1024
+from worker.api.causes import cause_of
+from worker.api.hanging_up import hang_up, has_surplus
 
-#: Where a failed request keeps the name of its failure, among its `extensions`. httpx closes an authentication flow
-#: without saying why, and the flow must tell a failure, which concerns everyone, from a task that was cancelled.
-FAILURE = "credhook.failure"
+#: Bytes of a successful answer that are read, unless the settings say otherwise. A page of presentations is some
+#: hundred kilobytes.
+LONGEST_BODY: Final = 4 * 1024 * 1024
+
+#: Bytes of any other answer that are read. Its error objects take a few hundred, and its status says most.
+LONGEST_REFUSAL: Final = 64 * 1024
+
+#: Where a failed request keeps its `Failure`, among its `extensions`. httpx closes an authentication flow without
+#: saying why, and the flow must tell a failure, which concerns everyone, from a task that was cancelled.
+FAILURE: Final = "credhook.failure"
+
+
+class Failure(NamedTuple):
+    """Why a request had no answer.
+
+    Attributes:
+        kind: Class of the error.
+        cause: A word of `causes`, or nothing.
+    """
+
+    kind: str
+    cause: str
 
 
 _TOO_SLOW = "the answer was not complete in time"
 
 
 class BodyRefused(httpx.DecodingError):
-    """The body is longer than an answer may be, or compressed although that was not asked for."""
+    """The body is longer than an answer may be, or compressed although that was not asked for.
+
+    Attributes:
+        cause: Which of the two, in a word.
+    """
+
+    def __init__(self, message: str, *, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class Bounded(httpx.BaseTransport):
     """A synchronous transport within bounds. The time is looked at whenever something has arrived."""
 
-    def __init__(self, inner: httpx.BaseTransport, seconds: float) -> None:
+    def __init__(self, inner: httpx.BaseTransport, seconds: float, *, longest: int = LONGEST_BODY) -> None:
         self._inner = inner
         self._seconds = seconds
+        self._longest = longest
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Pass the request on, and put its answer within bounds."""
@@ -40,7 +68,7 @@ class Bounded(httpx.BaseTransport):
         with _failure_kept(request):
             response = self._inner.handle_request(request)
             try:
-                return _answer(response, _Body(request, response, deadline))
+                return _answer(response, _Body(request, response, deadline, self._longest))
             except BodyRefused:
                 response.close()
                 raise
@@ -53,9 +81,10 @@ class Bounded(httpx.BaseTransport):
 class AsyncBounded(httpx.AsyncBaseTransport):
     """An asynchronous transport within bounds. A request that takes too long is cancelled."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, seconds: float) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport, seconds: float, *, longest: int = LONGEST_BODY) -> None:
         self._inner = inner
         self._seconds = seconds
+        self._longest = longest
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Pass the request on, and put its answer within bounds."""
@@ -64,7 +93,7 @@ class AsyncBounded(httpx.AsyncBaseTransport):
             async with _until(deadline):
                 response = await self._inner.handle_async_request(request)
             try:
-                return _answer(response, _AsyncBody(request, response, deadline))
+                return _answer(response, _AsyncBody(request, response, deadline, self._longest))
             except BodyRefused:
                 await response.aclose()
                 raise
@@ -81,12 +110,13 @@ class _Allowance:
     left out if it is compressed.
     """
 
-    def __init__(self, response: httpx.Response) -> None:
+    def __init__(self, response: httpx.Response, longest: int) -> None:
         compressed = response.headers.get("content-encoding", "identity").strip().lower() != "identity"
         self._whole = response.is_success
         if compressed and self._whole:
-            raise BodyRefused("the answer is compressed, which was not asked for")
-        self._left = 0 if compressed else LONGEST_BODY
+            raise BodyRefused("the answer is compressed, which was not asked for", cause="compressed")
+        self._longest = longest if self._whole else min(longest, LONGEST_REFUSAL)
+        self._left = 0 if compressed else self._longest
 
     @property
     def spent(self) -> bool:
@@ -94,18 +124,21 @@ class _Allowance:
 
     def take(self, chunk: bytes) -> bytes:
         if self._whole and len(chunk) > self._left:
-            raise BodyRefused(f"the answer is longer than {LONGEST_BODY} bytes")
+            raise BodyRefused(
+                f"the answer is longer than {self._longest} bytes, see CREDHOOK_MAX_ANSWER", cause="too_large"
+            )
         taken = chunk[: self._left]
         self._left -= len(taken)
         return taken
 
 
 class _Body(httpx.SyncByteStream):
-    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float) -> None:
+    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float, longest: int) -> None:
         self._request = request
+        self._response = response
         self._stream = cast("httpx.SyncByteStream", response.stream)
         self._deadline = deadline
-        self._allowance = _Allowance(response)
+        self._allowance = _Allowance(response, longest)
 
     def __iter__(self) -> Iterator[bytes]:
         with _failure_kept(self._request):
@@ -117,15 +150,18 @@ class _Body(httpx.SyncByteStream):
                 yield self._allowance.take(chunk)
 
     def close(self) -> None:
+        if has_surplus(self._stream):
+            hang_up(self._response)
         self._stream.close()
 
 
 class _AsyncBody(httpx.AsyncByteStream):
-    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float) -> None:
+    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float, longest: int) -> None:
         self._request = request
+        self._response = response
         self._stream = cast("httpx.AsyncByteStream", response.stream)
         self._deadline = deadline
-        self._allowance = _Allowance(response)
+        self._allowance = _Allowance(response, longest)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         chunks = aiter(self._stream)
@@ -138,6 +174,8 @@ class _AsyncBody(httpx.AsyncByteStream):
                 yield self._allowance.take(chunk)
 
     async def aclose(self) -> None:
+        if has_surplus(self._stream):
+            hang_up(self._response)
         await self._stream.aclose()
 
 
@@ -151,8 +189,10 @@ def _answer(response: httpx.Response, body: _Body | _AsyncBody) -> httpx.Respons
 def _failure_kept(request: httpx.Request) -> Iterator[None]:
     try:
         yield
-    except httpx.HTTPError as failure:
-        request.extensions[FAILURE] = type(failure).__name__
+    except (httpx.HTTPError, OSError) as failure:
+        request.extensions[FAILURE] = Failure(type(failure).__name__, cause_of(failure))
+        if isinstance(failure, httpx.RequestError):
+            failure.request = request
         raise
 
 

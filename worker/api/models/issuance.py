@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, FailFast
 
 from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
@@ -23,7 +23,7 @@ class Issuance(Stateful):
     shown: ClassVar = ("id", "status", "format", "credentials")
 
     id: str
-    credentials: Annotated[tuple[IssuedCredential, ...], BeforeValidator(none_as_empty)] = ()
+    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), BeforeValidator(none_as_empty)] = ()
     format: str | None = None
     exchange: str | None = None
     #: Who holds the offer can take the credential: never logged.

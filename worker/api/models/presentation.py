@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, FailFast, model_validator
 
 from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
@@ -54,7 +54,7 @@ class Presentation(Stateful):
     id: str
     error: PresentationError | None = None
     presentation_template_id: str | None = None
-    credentials: Annotated[tuple[PresentedCredential, ...], BeforeValidator(none_as_empty)] = ()
+    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), BeforeValidator(none_as_empty)] = ()
     expires_at: ObservedTimestamp | None = None
     authorization_request_uri: str | None = None
     authorization_request_qr_uri: str | None = None

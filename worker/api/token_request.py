@@ -1,0 +1,62 @@
+"""What the token endpoint is asked: the client-credentials grant, and how the client proves who it is.
+
+RFC 6749, 4.4 and 2.3.1; `resource` is RFC 8707; `audience` is what some servers want instead.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx
+from pydantic import SecretStr
+
+#: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
+#: `client_secret_basic`, which every server of RFC 6749 has to understand, into a header.
+Method = Literal["post", "basic"]
+
+_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """Asks for a token.
+
+    Attributes:
+        url: The token endpoint, whole.
+        client_id: OAuth client id.
+        client_secret: OAuth client secret. Not shown.
+        method: How both are sent.
+        scope: Scopes, separated by spaces; empty for what the server gives without being asked.
+        audience: Whom the token is for; empty to leave it out.
+        resources: URIs that the token is for; empty to leave them out.
+    """
+
+    url: str
+    client_id: str
+    client_secret: SecretStr
+    method: Method = "post"
+    scope: str = ""
+    audience: str = ""
+    resources: tuple[str, ...] = ()
+
+    def made(self, timeouts: Mapping[str, Any]) -> httpx.Request:
+        """The request, within these time-outs of httpx's."""
+        form: dict[str, str | Sequence[str]] = {"grant_type": "client_credentials"}
+        headers = dict(_HEADERS)
+        if self.method == "basic":
+            headers["Authorization"] = f"Basic {self._basic()}"
+        else:
+            form |= {"client_id": self.client_id, "client_secret": self.client_secret.get_secret_value()}
+        narrowed = {"scope": self.scope, "audience": self.audience, "resource": self.resources}
+        form |= {name: value for name, value in narrowed.items() if value}
+        return httpx.Request("POST", self.url, data=form, headers=headers, extensions={"timeout": timeouts})
+
+    def _basic(self) -> str:
+        """Id and secret as the form's encoding has them, then joined: a colon in the id would end it early.
+
+        A space is `%20` and not `+`: servers that only percent-decode read it as well.
+        """
+        pair = (self.client_id, self.client_secret.get_secret_value())
+        return b64encode(":".join(quote(each, safe="") for each in pair).encode("ascii")).decode("ascii")
