@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import signal
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -15,12 +15,15 @@ import structlog
 import uvicorn
 from prometheus_client import REGISTRY
 
+from receiver import metrics
 from receiver.app import create_app
 from receiver.inbox import Inbox
 from receiver.ledger.admin import AdminListener, bind, create_admin, gathered
 from receiver.ledger.connection import open_redis
 from receiver.ledger.health import examine
-from receiver.protocol import Protocol
+from receiver.ledger.listener.connections import Connections
+from receiver.ledger.listener.server import Server
+from receiver.ledger.stopping import stop_on
 from receiver.settings import ReceiverSettings
 from receiver.workers import Children
 
@@ -80,19 +83,20 @@ def _serve(
     inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
     config = uvicorn.Config(
         create_app(settings, inbox),
-        ssl_certfile=settings.tls_certfile,
-        ssl_keyfile=settings.tls_keyfile,
         access_log=False,  # It writes paths, and a path may be the secret.
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
         server_header=False,
-        http=Protocol,
         ws="none",  # An upgrade that nobody asked for would cost the request its body.
         timeout_graceful_shutdown=_GRACE,
     )
-    # Once drained, uvicorn raises the signal that stopped it again; a stop that was asked for is a success.
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop, lambda *_: None)
+    limits = settings.limits
+    if limits.connections < settings.max_connections:
+        hint = "raise `ulimit -n`, or lower CREDHOOK_MAX_CONNECTIONS"
+        log.warning("fewer_connections", allowed=limits.connections, wanted=settings.max_connections, hint=hint)
+    connections = Connections(limits, "public", count=lambda reason: metrics.TURNED_AWAY.labels(reason).inc())
+    server = Server(config, connections, _tls(settings))
+    stop_on(server.handle_exit)
 
     async def serve() -> int:
         # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
@@ -100,7 +104,6 @@ def _serve(
         if admin:
             app = create_admin(redis, inbox.examine, queue=settings.queue, registry=REGISTRY)
             beside.append(asyncio.create_task(admin.serve(app)))
-        server = uvicorn.Server(config)
         if lifeline is not None:
             asyncio.get_running_loop().add_reader(lifeline, lambda: setattr(server, "should_exit", True))
         await server.serve(sockets=[listener])
@@ -110,6 +113,15 @@ def _serve(
 
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         return runner.run(serve())
+
+
+def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:
+    """The certificate, which the settings have tried already, and the rules of this Python: TLS 1.2 or newer."""
+    if not settings.tls_certfile:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.tls_certfile, settings.tls_keyfile)
+    return context
 
 
 def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: AdminListener | None) -> int:

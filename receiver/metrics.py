@@ -10,6 +10,10 @@ DELIVERIES: Final = Counter(
 
 REFUSALS: Final = Counter("credhook_refusals", "Deliveries that were refused, by status.", ["status"])
 
+TURNED_AWAY: Final = Counter(
+    "credhook_turned_away", "Senders that were refused or cut off before the application saw them.", ["reason"]
+)
+
 GROUP_SIZE: Final = Histogram(
     "credhook_group_size",
     "Events that one script wrote.",

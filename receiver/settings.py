@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from receiver.ledger.listener.limits import Limits, affordable
 from receiver.ledger.settings import LedgerSettings
 from receiver.signature import Key, parse_key
 
@@ -62,6 +63,43 @@ class ReceiverSettings(LedgerSettings):
         le=16_777_216,
         validation_alias="CREDHOOK_MAX_BODY",
         description="Bytes that a delivery's body may have.",
+    )
+    max_connections: int = Field(
+        1_024,
+        ge=8,
+        le=1_000_000,
+        validation_alias="CREDHOOK_MAX_CONNECTIONS",
+        description="Connections that each receiver process keeps open, fewer where `ulimit -n` is lower; beyond it, "
+        "the one that has kept it waiting longest is closed, or the new one gets 503. The default is for 1 GiB of "
+        "memory.",
+    )
+    max_buffered: int = Field(
+        16_777_216,
+        ge=1_048_576,
+        validation_alias="CREDHOOK_MAX_BUFFERED",
+        description="Bytes of unfinished requests that each receiver process keeps, of all connections together; at "
+        "least four times `CREDHOOK_MAX_BODY` are kept.",
+    )
+    header_timeout: float = Field(
+        5.0,
+        ge=0.5,
+        le=300.0,
+        validation_alias="CREDHOOK_HEADER_TIMEOUT",
+        description="Seconds within which a TLS handshake must be done, and the headers of a request be there.",
+    )
+    body_timeout: float = Field(
+        10.0,
+        ge=0.5,
+        le=3_600.0,
+        validation_alias="CREDHOOK_BODY_TIMEOUT",
+        description="Seconds within which the body of a request must be there, from the end of its headers.",
+    )
+    idle_timeout: float = Field(
+        5.0,
+        ge=0.5,
+        le=3_600.0,
+        validation_alias="CREDHOOK_IDLE_TIMEOUT",
+        description="Seconds that a connection may stay open after an answer without another request.",
     )
     durability: Literal["strict", "standard"] = Field(
         "strict",
@@ -134,6 +172,18 @@ class ReceiverSettings(LedgerSettings):
                 "so that strangers are refused; CREDHOOK_INSECURE=1 starts without"
             )
         return self
+
+    @property
+    def limits(self) -> Limits:
+        """What senders may take of one process."""
+        return Limits(
+            connections=affordable(self.max_connections),
+            buffered=max(self.max_buffered, 4 * self.max_body),
+            body=self.max_body,
+            header_timeout=self.header_timeout,
+            body_timeout=self.body_timeout,
+            idle_timeout=self.idle_timeout,
+        )
 
     @property
     def keys(self) -> tuple[Key, ...]:

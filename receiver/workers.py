@@ -15,6 +15,8 @@ from typing import Final
 
 import structlog
 
+from receiver.ledger.stopping import TOLD_EARLY, stop_on
+
 log = structlog.get_logger("credhook.receiver")
 
 #: Seconds before a child that died is replaced: at once the first time, later if it keeps dying.
@@ -31,7 +33,7 @@ DRAIN: Final = 10.0
 
 
 class Children:
-    """The receiver processes, replaced when they die, until SIGTERM or SIGINT ends them all."""
+    """The receiver processes, replaced when they die, until a signal ends them all."""
 
     def __init__(self, listener: socket.socket, number: int, environment: Mapping[str, str]) -> None:
         """`listener`: the socket that all accept from; `environment`: what they are given."""
@@ -52,8 +54,7 @@ class Children:
         Returns:
             0 once all have drained after a signal; 1 if they did not drain, or if none could start.
         """
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, self._stop)
+        stop_on(self._stop)
         self._children = [self._start() for _ in range(self._number)]
         waits = [_FIRST_WAIT] * self._number
         while not self._stopping:
@@ -98,4 +99,4 @@ class Children:
             except subprocess.TimeoutExpired:
                 child.kill()
                 codes.append(child.wait())
-        return 0 if all(code in {0, -signal.SIGTERM} for code in codes) else 1
+        return 0 if all(code == 0 or code in TOLD_EARLY for code in codes) else 1

@@ -106,7 +106,7 @@ def refusals() -> list[Refusal]:
         Refusal("two lengths that differ", request(*signed(), "content-length: 1"), 400, None),
         Refusal("a negative length", request(*signed(), "content-length: -1", content=b"", length=False), 400, None),
         Refusal("a bare line feed", request(*signed()).replace(b"\r\nhost", b"\nhost", 1), 400, None),
-        Refusal("a header of 70 KB", request(*signed(), "x-pad: " + "a" * 70_000), 413, "the headers are over 16 KiB"),
+        Refusal("a header of 70 KB", request(*signed(), "x-pad: " + "a" * 70_000), 413, None),
         # Signature.
         Refusal("another key", request(*signed(signature=sign("refused_1", text, BODY, OTHER_SECRET))), 401, "no signature matches"),
         Refusal("another body", request(*signed(), content=BODY + b" "), 401, "no signature matches"),

@@ -25,6 +25,7 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from receiver.ledger import State
 from receiver.ledger.connection import open_redis
+from receiver.ledger.stopping import stops
 from worker import metrics
 from worker.api.auth import ClientCredentials
 from worker.attempt import Attempt, Interruption
@@ -120,7 +121,7 @@ class ConcurrentWorker(BaseWorker):
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stops():
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         redis = open_redis(settings.redis_url.get_secret_value())

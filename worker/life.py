@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from receiver.ledger import PREFIX
 from receiver.ledger.connection import open_redis_sync
+from receiver.ledger.stopping import stop_on
 from worker import jobs
 from worker.api.client import shared_ssl_context
 from worker.concurrent import ConcurrentWorker
@@ -37,8 +38,7 @@ _REPLACE_ME: Final = 75
 
 def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool) -> NoReturn:
     """Work until asked to stop, then end the process: 0 in order, another code to be replaced."""
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
+    stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
     try:
         code = _work(settings, cords, isolation, burst=burst)

@@ -18,6 +18,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
 from receiver.ledger import FAILURE_TTL, Index
+from receiver.ledger.stopping import stop_on
 from worker import scripts
 from worker.claims import read_job
 from worker.jobs import process
@@ -74,6 +75,10 @@ class IsolatingWorker(ForkingWorker):
             return
         log.error("jobs_refused", jobs=[job.id], hint="somebody who can write to Redis has planted them")
         self._refuse(keys=self._keys, args=[FAILURE_TTL, job.id])
+
+    def _install_signal_handlers(self) -> None:
+        """RQ's own leave SIGHUP out."""
+        stop_on(self.request_stop)
 
     def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  As signals call it.
         """Finish the job at hand, then stop; asked again, end it.

@@ -16,6 +16,8 @@ from typing import Final
 
 import structlog
 
+from receiver.ledger.stopping import TOLD_EARLY, stop_on
+
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds between two looks.
@@ -34,7 +36,7 @@ _PATIENCE: Final = 10.0
 #: Tells a worker to hand back at once what it has under way.
 HAND_BACK: Final = signal.SIGUSR2
 #: How a worker ends that was told to before it could listen.
-_TOLD_EARLY: Final = frozenset({-signal.SIGTERM, -signal.SIGINT, -HAND_BACK})
+_TOLD_EARLY: Final = TOLD_EARLY | {-HAND_BACK}
 #: Bytes that are read of a stack.
 _LONGEST_STACK: Final = 65_536
 
@@ -104,7 +106,7 @@ class _Child:
 
 
 class Supervisor:
-    """Runs so many worker processes, until SIGTERM or SIGINT ends them all, or all have ended by themselves."""
+    """Runs so many worker processes, until SIGTERM, SIGINT or SIGHUP ends them all, or all have ended by themselves."""
 
     def __init__(
         self,
@@ -144,8 +146,7 @@ class Supervisor:
         Returns:
             0 once all have ended in order; 2 if their settings are wrong; 1 if one had to be ended by force.
         """
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, self._stop)
+        stop_on(self._stop)
         self._children = [self._start(place) for place in range(len(self._children))]
         looked = time.monotonic()
         while not self._stopping:

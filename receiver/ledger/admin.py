@@ -19,6 +19,9 @@ from starlette.routing import Route
 
 from receiver.ledger import Index
 from receiver.ledger.health import Check
+from receiver.ledger.listener.connections import Connections
+from receiver.ledger.listener.limits import ADMIN
+from receiver.ledger.listener.server import Server
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
@@ -107,7 +110,7 @@ class AdminListener:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
         )
-        await uvicorn.Server(config).serve(sockets=[self._socket])
+        await Server(config, Connections(ADMIN, "admin")).serve(sockets=[self._socket])
 
 
 def bind(host: str, port: int) -> socket.socket:

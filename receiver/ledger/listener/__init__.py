@@ -1,0 +1,1 @@
+"""What stands between a port of ours and its application: connections, their bounds, and who is turned away."""

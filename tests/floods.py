@@ -1,0 +1,242 @@
+"""Floods against a listener, and what they cost it: `python -m floods --help` points them at any checkout.
+
+Each flood is a number of connections and what each of them sends. Sending is one thread over non-blocking sockets, so
+that a thousand of them cost the machine little.
+"""
+
+import argparse
+import os
+import resource
+import selectors
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import httpx
+import trustme
+from refusals import request, signed
+from signing import SECRET
+from waiting import until
+
+from sandbox.local_redis import free_port, local_redis
+
+POST: Final = b"POST /webhooks HTTP/1.1\r\nhost: inbox\r\n"
+CHUNKED: Final = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+#: Bytes that a flooding connection offers at once.
+_BLOCK: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Flood:
+    """What one kind of hostile sender does.
+
+    Attributes:
+        name: of it.
+        first: what each connection sends.
+        then: what each repeats after that, without end; nothing waits in silence.
+        pause: seconds between two repetitions; 0 sends as fast as it is taken.
+        most: bytes after which a connection falls silent.
+    """
+
+    name: str
+    first: bytes
+    then: bytes = b""
+    pause: float = 0.0
+    most: int = 1 << 62
+
+
+def _lines(line: bytes) -> bytes:
+    return line * (_BLOCK // len(line))
+
+
+ENDLESS_TRAILERS: Final = Flood("endless trailers", CHUNKED + b"0\r\n", _lines(b"x-trailer: aaaaaaaa\r\n"))
+ENDLESS_HEADERS: Final = Flood("endless headers", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n"))
+ENDLESS_SHORT_HEADERS: Final = Flood("endless short headers", POST, _lines(b"a:\r\n"))
+ENDLESS_VALUE: Final = Flood("an endless header", POST + b"x-pad: ", b"a" * _BLOCK)
+ENDLESS_URL: Final = Flood("an endless URL", b"POST /webhooks?", b"a" * _BLOCK)
+ENDLESS_EXTENSION: Final = Flood("an endless chunk extension", CHUNKED + b"1;x=", b"a" * _BLOCK)
+ENDLESS_CHUNKS: Final = Flood("an endless chunked body", CHUNKED, _lines(b"5\r\naaaaa\r\n"))
+ENDLESS_TINY_CHUNKS: Final = Flood("chunks of one byte with extensions", CHUNKED, _lines(b"1;aaaaaaaa\r\na\r\n"))
+ENDLESS_REQUESTS: Final = Flood("requests without end", b"", _lines(b"GET / HTTP/1.1\r\n\r\n"))
+ENDLESS_LINES: Final = Flood("empty lines without end", b"", b"\r\n" * (_BLOCK // 2))
+UNFINISHED_HEADS: Final = Flood("unfinished heads", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n"), most=7_500_000)
+#: Just below every bound, and then nothing: what costs most for longest.
+FULL_HEADS: Final = Flood("heads just below the bound", POST + (b"x-pad: " + b"a" * 150 + b"\r\n") * 95)
+FULL_BODIES: Final = Flood("bodies just below the bound", POST + b"content-length: 65536\r\n\r\n" + b"a" * 65_500)
+DRIPPED_HEADS: Final = Flood("a byte of head a second", POST + b"x-pad: ", b"a", pause=1.0)
+DRIPPED_BODIES: Final = Flood("a byte of body a second", POST + b"content-length: 60000\r\n\r\n", b"a", pause=1.0)
+SILENCE: Final = Flood("nothing at all", b"")
+
+FAST: Final = (
+    ENDLESS_TRAILERS,
+    ENDLESS_HEADERS,
+    ENDLESS_SHORT_HEADERS,
+    ENDLESS_VALUE,
+    ENDLESS_URL,
+    ENDLESS_EXTENSION,
+    ENDLESS_CHUNKS,
+    ENDLESS_TINY_CHUNKS,
+    ENDLESS_REQUESTS,
+    ENDLESS_LINES,
+)
+SLOW: Final = (FULL_HEADS, FULL_BODIES, DRIPPED_HEADS, DRIPPED_BODIES, SILENCE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to: a port on loopback, with TLS if `trust` is given."""
+
+    port: int
+    trust: ssl.SSLContext | None = None
+
+    def connect(self) -> socket.socket:
+        """A connection that does not block."""
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        if self.trust:
+            raw = self.trust.wrap_socket(raw, server_hostname="127.0.0.1")
+        raw.setblocking(False)
+        return raw
+
+
+@dataclass
+class _Sender:
+    flood: Flood
+    raw: socket.socket
+    sent: int = 0
+    due: float = 0.0
+
+    def send(self, now: float) -> bool:
+        """Send what is due; whether the connection is still there."""
+        try:
+            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                while self.sent < len(self.flood.first):
+                    self.sent += self.raw.send(self.flood.first[self.sent :])
+                while self.flood.then and now >= self.due and self.sent < self.flood.most:
+                    place = (self.sent - len(self.flood.first)) % len(self.flood.then)
+                    self.sent += self.raw.send(self.flood.then[place:])
+                    if self.flood.pause:
+                        self.due = now + self.flood.pause
+        except OSError:
+            return False
+        return True
+
+    def hears_the_end(self) -> bool:
+        with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            try:
+                return not self.raw.recv(65_536)
+            except OSError:
+                return True
+        return False
+
+
+@dataclass
+class Attack:
+    """Connections that are replaced when they are closed, until it is stopped.
+
+    Attributes:
+        cut: connections that were closed on us, by the name of their flood.
+        refused: that were not even accepted.
+        sent: bytes.
+    """
+
+    target: Target
+    floods: Sequence[Flood]
+    reads: bool = True
+    cut: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    sent: int = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep as many connections at it as there are `floods`."""
+        senders: list[_Sender | None] = [None] * len(self.floods)
+        pauses = [0.0] * len(self.floods)
+        try:
+            while not stop.is_set():
+                busy = False
+                for place, sender in enumerate(senders):
+                    now = time.monotonic()
+                    if sender is None:
+                        if now >= pauses[place]:
+                            senders[place] = self._connect(self.floods[place])
+                            pauses[place] = now + 0.5
+                        continue
+                    before = sender.sent
+                    if not sender.send(now) or (self.reads and sender.hears_the_end()):
+                        sender.raw.close()
+                        self.cut[sender.flood.name] += 1
+                        senders[place] = None
+                    busy |= sender.sent > before
+                    self.sent += sender.sent - before
+                    if stop.is_set():
+                        break
+                if not busy:
+                    time.sleep(0.01)
+        finally:
+            for sender in senders:
+                if sender:
+                    sender.raw.close()
+
+    def _connect(self, flood: Flood) -> _Sender | None:
+        try:
+            return _Sender(flood, self.target.connect())
+        except OSError:
+            self.refused += 1
+            return None
+
+
+@contextmanager
+def attack(target: Target, floods: Sequence[Flood], *, reads: bool = True) -> Iterator[Attack]:
+    """Flood from a thread of its own, as long as the block runs."""
+    stop, begun = threading.Event(), Attack(target, floods, reads)
+    thread = threading.Thread(target=begun.run, args=(stop,))
+    thread.start()
+    try:
+        yield begun
+    finally:
+        stop.set()
+        thread.join()
+
+
+def resident(pid: int) -> float:
+    """MiB of memory that a process has resident."""
+    return _status(pid, "VmRSS")
+
+
+def peak(pid: int) -> float:
+    """The most MiB that it ever had, or has had since `forget_peak`."""
+    return _status(pid, "VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    """Let `peak` begin anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def _status(pid: int, name: str) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 1_024
+
+
+def deliver(target: Target, webhook_id: str, *, timeout: float = 5.0) -> int:
+    """One honest delivery on a connection of its own; its status, 0 for none."""
+    try:
+        with socket.create_connection(("127.0.0.1", target.port), timeout) as plain, ExitStack() as stack:
+            raw = plain
+            if target.trust:
+                raw = stack.enter_context(target.trust.wrap_socket(plain, server_hostname="127.0.0.1"))
+            raw.sendall(request(*signed(webhook_id)))
+            answer = raw.recv(4_096)
+    except OSError:
+        return 0
+    return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else 0
