@@ -1,7 +1,5 @@
 """What `CREDHOOK_DURABILITY` means on each kind of Redis, and what readiness says of it."""
 
-import contextlib
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +7,13 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import RedisError
 from redis_proxy import redis_proxy
 from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
-from receiver.ledger.health import Facts, checks, examine, read
-from sandbox.local_redis import find_server, free_port, local_redis
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
+from receiver.ledger.health import Facts, checks, read
+from sandbox.local_redis import free_port, local_redis
 
 SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)
 
@@ -150,33 +144,6 @@ def test_memory_without_a_bound_leaves_it_ready_and_is_said_once(tmp_path: Path,
         (line,) = [one for one in process.text.splitlines() if '"redis_warning"' in one]
         assert '"check": "maxmemory"' in line
         assert '"redis_unsafe"' not in process.text
-
-
-@contextmanager
-def redis_as_shipped(folder: Path) -> Iterator[str]:
-    """A Redis that is told nothing but deploy/redis.conf, and where it is."""
-    shipped, port = folder / "redis.conf", free_port()
-    shipped.write_text((DEPLOY / "redis.conf").read_text().replace("/data", str(folder)))
-    server = subprocess.Popen([find_server(), shipped, "--port", str(port), "--bind", "127.0.0.1"])
-    try:
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.kill()
-        server.wait()
-
-
-async def test_the_configuration_that_we_ship_passes_every_check(tmp_path: Path) -> None:
-    with redis_as_shipped(tmp_path) as url, contextlib.closing(Redis.from_url(url)) as client:
-        until(lambda: answers(client), what="the Redis")
-        async with AsyncRedis.from_url(url) as redis:
-            found = await examine(redis, strict=True)
-    assert {check.name: check.verdict for check in found if not check.passed} == {}
-
-
-def answers(client: Redis) -> bool:
-    with contextlib.suppress(RedisError):
-        return bool(client.ping())
-    return False
 
 
 def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> None:

@@ -8,15 +8,17 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
-from serving import receiver
-from signing import body, headers
+from name_server import name_server
+from serving import receiver, running
+from signing import SECRET, body, headers
 from waiting import until
 
 from sandbox.local_redis import free_port
@@ -38,26 +40,33 @@ class Proxy:
         return f"https://localhost:{self.port}"
 
 
-@pytest.fixture
-def proxy(tmp_path: Path, redis_url: str) -> Iterator[Proxy]:
-    authority, certificate, port = trustme.CA(), tmp_path / "credhook.pem", free_port()
+@contextmanager
+def haproxy(folder: Path, **environment: str) -> Iterator[Proxy]:
+    """It, with a certificate of its own."""
+    authority, certificate, port = trustme.CA(), folder / "credhook.pem", free_port()
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    with receiver(tmp_path, redis_url) as process:
-        environment = os.environ | {
-            "PROXY_BIND": f"127.0.0.1:{port}",
-            "PROXY_CERTIFICATE": str(certificate),
-            "RECEIVER": f"127.0.0.1:{process.port}",
-        }
-        with (tmp_path / "haproxy.log").open("wb") as log:
-            haproxy = subprocess.Popen(["haproxy", "-db", "-f", CONFIGURATION], env=environment, stdout=log, stderr=log)
-        try:
-            until(lambda: ready(port, trust), what="the proxy")
-            yield Proxy(port, trust)
-        finally:
-            haproxy.kill()
-            haproxy.wait()
+    environment |= {"PROXY_BIND": f"127.0.0.1:{port}", "PROXY_CERTIFICATE": str(certificate)}
+    with (folder / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["haproxy", "-db", "-f", CONFIGURATION], env=os.environ | environment, stdout=log, stderr=log
+        )
+    try:
+        until(lambda: ready(port, trust), what="the proxy")
+        yield Proxy(port, trust)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, redis_url: str) -> Iterator[Proxy]:
+    with (
+        receiver(tmp_path, redis_url) as process,
+        haproxy(tmp_path, RECEIVER=f"127.0.0.1:{process.port}") as proxy,
+    ):
+        yield proxy
 
 
 def ready(port: int, trust: ssl.SSLContext) -> bool:
@@ -77,6 +86,31 @@ def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(prox
     assert post("/webhooks", b" " * 65_000) == 400  # Passed on: the receiver reads it.
     assert post("/webhooks", b" " * 70_000) == 413
     assert post("/metrics", body()) == 404
+
+
+def test_every_receiver_of_one_name_gets_its_share_and_one_that_is_gone_costs_nothing(
+    tmp_path: Path, redis_url: str
+) -> None:
+    """As with `docker compose up --scale receiver=2`: one name, an address for each."""
+    addresses = ["127.0.0.1", "127.0.0.2"]
+    with ExitStack() as stack:
+        first = stack.enter_context(receiver(tmp_path, redis_url))
+        settings = {"HOST": addresses[1], "PORT": str(first.port), "REDIS_URL": redis_url}
+        command = running(
+            tmp_path / "second.log", "receiver", environment=settings | {"CREDHOOK_WEBHOOK_SECRETS": SECRET}
+        )
+        second = stack.enter_context(command)
+        resolver = stack.enter_context(name_server(addresses))
+        proxy = stack.enter_context(haproxy(tmp_path, RECEIVER=f"receiver:{first.port}", RESOLVER=resolver))
+
+        def delivered(number: int) -> bool:
+            sent = headers(f"m{number}", body())
+            return httpx.post(f"{proxy.url}/webhooks", content=body(), headers=sent, verify=proxy.trust).is_success
+
+        numbers = count()
+        until(lambda: delivered(next(numbers)) and all("events_accepted" in one.text for one in (first, second)))
+        second.kill()
+        assert all(delivered(next(numbers)) for _ in range(20))
 
 
 async def slow(proxy: Proxy, kind: int, ended: Counter[str]) -> None:

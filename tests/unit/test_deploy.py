@@ -16,40 +16,87 @@ from worker.settings import EndpointSettings, WorkerSettings
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 #: Written by the operator from the example beside it, or holding the operator's certificate.
 FILLED_IN = {"receiver.env", "worker.env", "tls"}
 
 
 def test_compose_has_every_part_and_each_names_an_image() -> None:
-    assert set(COMPOSE["services"]) == {"proxy", "receiver", "worker", "redis"}
-    for service in COMPOSE["services"].values():
+    assert set(SERVICES) == {"proxy", "receiver", "worker", "redis"}
+    for service in SERVICES.values():
         assert re.fullmatch(r"[a-z]+(:[\w.-]+)?", service["image"])
 
 
 def test_compose_names_no_missing_file() -> None:
-    for service in COMPOSE["services"].values():
+    for service in SERVICES.values():
         named = [volume.split(":")[0] for volume in service.get("volumes", ())] + [service.get("env_file", "")]
         for name in (one for one in named if one.startswith(".") or one.endswith(".env")):
             wanted = name + ".example" if name.endswith(".env") else name
             assert Path(name).name in FILLED_IN - {"receiver.env", "worker.env"} or (DEPLOY / wanted).exists(), name
-    build = COMPOSE["services"]["receiver"]["build"]
+    build = SERVICES["receiver"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).exists()
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_can_do_more_than_it_must(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert not service.keys() & {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices"}
+    writable = [volume for volume in service.get("volumes", ()) if not volume.endswith(":ro")]
+    assert writable == (["redis-data:/data"] if name == "redis" else [])
+
+
+def reached_from(name: str) -> set[str]:
+    """The services that share a network with it."""
+    ours = set(SERVICES[name]["networks"])
+    return {other for other, service in SERVICES.items() if other != name and ours & set(service["networks"])}
+
+
+def test_who_reaches_whom() -> None:
+    assert reached_from("proxy") == {"receiver"}
+    assert reached_from("redis") == {"receiver", "worker"}
+    internal = {name for name, network in COMPOSE["networks"].items() if (network or {}).get("internal")}
+    ways_out = {name: set(service["networks"]) - internal for name, service in SERVICES.items()}
+    assert not ways_out["redis"]
+    assert not ways_out["receiver"]
+    assert ways_out["proxy"]
+    assert ways_out["worker"]
+    assert not ways_out["proxy"] & ways_out["worker"]
+    assert [name for name, service in SERVICES.items() if service.get("ports")] == ["proxy"]
+
+
+def test_the_proxy_finds_every_receiver() -> None:
+    host, port = SERVICES["proxy"]["environment"]["RECEIVER"].split(":")
+    assert SERVICES[host]["environment"]["PORT"] == port
+    assert SERVICES["proxy"]["environment"]["RESOLVER"] == "127.0.0.11:53"
+    assert "container_name" not in SERVICES["receiver"]  # It could not be there twice.
+
+
+def test_the_password_of_redis_is_in_no_file_of_ours() -> None:
+    asked_for = r"\$\{REDIS_PASSWORD:\?[^}]+\}"
+    for name in ("receiver", "worker"):
+        assert re.fullmatch(rf"redis://:{asked_for}@redis:6379/0", SERVICES[name]["environment"]["REDIS_URL"])
+    assert re.fullmatch(asked_for, SERVICES["redis"]["environment"]["REDIS_PASSWORD"])
+    assert re.search(r"^REDIS_PASSWORD=$", (DEPLOY / "compose.env.example").read_text(), re.MULTILINE)
+    assert "deploy/*.env\n" in (ROOT / ".gitignore").read_text()
+
+
 def test_every_service_that_is_waited_for_can_be_waited_for() -> None:
-    for service in COMPOSE["services"].values():
+    for service in SERVICES.values():
         for name, wait in service.get("depends_on", {}).items():
             if wait["condition"] == "service_healthy":
-                assert "healthcheck" in COMPOSE["services"][name]
+                assert "healthcheck" in SERVICES[name]
 
 
 @pytest.mark.parametrize("service", ["receiver", "worker"])
 def test_compose_runs_commands_that_exist_with_room_to_drain(service: str) -> None:
-    program, command = COMPOSE["services"][service]["command"]
+    program, command = SERVICES[service]["command"]
     assert program == "credhook"
     assert LazyGroup().get_command(Context(LazyGroup()), command)
-    assert int(COMPOSE["services"][service]["stop_grace_period"].removesuffix("s")) > 10
+    assert int(SERVICES[service]["stop_grace_period"].removesuffix("s")) > 10
 
 
 def variables(path: Path) -> set[str]:

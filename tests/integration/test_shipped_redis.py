@@ -1,0 +1,63 @@
+"""The Redis of deploy/compose.yaml, run as its container runs it, with a server of this machine."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, ConnectionError  # noqa: A004  Redis's own.
+from redis.retry import Retry
+from waiting import until
+
+from receiver.ledger.health import examine
+from sandbox.local_redis import find_server, free_port
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PASSWORD = "of-nobody-1_2"
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Its process's id, and its port."""
+    port, service = free_port(), yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["redis"]
+    text = (DEPLOY / "redis.conf").read_text().replace("/data", str(tmp_path))
+    (tmp_path / "redis.conf").write_text(f"{text}\nport {port}\nbind 127.0.0.1\n")
+    (tmp_path / "redis-server").symlink_to(find_server())
+    *shell, script = service["command"]
+    script = script.replace("$$", "$").replace("/usr/local/etc/redis", str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REDIS_PASSWORD": PASSWORD}
+    process = subprocess.Popen([*shell, script], env=environment, stdout=subprocess.DEVNULL)
+    try:
+        with Redis(port=port, password=PASSWORD, retry=Retry(NoBackoff(), 0)) as client:
+            until(lambda: answers(client), what="the Redis")
+        yield process.pid, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(client: Redis) -> bool:
+    with suppress(ConnectionError):
+        return bool(client.ping())
+    return False
+
+
+async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int]) -> None:
+    async with AsyncRedis(port=shipped[1], password=PASSWORD) as redis:
+        found = await examine(redis, strict=True)
+    assert {check.name: check.verdict for check in found if not check.passed} == {}
+
+
+def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[int, int]) -> None:
+    process, port = shipped
+    with Redis(port=port) as stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+    arguments = Path(f"/proc/{process}/cmdline").read_bytes()
+    assert b"redis-server" in arguments  # The shell has made room for it, so that it hears SIGTERM.
+    assert PASSWORD.encode() not in arguments
