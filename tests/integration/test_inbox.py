@@ -1,6 +1,7 @@
 """The inbox by itself: whoever waits hears of it, and what comes after goes on."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 from accepting import inbox_on
+from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_proxy import redis_proxy
@@ -160,3 +162,43 @@ async def test_what_is_under_way_is_finished_before_the_inbox_closes(redis_url: 
             proxy.hold = False
             assert [await under_way, await waiting] == [Outcome.ACCEPTED] * 2
             await closing
+
+
+async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) -> None:
+    def groups(up_to: str) -> float:
+        return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
+
+    async with inbox_on(async_redis) as inbox:
+        before = groups("500.0")
+        await asyncio.gather(*(inbox.accept(f"m{number}", EVENT) for number in range(1_001)))
+        assert groups("500.0") - before == 3
+        assert groups("500.0") == groups("+Inf")
+
+
+async def test_readiness_is_asked_of_redis_once_a_second_however_often_it_is_asked_of_us(redis_url: str) -> None:
+    with redis_proxy(redis_url) as proxy:
+        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
+            began, answers = time.monotonic(), [await inbox.examine()]
+            asked = proxy.commands
+            while time.monotonic() - began < 0.2:
+                answers.append(await inbox.examine())
+            passed = time.monotonic() - began
+            assert proxy.commands <= asked * (1 + passed)
+            assert len(answers) > 20
+            assert all(answers)
+
+
+async def test_what_redis_keeps_is_asked_again_after_a_while(
+    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("receiver.inbox._FACTS_LAST", 0.0)
+    async with inbox_on(async_redis) as inbox:
+        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+        with configured(redis_client, "maxmemory-policy", "allkeys-lru"), pytest.raises(Unavailable, match="noevict"):
+            await inbox.accept("m2", EVENT)
+
+
+async def test_an_answer_for_another_number_of_events_acknowledges_none(async_redis: AsyncRedis) -> None:
+    async with inbox_on(async_redis) as inbox:
+        with pytest.raises(Unavailable, match="another number"):
+            inbox._read([[b"accepted"]], 2)

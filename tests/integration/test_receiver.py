@@ -55,6 +55,7 @@ def test_a_duplicate_is_acknowledged_and_creates_nothing(inbox: Receiver, redis_
     redis_client.delete("rq:job:" + job_id("msg_1"))
     redis_client.delete("rq:queue:credhook")
     assert status_of(post(inbox.url, secret=OTHER_SECRET)) == "duplicate"
+    until(lambda: '"events_duplicate"' in inbox.text)
     assert not redis_client.exists("rq:queue:credhook")
 
 
@@ -74,6 +75,7 @@ def test_a_type_of_tomorrow_is_acknowledged_and_quarantined(inbox: Receiver, red
     assert redis_client.zrange("credhook:credhook:quarantined", 0, -1) == [b"msg_1"]
     assert not redis_client.exists("rq:queue:credhook")
     assert status_of(post(inbox.url, content=body("openid4vc.issuance.revoked"))) == "duplicate"
+    until(lambda: '"event_quarantined"' in inbox.text)
 
 
 async def test_fifty_at_once_are_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
@@ -97,10 +99,12 @@ def test_a_body_that_does_not_say_its_length_is_bounded_too(inbox: Receiver) -> 
 
 def test_other_paths_and_methods_get_the_envelope_too(inbox: Receiver) -> None:
     root = inbox.url.removesuffix("/webhooks")
-    for method, path, status in (("GET", "/webhooks", 405), ("POST", "/", 404), ("GET", "/metrics", 404)):
+    elsewhere = (("POST", "/", 404), ("GET", "/metrics", 404), ("GET", "/healthz/", 404), ("PUT", "/readyz", 405))
+    for method, path, status in (("GET", "/webhooks", 405), *elsewhere):
         response = httpx.request(method, root + path)
         assert response.status_code == status
         assert response.json()["errors"][0]["status"] == status
+        assert ("allow" in response.headers) == (status == 405)
 
 
 def test_no_input_makes_a_second_log_line(inbox: Receiver) -> None:

@@ -56,7 +56,7 @@ async def test_it_passes_every_check_without_a_warning(shipped: tuple[int, int])
 
 def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[int, int]) -> None:
     process, port = shipped
-    with Redis(port=port) as stranger, pytest.raises(AuthenticationError):
+    with Redis(port=port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(AuthenticationError):
         stranger.ping()
     arguments = Path(f"/proc/{process}/cmdline").read_bytes()
     assert b"redis-server" in arguments  # The shell has made room for it, so that it hears SIGTERM.

@@ -102,6 +102,23 @@ def test_eight_deep_is_still_a_notification() -> None:
     assert Event.parse(body + b"[" * 6 + b"]" * 6 + b"}}").resource_id == "a"
 
 
+def test_eight_deep_among_many_objects_is_still_a_notification() -> None:
+    more = {"d": [[[[[[]]]]]], "wide": [{}] * 20}
+    body = notification("openid4vc.issuance.offered", {"openId4VcIssuanceId": "a", **more})
+    assert Event.parse(body).resource_id == "a"
+    with pytest.raises(Malformed, match="no deeper than 8"):
+        Event.parse(body.replace(b"[[[[[[]", b"[[[[[[[]]"))
+
+
+def test_a_type_of_tomorrow_with_two_ids_is_kept_without_a_guess() -> None:
+    payload = {"openId4VcIssuanceId": "iss_1", "openId4VcPresentationId": "pre_1"}
+    assert Event.parse(notification("openid4vc.wallet.linked", payload)) == Event("openid4vc.wallet.linked", "")
+
+
+def test_a_type_and_an_id_of_128_characters_are_read() -> None:
+    assert Event.parse(notification("t" * 128, {"openId4VcIssuanceId": "a" * 128})) == Event("t" * 128, "a" * 128)
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_an_event_or_malformed(body: bytes) -> None:
     with suppress(Malformed):

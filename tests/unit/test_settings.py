@@ -63,8 +63,13 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "whsec_c2hvcnQ="),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", f"{SECRET} plain-text-secret"),
         (ReceiverSettings, "CREDHOOK_PATH_SECRET", "guessable"),
+        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 21),
+        (ReceiverSettings, "CREDHOOK_PATH_SECRET", "s" * 22 + "/"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "webhooks"),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks?"),
+        (ReceiverSettings, "CREDHOOK_WEBHOOK_PATH", "/webhooks/"),
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
+        (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", __file__),
         (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
         (ReceiverSettings, "CREDHOOK_QUEUE", "event"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "Hush!_%%%"),
@@ -85,6 +90,15 @@ def test_a_wrong_value_is_one_line_with_its_name_and_without_the_value(
     assert line.startswith(f"{name}: ")
     assert "\n" not in line
     assert value not in line.removeprefix(name)
+
+
+def test_a_path_secret_of_22_characters_is_long_enough() -> None:
+    assert made(ReceiverSettings, {"CREDHOOK_PATH_SECRET": "s" * 22}).path_secret
+
+
+def test_a_private_key_wants_its_certificate() -> None:
+    (line,) = lines(ReceiverSettings, {"CREDHOOK_INSECURE": "1", "CREDHOOK_TLS_KEYFILE": __file__})
+    assert line.startswith("CREDHOOK_TLS_CERTFILE: ")
 
 
 @pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])

@@ -53,6 +53,12 @@ def test_a_good_signature_names_the_delivery() -> None:
     assert check(raw()) == "msg_1"
 
 
+def test_an_id_of_128_characters_is_read_and_without_signatures_one_of_256() -> None:
+    longest = "a" * 128
+    assert check(raw(webhook_id=longest, signature=sign(longest, str(NOW), BODY))) == longest
+    assert read_headers([(b"webhook-id", b"a" * 256)], signed=False).delivery_id == "a" * 256
+
+
 def test_ed25519_is_verified_beside_hmac() -> None:
     assert check(raw(signature=ed25519()), PUBLIC) == "msg_1"
     assert check(raw(signature=ed25519()), SECRET, PUBLIC) == "msg_1"
