@@ -77,8 +77,8 @@ class ReceiverSettings(LedgerSettings):
         16_777_216,
         ge=1_048_576,
         validation_alias="CREDHOOK_MAX_BUFFERED",
-        description="Bytes of unfinished requests that each receiver process keeps, of all connections together; at "
-        "least four times `CREDHOOK_MAX_BODY` are kept.",
+        description="Bytes of unfinished requests that each receiver process keeps, of all connections together; "
+        "what came encrypted counts three times. At least twelve times `CREDHOOK_MAX_BODY` are kept.",
     )
     header_timeout: float = Field(
         5.0,
@@ -178,7 +178,7 @@ class ReceiverSettings(LedgerSettings):
         """What senders may take of one process."""
         return Limits(
             connections=affordable(self.max_connections),
-            buffered=max(self.max_buffered, 4 * self.max_body),
+            buffered=max(self.max_buffered, 12 * self.max_body),
             body=self.max_body,
             header_timeout=self.header_timeout,
             body_timeout=self.body_timeout,

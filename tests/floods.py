@@ -4,31 +4,18 @@ Each flood is a number of connections and what each of them sends. Sending is on
 that a thousand of them cost the machine little.
 """
 
-import argparse
-import os
-import resource
-import selectors
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
-import httpx
-import trustme
 from refusals import request, signed
-from signing import SECRET
-from waiting import until
-
-from sandbox.local_redis import free_port, local_redis
 
 POST: Final = b"POST /webhooks HTTP/1.1\r\nhost: inbox\r\n"
 CHUNKED: Final = POST + b"transfer-encoding: chunked\r\n\r\n"
@@ -157,7 +144,7 @@ class Attack:
     refused: int = 0
     sent: int = 0
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: "threading.Event") -> None:
         """Keep as many connections at it as there are `floods`."""
         senders: list[_Sender | None] = [None] * len(self.floods)
         pauses = [0.0] * len(self.floods)

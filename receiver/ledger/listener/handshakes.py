@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from receiver.ledger.listener.allocator import return_large_blocks
 from receiver.ledger.listener.connections import Connections
-from receiver.ledger.listener.protocol import LINGER, Bounded
+from receiver.ledger.listener.protocol import Bounded
 from receiver.ledger.listener.refusals import FULL
 
 #: Connections that are accepted before those that are open are looked after again.
@@ -20,6 +21,9 @@ _AT_ONCE: Final = 16
 
 #: Seconds without accepting, after the system has refused to.
 _PAUSE: Final = 0.2
+
+#: Seconds that a sender gets to confirm the end of an encrypted connection, whose buffers are kept until then.
+_FAREWELL: Final = 0.5
 
 
 class TlsAcceptor:
@@ -40,6 +44,7 @@ class TlsAcceptor:
             connections: among which each is counted from the first moment.
             protocol: made for each, and connected once it is encrypted.
         """
+        return_large_blocks()
         listener.setblocking(False)
         self._listener = listener
         self._tls = tls
@@ -96,7 +101,7 @@ class TlsAcceptor:
         try:
             with suppress(OSError):
                 await self._loop.connect_accepted_socket(
-                    lambda: protocol, accepted, ssl=self._tls, ssl_shutdown_timeout=LINGER
+                    lambda: protocol, accepted, ssl=self._tls, ssl_shutdown_timeout=_FAREWELL
                 )
         finally:
             if protocol.transport is None:

@@ -20,6 +20,10 @@ SMALL: Final = 4_096
 #: File descriptors that are not for connections: Redis, the admin listener's own connections, logs, the event loop.
 _RESERVED: Final = 96
 
+#: Bytes of a connection's buffer in the system: enough for any delivery that is known, and for a sender far away.
+_LEAST_BUFFER: Final = 16_384
+_MOST_BUFFER: Final = 262_144
+
 #: Connections that a process needs to be of any use.
 _FEWEST: Final = 8
 
@@ -43,6 +47,11 @@ class Limits:
     header_timeout: float
     body_timeout: float
     idle_timeout: float
+
+    @property
+    def received_at_once(self) -> int:
+        """Bytes that the system may keep of one connection until we read them: many deliveries, or half a long one."""
+        return min(max(_LEAST_BUFFER, self.body // 8), _MOST_BUFFER)
 
     @property
     def on_the_wire(self) -> int:

@@ -6,7 +6,7 @@ pass a few comparisons.
 
 import asyncio
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
@@ -39,13 +39,17 @@ _NOTHING, _HEAD, _BODY = range(3)
 _ANSWER: Final = 30.0
 
 #: Seconds that a connection may take to close: a sender that does not read its answer keeps it from doing so.
-LINGER: Final = 2.0
+_LINGER: Final = 2.0
 
 #: Bytes of answers that wait to be read; the next is not written before. An answer has about 200.
 _UNREAD_BYTES: Final = 4_096
 
 #: Bytes that a request counts for while it waits behind another, beside its own.
 _PIPELINED_BYTES: Final = 4_096
+
+
+#: Copies of a byte that came encrypted: as it came, in OpenSSL's buffer, and plain.
+_ENCRYPTED: Final = 3
 
 
 class _RefusedError(Exception):
@@ -76,6 +80,8 @@ class Bounded(HttpToolsProtocol):
         self._since = connections.now
         #: Bytes of what is not finished.
         self._wire = 0
+        #: Bytes of memory that one of them takes.
+        self._weight = 1
         self._refusal: Refusal | None = None
         #: Whether what comes is thrown away.
         self._deaf = False
@@ -86,6 +92,7 @@ class Bounded(HttpToolsProtocol):
         """Begin to wait for a request."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_UNREAD_BYTES)
+        self._weight = _ENCRYPTED if self.scheme == "https" else 1
         self._since = self._connections.now
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -148,7 +155,8 @@ class Bounded(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
-        elif self.held and not self._unfinished:
+        elif self.held:
+            self.cycle.body.clear()  # What the application has not read would be kept until the next request.
             self._connections.release(self)
 
     def shutdown(self) -> None:
@@ -170,7 +178,7 @@ class Bounded(HttpToolsProtocol):
         if self.transport.is_closing():
             if self._closing_since is None:
                 self._closing_since = now
-            return UNREAD if now - self._closing_since > LINGER else None
+            return UNREAD if now - self._closing_since > _LINGER else None
         if self._waits_for_us:
             return UNREAD if waited > _ANSWER else None
         if self._unfinished == _BODY:
@@ -216,7 +224,7 @@ class Bounded(HttpToolsProtocol):
             self._refuse(HEAD_TOO_LARGE if self._unfinished == _HEAD else BODY_TOO_LARGE)
         elif len(self.headers) > MAX_LINES:
             self._refuse(TOO_MANY_HEADERS)
-        elif not self._connections.hold(self, size + _PIPELINED_BYTES * len(self.pipeline)):
+        elif not self._connections.hold(self, self._weight * size + _PIPELINED_BYTES * len(self.pipeline)):
             self._refuse(NO_ROOM)
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -238,6 +246,7 @@ class Bounded(HttpToolsProtocol):
         else:  # The application has seen it, and is to learn that nobody waits any more.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            self.cycle.body.clear()
             self._say_last(refusal.answer(self.server_state.default_headers))
 
     def _say_last(self, answer: bytes) -> None:
@@ -255,6 +264,6 @@ class TurnedAway(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say so, and close."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  For mypy: no datagrams come here.
-        transport.write(FULL.answer())
-        transport.close()
+        stream = cast(asyncio.Transport, transport)
+        stream.write(FULL.answer())
+        stream.close()

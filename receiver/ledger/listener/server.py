@@ -54,6 +54,8 @@ class Server(uvicorn.Server):
         self.started = True
 
     async def _listen(self, listener: socket.socket) -> "asyncio.Server | TlsAcceptor":
+        # The system would keep up to 6 MiB for each connection, and hand over 256 KiB at once before we can judge.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._connections.limits.received_at_once)
         if self._tls:
             return TlsAcceptor(listener, self._tls, self._connections, self._bounded)
         return await asyncio.get_running_loop().create_server(self._protocol, sock=listener)
