@@ -50,10 +50,12 @@ for i = first, #ARGV, 5 do
         if job == '' then
             outcome, state = 'quarantined', '{ledger.State.QUARANTINED}'
             redis.call('ZADD', KEYS[2], now, id)
-            redis.call('EXPIRE', key, retention)  -- There is nothing yet to expire: only whether it may be said.
         else
             outcome = 'accepted'
-            if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
+            if #jobs == 0 then
+                redis.call('DEL', KEYS[4])  -- Of a script that broke off.
+                redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1))
+            end
             redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
             redis.call('HSET', 'rq:job:' .. job, 'data', data)
             jobs[#jobs + 1] = job
@@ -73,8 +75,16 @@ if #jobs > 0 then
 end
 if #urgent > 0 then hint(KEYS[5], unpack(urgent)) end
 for _, record in ipairs(records) do
-    redis.call('HSET', unpack(record))
-    if record[3] == '{ledger.State.QUARANTINED}' then redis.call('EXPIRE', record[1], retention) end
+    local key = record[1]
+    if record[3] == '{ledger.State.ACCEPTED}' then
+        redis.call('HSET', unpack(record))
+    else  -- Written elsewhere, so that it never stands there without its expiry.
+        record[1] = KEYS[4]
+        redis.call('DEL', KEYS[4])
+        redis.call('HSET', unpack(record))
+        redis.call('EXPIRE', KEYS[4], retention)
+        redis.call('RENAME', KEYS[4], key)
+    end
 end
 return outcomes
 """

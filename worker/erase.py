@@ -8,7 +8,18 @@ from redis import Redis
 
 from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, State, job_id, lua
 from worker.batches import ask, batched, interruptible, report, work_through
-from worker.selection import PAGE, Found, Selection, absent, find, ledger, print_counts, refuse_everything, selecting
+from worker.selection import (
+    PAGE,
+    Found,
+    Selection,
+    absent,
+    find,
+    ledger,
+    print_counts,
+    raw,
+    refuse_everything,
+    selecting,
+)
 
 #: Milliseconds after the end of its lease by which a worker is done with an event that it has lost. A stock RQ worker
 #: keeps a job as failed if its record is gone before that.
@@ -99,10 +110,10 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 
         def step(batch: Sequence[Found]) -> Sequence[bytes]:
-            arguments: list[str | int] = [len(of_events)]
+            arguments: list[str | int | bytes] = [len(of_events)]
             for event in batch:
                 # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
-                arguments += event.webhook_id, job_id(event.webhook_id), event.state if selection.states else ""
+                arguments += raw(event.webhook_id), job_id(event.webhook_id), event.state if selection.states else ""
             return cast(Sequence[bytes], script(keys=keys, args=arguments))
 
         report(work_through(events, step, "erasing"), "erased", _DONE, _LEFT, as_json=as_json)

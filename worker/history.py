@@ -15,7 +15,7 @@ from receiver.ledger.lua import LATEST
 from worker.batches import batched
 from worker.erase import erase
 from worker.replay import replay
-from worker.selection import PAGE, Selection, find, ledger, plain, print_counts, print_table, selecting
+from worker.selection import PAGE, Selection, find, ledger, plain, print_counts, print_table, raw, selecting
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100
@@ -78,8 +78,8 @@ def _records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator
     for page in batched(webhook_ids, PAGE):
         pipeline = redis.pipeline(transaction=False)
         for webhook_id in page:
-            pipeline.hgetall(EVENT + webhook_id)
-            pipeline.zscore(index.leases, webhook_id)
+            pipeline.hgetall(raw(EVENT + webhook_id))
+            pipeline.zscore(index.leases, raw(webhook_id))
         replies = pipeline.execute(raise_on_error=False)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
             if isinstance(fields, Exception):  # It is no hash: somebody else has written it.

@@ -13,7 +13,18 @@ from receiver.ledger import EVENT, HANDLER, SNAPSHOT, Index, State, job_data, jo
 from worker.batches import ask, batched, interruptible, report, work_through
 from worker.handlers import load
 from worker.outcome import GAVE_UP
-from worker.selection import PAGE, Found, Selection, absent, find, ledger, print_counts, refuse_everything, selecting
+from worker.selection import (
+    PAGE,
+    Found,
+    Selection,
+    absent,
+    find,
+    ledger,
+    print_counts,
+    raw,
+    refuse_everything,
+    selecting,
+)
 from worker.settings import HandlerSettings
 
 # The events' own keys are built from the arguments, as the receiver's script does.
@@ -34,7 +45,10 @@ local known = {{{", ".join(f"['{name}'] = true" for name in EVENT_TYPES)}}}
 local outcomes, jobs = {{}}, {{}}
 
 local function enqueue(id, job, data)
-    if #jobs == 0 then redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields)) end
+    if #jobs == 0 then
+        redis.call('DEL', template)
+        redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields))
+    end
     redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
     redis.call('HSET', 'rq:job:' .. job, 'data', data)
     redis.call('ZADD', open, now, id)
@@ -177,7 +191,7 @@ def replay(
                 arguments += name, value
             for event in batch:
                 name = event.webhook_id
-                arguments += name, job_id(name), job_data(name), event.state
+                arguments += raw(name), job_id(name), job_data(name), event.state
             return cast(Sequence[bytes], script(keys=_keys(index), args=arguments))
 
         report(work_through(events, step, "replaying"), "replayed", {"replayed": ""}, _LEFT, as_json=as_json)
@@ -210,7 +224,7 @@ def _types_wanted(redis: Redis, handler: str, events: Sequence[Found]) -> frozen
     for page in batched(events, PAGE):
         pipeline = redis.pipeline(transaction=False)
         for event in page:
-            pipeline.hkeys(EVENT + event.webhook_id)
+            pipeline.hkeys(raw(EVENT + event.webhook_id))
         replies = pipeline.execute(raise_on_error=False)  # A key may be no hash.
         fields = [field.decode(errors="replace") for names in replies if isinstance(names, list) for field in names]
         recorded.update(field.removeprefix(HANDLER) for field in fields if field.startswith(HANDLER))

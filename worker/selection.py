@@ -102,6 +102,11 @@ class Selection:
         return tuple(sorted({held[state] for state in self.states}))
 
 
+def raw(text: str) -> bytes:
+    """As Redis has it: bytes that are no Unicode are surrogates in a webhook-id that was read from there."""
+    return text.encode(errors="surrogateescape")
+
+
 def find(redis: Redis, index: Index, selection: Selection) -> Iterable[Found]:
     """The events that are meant, each once: the newest first if there is a limit, in no order otherwise.
 
@@ -120,7 +125,7 @@ def _meant(redis: Redis, index: Index, selection: Selection) -> Iterator[Found]:
             seen.update(fresh)
             pipeline = redis.pipeline(transaction=False)
             for webhook_id in fresh:
-                pipeline.hmget(EVENT + webhook_id, "type", "state", "received", "resource")
+                pipeline.hmget(raw(EVENT + webhook_id), "type", "state", "received", "resource")
             replies = pipeline.execute(raise_on_error=False)
             for webhook_id, values in zip(fresh, replies, strict=True):
                 if read := read_record(webhook_id, values):
@@ -213,9 +218,7 @@ def ledger() -> Iterator[tuple[Redis, Index]]:
         click.ClickException: Redis does not answer.
     """
     settings = LedgerSettings()
-    url = settings.redis_url.get_secret_value()
-    # What is no Unicode in Redis comes as surrogates, and goes back as the same bytes.
-    redis = open_redis_sync(url, retry=Retry(NoBackoff(), 0), encoding_errors="surrogateescape")
+    redis = open_redis_sync(settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0))
     try:
         redis.ping()
         yield redis, Index(settings.queue)

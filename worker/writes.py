@@ -119,6 +119,12 @@ function write.settle(id, fence, job, execution, what)
     call('HDEL', key, unpack(unset))
     if what.rank and resource then remember(resource, what.rank, what.updated) end
     if resource and unless_odd('GET', busy .. resource) == id then gone[#gone + 1] = busy .. resource end
+    if not is_open then
+        call('EXPIRE', key, retention)
+        if what.state == '{State.DONE}' and what.sealed then gone[#gone + 1] = '{SNAPSHOT}' .. id end
+        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
+    end
+    call('DEL', unpack(gone))
     if what.state == '{State.WAITING}' then
         if execution ~= '' then
             unless_odd('ZADD', scheduled, (now + what.wait) / 1000, job)
@@ -129,13 +135,9 @@ function write.settle(id, fence, job, execution, what)
         unless_odd('LPUSH', jobs, job)
         set_status(job, 'queued')
         unless_odd('ZADD', open, now, id)
-    else
-        call('EXPIRE', key, retention)
-        if what.state == '{State.DONE}' and what.sealed then gone[#gone + 1] = '{SNAPSHOT}' .. id end
-        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
-        if what.state == '{State.DONE}' or unless_odd('ZADD', dead, now, id) then unless_odd('ZREM', open, id) end
+    elseif what.state == '{State.DONE}' or unless_odd('ZADD', dead, now, id) then
+        unless_odd('ZREM', open, id)
     end
-    call('DEL', unpack(gone))
     if not resource then return {{1, false}} end
     -- It is settled, whatever becomes of the next one; what is parked the reconciler finds.
     local ok, following = pcall(let_next, resource, what.who)

@@ -1,0 +1,110 @@
+"""Scripts that break off at any of their commands: Redis runs all before it, keeps what they wrote, and refuses one.
+
+The commands, and the keys that they name, are found by running the script, so that a new one is tried by itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from redis import Redis
+
+#: Stands before a script: notes its commands and their first keys, and refuses the command of that number, or none if
+#: it is 0.
+_PRELUDE = """
+local real, count, refused, refusal = redis, 0, {number}, '{error}'
+local function numbered(run, refuse)
+    return function(name, key, ...)
+        count = count + 1
+        if refused == 0 then
+            real.call('RPUSH', 'test:commands', name)
+            if key then real.call('SADD', 'test:keys', key) end
+        end
+        if count == refused then return refuse() end
+        if key then return run(name, key, ...) end
+        return run(name)
+    end
+end
+local redis = {{
+    call = numbered(real.call, function() error(refusal, 0) end),
+    pcall = numbered(real.pcall, function() return {{err = refusal}} end),
+}}
+"""
+
+FORBIDDEN = "NOPERM this user has no permissions to run that command"
+OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+
+class Script:
+    """What redis-py makes of a registered script, but that it may break off.
+
+    Attributes:
+        number: which of its commands is refused the next time, and then no more; 0 for none.
+        error: how.
+        around: what is done to Redis the next time that it runs, and undone.
+    """
+
+    def __init__(self, redis: Redis, lua: str) -> None:
+        self.redis = redis
+        self._lua = lua
+        self.number = 0
+        self.error = FORBIDDEN
+        self.around: Callable[[], AbstractContextManager[Redis]] | None = None
+
+    def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
+        prelude = _PRELUDE.format(number=self.number or -1, error=self.error)
+        around, self.around, self.number = self.around, None, 0
+        with around() if around else nullcontext(self.redis) as redis:
+            return redis.eval(prelude + self._lua, len(keys), *keys, *args)
+
+    def look(self, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """Run it whole, and note its commands and keys."""
+        return self.redis.eval(_PRELUDE.format(number=0, error="") + self._lua, len(keys), *keys, *args)
+
+
+class AsyncScript(Script):
+    """The same for asynchronous code, over the synchronous client: nothing else is going on meanwhile."""
+
+    async def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
+        return super().__call__(keys, args)
+
+
+@contextmanager
+def full(redis: Redis) -> Iterator[Redis]:
+    """Its memory is used up."""
+    redis.config_set("maxmemory", 1)
+    try:
+        yield redis
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
+@contextmanager
+def forbidding(redis: Any, command: str) -> Iterator[Redis]:
+    """Our user may do everything but that."""
+    redis.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{command}")
+    address = redis.connection_pool.connection_kwargs
+    try:
+        with Redis(host=address["host"], port=address["port"], username="narrow", password="any") as narrow:
+            yield narrow
+    finally:
+        redis.execute_command("ACL", "DELUSER", "narrow")
+
+
+@contextmanager
+def misshapen(redis: Redis, key: bytes) -> Iterator[Redis]:
+    """Somebody has put something else in its place; later they put it back."""
+    whole, left = redis.dump(key), redis.pttl(key)
+    kind = redis.type(key)
+    redis.delete(key)
+    if kind == b"set":
+        redis.set(key, "of another kind")
+    else:
+        redis.sadd(key, "of another kind")
+    try:
+        yield redis
+    finally:
+        if redis.type(key) == (b"string" if kind == b"set" else b"set"):
+            redis.delete(key)
+            if whole is not None:
+                redis.restore(key, max(0, left), whole)

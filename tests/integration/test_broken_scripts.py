@@ -1,0 +1,412 @@
+"""Every command of every script that moves events, refused in turn: nothing is lost, and nothing done is done again.
+
+The scripts of worker/bulletin.py and worker/shared_token.py are left out: they touch no event, and where they fail each
+process goes on by itself.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import hiredis
+import pytest
+from accepting import everything
+from breaking import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ResponseError
+from rq import Queue
+from rq.job import Job
+from rq.serializers import JSONSerializer
+
+from receiver import script
+from receiver.events import Event
+from receiver.ledger import EVENT, Index, State, job_data, job_id
+from receiver.script import Delivery
+from worker import erase, reconcile, replay, scripts, snapshots, writes
+from worker.claims import Claim, Claims, Settlement, Worker
+from worker.reconcile import Reconciler
+
+COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
+INDEX = Index("credhook")
+DONE = {"test.first": "done"}
+
+
+class Ledger:
+    """The ledger, all of its scripts, and which events have been handled."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis: Any = redis
+        self.handled: set[str] = set()
+        self.accept = Script(redis, script.ACCEPT)
+        self.replaying, self.erasing = Script(redis, replay._REPLAY), Script(redis, erase._ERASE)
+        self.claims = self.worker("w")
+        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+        self.putting_back = Script(redis, reconcile._PUT_BACK)
+        self.reconciler._put_back = self.putting_back  # type: ignore[assignment]
+        self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
+        self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
+        self.burying = Script(redis, scripts.BURY)
+
+    def worker(self, name: str, *, lease: float = 60.0) -> Claims:
+        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+        for attribute, lua in {
+            "_claim": scripts.CLAIM, "_take": scripts.TAKE, "_take_read": scripts.TAKE_READ,
+            "_refuse": scripts.REFUSE, "_write_script": writes.WRITE,
+        }.items():  # fmt: skip
+            setattr(claims, attribute, AsyncScript(self.redis, lua))
+        return claims  # type: ignore[no-any-return]
+
+    def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
+        """As the receiver does, in one group: webhook-id, type, resource."""
+        group = [Delivery(one, Event(kind, resource)) for one, kind, resource in events]
+        reader = hiredis.Reader()
+        reader.feed(script.accept(group, queue="credhook", retention=3_600))
+        _, _, number, *rest = reader.gets()
+        count = int(number)
+        return self.accept(rest[:count], rest[count:])  # type: ignore[no-any-return]
+
+    async def take(self, **more: Any) -> list[Claim]:
+        return list((await self.claims.take(10, urgent=3, **more)).claims)
+
+    async def handle(self, claim: Claim) -> None:
+        """As the processor does, with one handler."""
+        if "test.first" not in claim.ended:
+            assert not self.is_marked(claim.event_id), "run again after its done mark"
+            self.handled.add(claim.event_id)
+        await self.claims.settle(claim, Settlement(State.DONE, records=DONE))
+
+    def is_marked(self, webhook_id: str) -> bool:
+        return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")
+
+    def pass_time(self) -> None:
+        """As if all leases had lapsed, and all that is in transit had had its time."""
+        for key in (INDEX.open, INDEX.leases):
+            for member in self.redis.zrange(key, 0, -1):
+                self.redis.zadd(key, {member: 1})
+        for key in self.redis.scan_iter(INDEX.busy + "*"):
+            self.redis.delete(key)
+        for member in self.redis.zrange(INDEX.scheduled, 0, -1):
+            self.redis.zadd(INDEX.scheduled, {member: 1})
+        for key in self.redis.scan_iter(EVENT + "*"):
+            if self.redis.hexists(key, "due"):
+                self.redis.hset(key, "due", 1)
+
+    def replay(self, webhook_id: str, state: str | bytes) -> Any:
+        fields = [1, "origin", "credhook"]
+        job, data = job_id(webhook_id), job_data(webhook_id)
+        return self.replaying(replay._keys(INDEX), ["", "  ", "", *fields, webhook_id, job, data, state])
+
+    async def recover(self) -> None:
+        """Workers and reconciler, until nothing is open."""
+        for _ in range(8):
+            for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
+                self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
+            if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
+                return
+            self.pass_time()
+            self.reconciler.run()
+            while claims := await self.take(idle=True):
+                for claim in claims:
+                    await self.handle(claim)
+        raise AssertionError(everything(self.redis))
+
+
+@pytest.fixture(autouse=True)
+def in_memory(redis_client: Redis) -> Iterator[None]:
+    """A thousand small worlds, none of which has to be on a disk."""
+    redis_client.config_set("appendonly", "no")
+    yield
+    redis_client.config_set("maxmemory", 0)
+    redis_client.flushall()
+    redis_client.config_set("appendonly", "yes")
+
+
+Step = Callable[[Ledger], Coroutine[Any, Any, Script]]
+Run = Callable[[Ledger], Coroutine[Any, Any, None]]
+
+EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
+
+
+async def accepting(ledger: Ledger) -> None:
+    outcomes = ledger.deliver(*EVENTS, ("q1", "new.type", ""), ("e1", COMPLETED, "r1"), ("e1", COMPLETED, "r9"))
+    if b"unreadable" in outcomes:
+        raise ResponseError("503")
+
+
+async def delivered(ledger: Ledger) -> Script:
+    return ledger.accept
+
+
+async def to_be_taken(ledger: Ledger) -> Script:
+    """One of them a retry that is due."""
+    ledger.deliver(*EVENTS)
+    (claim,) = (await ledger.claims.take(1, urgent=1)).claims
+    await ledger.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
+    return ledger.claims._take  # type: ignore[return-value]
+
+
+async def taking(ledger: Ledger) -> None:
+    for claim in await ledger.take():
+        await ledger.handle(claim)
+
+
+async def suspected(ledger: Ledger) -> Script:
+    ledger.deliver(EVENTS[0])
+    ledger.redis.hset(EVENT + "e1", "killed", 1)
+    assert await ledger.take() == []
+    return ledger.claims._take  # type: ignore[return-value]
+
+
+async def taking_alone(ledger: Ledger) -> None:
+    for claim in await ledger.take(idle=True):
+        await ledger.handle(claim)
+
+
+async def popped(ledger: Ledger) -> Script:
+    ledger.deliver(EVENTS[0])
+    ledger.redis.lpop(INDEX.jobs)
+    return ledger.claims._claim  # type: ignore[return-value]
+
+
+async def claiming(ledger: Ledger) -> None:
+    claim = await ledger.claims.claim("e1")
+    if isinstance(claim, Claim):
+        await ledger.handle(claim)
+
+
+async def saved_by_rq(ledger: Ledger) -> Script:
+    ledger.deliver(EVENTS[0])
+    Job.fetch(job_id("e1"), connection=ledger.redis, serializer=JSONSerializer).save()
+    return ledger.claims._take_read  # type: ignore[return-value]
+
+
+async def planted(ledger: Ledger) -> Script:
+    ledger.deliver(EVENTS[0])
+    Queue("credhook", connection=ledger.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
+    return ledger.claims._refuse  # type: ignore[return-value]
+
+
+async def taken(ledger: Ledger) -> Script:
+    ledger.deliver(*EVENTS)
+    ledger.redis.set("test:claim", "")
+    ledger.claims._held = await ledger.take()  # type: ignore[attr-defined]
+    return ledger.claims._write_script  # type: ignore[return-value]
+
+
+def settling(settlement: Settlement) -> Run:
+    async def run(ledger: Ledger) -> None:
+        held: list[Claim] = ledger.claims._held  # type: ignore[attr-defined]
+        for claim in held:
+            with suppress(ResponseError):
+                _, following = await ledger.claims.settle(claim, settlement, follow=True)
+                if following:
+                    await ledger.handle(following)
+        if settlement.records:
+            ledger.handled |= {claim.event_id for claim in held}
+
+    return run
+
+
+async def recording(ledger: Ledger) -> None:
+    held: list[Claim] = ledger.claims._held  # type: ignore[attr-defined]
+    await ledger.claims.record(held[0], "test.first", "done")
+    ledger.handled.add(held[0].event_id)
+
+
+async def renewing(ledger: Ledger) -> None:
+    await ledger.claims.renew(ledger.claims._held)  # type: ignore[attr-defined]
+
+
+async def lost_by_rq(ledger: Ledger) -> Script:
+    await taken(ledger)
+    ledger.pass_time()
+    return ledger.putting_back
+
+
+async def putting_back(ledger: Ledger) -> None:
+    ledger.reconciler.run()
+
+
+async def died(ledger: Ledger) -> Script:
+    await taken(ledger)
+    return ledger.burying
+
+
+async def burying(ledger: Ledger) -> None:
+    ledger.burying(scripts.keys(INDEX), ["w", "1"])
+
+
+async def given_up(ledger: Ledger) -> Script:
+    ledger.deliver(*EVENTS[:2])
+    for claim in await ledger.take():
+        await ledger.claims.settle(claim, Settlement(State.DEAD, "no"))
+    return ledger.replaying
+
+
+async def replaying(ledger: Ledger) -> None:
+    for one in ("e1", "u1"):
+        ledger.replay(one, "dead")
+
+
+async def showing(ledger: Ledger) -> Script:
+    await taken(ledger)
+    return ledger.snapshots._keep  # type: ignore[return-value]
+
+
+async def keeping(ledger: Ledger) -> None:
+    await ledger.snapshots.keep("e1", b"{}")
+
+
+CASES: dict[str, tuple[Step, Run]] = {
+    "accept": (delivered, accepting),
+    "take": (to_be_taken, taking),
+    "take alone": (suspected, taking_alone),
+    "claim": (popped, claiming),
+    "take what RQ has saved": (saved_by_rq, taking),
+    "refuse": (planted, taking),
+    "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
+    "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE))),
+    "settle as dead": (taken, settling(Settlement(State.DEAD, "no"))),
+    "hand back": (taken, settling(Settlement(State.ACCEPTED, spend=False))),
+    "record": (taken, recording),
+    "renew": (taken, renewing),
+    "put back": (lost_by_rq, putting_back),
+    "bury": (died, burying),
+    "replay": (given_up, replaying),
+    "keep a snapshot": (showing, keeping),
+}
+
+
+async def looked_at(redis: Redis, prepare: Step, run: Run) -> tuple[list[bytes], set[bytes]]:
+    """The commands that the script runs, and the keys that they name."""
+    redis.flushall()
+    ledger = Ledger(redis)
+    broken = await prepare(ledger)
+    original = type(broken).__call__
+    plain = broken.__class__
+    watched = type("Watched", (plain,), {"__call__": _looking(original)})
+    broken.__class__ = watched
+    await run(ledger)
+    commands: Any = redis.lrange("test:commands", 0, -1)
+    keys: Any = redis.smembers("test:keys")
+    assert commands
+    return commands, keys
+
+
+def _looking(original: Any) -> Any:
+    def call(self: Script, keys: Any = (), args: Any = ()) -> Any:
+        reply = self.look(keys, args)
+        if isinstance(self, AsyncScript):
+
+            async def later() -> Any:
+                return reply
+
+            return later()
+        return reply
+
+    return call
+
+
+async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Callable[[Script], None]) -> None:
+    """Promises 1 and 4, whatever has happened to the script once."""
+    redis.flushall()
+    ledger = Ledger(redis)
+    sabotage(await prepare(ledger))
+    try:
+        await run(ledger)
+    except ResponseError:
+        acknowledged = False
+    else:
+        acknowledged = True
+    if name == "accept" and not acknowledged:  # They were answered with 503, and come again.
+        await accepting(ledger)
+    if name == "replay":  # So does the operator.
+        await replaying(ledger)
+    await ledger.recover()
+    for key in redis.scan_iter(EVENT + "*"):
+        webhook_id, record = key.decode().removeprefix(EVENT), redis.hgetall(key)
+        state = record[b"state"].decode()
+        assert redis.ttl(key) > 0, record
+        if state == State.QUARANTINED:
+            assert redis.zscore(INDEX.quarantined, webhook_id) is not None
+            continue
+        if name == "settle as dead" and state == State.DEAD:
+            assert redis.zscore(INDEX.dead, webhook_id) is not None
+            continue
+        assert state == State.DONE, record
+        assert webhook_id in ledger.handled
+    expected = {"e1", "u1", "e2", "q1"} if name == "accept" else {"e1"}
+    assert expected <= {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
+    if name != "claim":  # There RQ itself sees to its job.
+        assert not [key for key in redis.scan_iter("rq:job:e-*") if redis.ttl(key) < 0], everything(redis)
+
+
+LEAN = ("accept", "take", "settle as done", "put back", "replay")
+REFUSALS = [
+    pytest.param(FORBIDDEN, id="forbidden"),
+    pytest.param(OF_ANOTHER_TYPE, id="of another type", marks=pytest.mark.soak),
+]
+BY_REDIS = [name if name in LEAN else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("name", CASES)
+async def test_whichever_command_is_refused_nothing_is_lost_and_nothing_done_is_done_again(
+    redis_client: Redis, name: str, error: str
+) -> None:
+    prepare, run = CASES[name]
+    commands, _ = await looked_at(redis_client, prepare, run)
+    for number, command in enumerate(commands, 1):
+
+        def refuse(broken: Script, number: int = number) -> None:
+            broken.number, broken.error = number, error
+
+        try:
+            await survives(redis_client, prepare, run, name, refuse)
+        except Exception as failure:
+            failure.add_note(f"{name}: {error} at {number}, {command!r}")
+            raise
+
+
+@pytest.mark.parametrize("name", BY_REDIS)
+async def test_whatever_is_forbidden_full_or_of_another_type_meanwhile_nothing_is_lost(
+    redis_client: Redis, name: str
+) -> None:
+    """The same by Redis itself, once for each command and each key of the script."""
+    prepare, run = CASES[name]
+    commands, keys = await looked_at(redis_client, prepare, run)
+    trials: dict[str, Callable[[], Any]] = {"full": partial(full, redis_client)}
+    trials |= {f"-{name.decode()}": partial(forbidding, redis_client, name.decode()) for name in set(commands)}
+    trials |= {f"{key!r} of another type": partial(misshapen, redis_client, key) for key in keys}
+    for what, around in trials.items():
+
+        def sabotage(broken: Script, around: Any = around) -> None:
+            broken.around = around
+
+        try:
+            await survives(redis_client, prepare, run, name, sabotage)
+        except Exception as failure:
+            failure.add_note(f"{name}: {what}")
+            raise
+
+
+async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
+    keys = [INDEX.leases, INDEX.started, INDEX.busy, INDEX.parked, INDEX.open, INDEX.dead, INDEX.scheduled]
+    arguments = [2, "doomed", job_id("doomed"), ""]
+    redis_client.flushall()
+    ledger = Ledger(redis_client)
+    ledger.deliver(("doomed", COMPLETED, "r1"))
+    await ledger.take()
+    ledger.erasing.look(keys, arguments)
+    for number in range(1, redis_client.llen("test:commands") + 1):
+        redis_client.flushall()
+        ledger.deliver(("doomed", COMPLETED, "r1"))
+        await ledger.take()
+        ledger.erasing.number = number
+        with suppress(ResponseError):
+            ledger.erasing(keys, arguments)
+        ledger.erasing(keys, arguments)
+        redis_client.delete("rq:job:" + job_id("doomed"))  # It lives for as long as the worker may notice.
+        assert "doomed" not in everything(redis_client), number

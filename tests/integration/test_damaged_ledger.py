@@ -1,0 +1,264 @@
+"""A Redis that somebody else has written to: what cannot be read is set aside and named, and its neighbours go on."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from accepting import everything, inbox_on, record
+from click.testing import CliRunner
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from structlog.testing import capture_logs
+
+from receiver.events import Event
+from receiver.inbox import Unavailable
+from receiver.ledger import CONFLICT, EVENT, RESOURCE, Index, State, job_id
+from receiver.ledger.admin import create_admin
+from receiver.script import Outcome
+from worker import history
+from worker.claims import Claims, Settlement, Worker
+from worker.reconcile import Reconciler
+
+COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
+INDEX = Index("credhook")
+NO_TEXT = b"\xff\xfe"
+
+
+async def accept(redis: AsyncRedis, *ids: str, kind: str = COMPLETED) -> None:
+    async with inbox_on(redis) as inbox:
+        await asyncio.gather(*(inbox.accept(one, Event(kind, f"r-{one}")) for one in ids))
+
+
+def worker(redis: AsyncRedis, lease: float = 60.0) -> Claims:
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker("w", "w"))
+
+
+def reconciler(redis: Redis) -> Reconciler:
+    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+
+
+def lose_all(redis: Redis) -> None:
+    """As after kill -9 of a fleet, and the time that leases last: nothing but the ledger is left."""
+    for key in (INDEX.jobs, INDEX.leases, *redis.scan_iter(INDEX.busy + "*")):
+        redis.delete(key)
+    if redis.type(INDEX.urgent) == b"list":
+        redis.delete(INDEX.urgent)
+    members: Any = redis.zrange(INDEX.open, 0, -1)
+    redis.zadd(INDEX.open, dict.fromkeys(members, 1))
+
+
+async def take(redis: AsyncRedis) -> list[str]:
+    return sorted(claim.event_id for claim in (await worker(redis).take(100, urgent=50)).claims)
+
+
+def damage(redis: Redis, webhook_id: str, how: str) -> None:
+    key = EVENT + webhook_id
+    if how == "no hash":
+        redis.delete(key)
+        redis.set(key, "of another kind")
+    elif how.startswith("without "):
+        redis.hdel(key, how.removeprefix("without "))
+    else:
+        field, _, value = how.partition("=")
+        redis.hset(key, field, NO_TEXT if value == "no text" else value)
+
+
+DAMAGES = [
+    "no hash", "without resource", "without type", "without state", "state=lost", "type=no text", "resource=no text",
+    "received=soon", "received=999999999999999", "received=1e999", "attempts=many", "fence=high", "due=tomorrow",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+async def test_a_record_that_cannot_be_read_is_set_aside_and_its_neighbours_go_on(
+    async_redis: AsyncRedis, redis_client: Redis, how: str
+) -> None:
+    good = sorted(f"m{number}" for number in range(10))
+    await accept(async_redis, "bad", *good)
+    damage(redis_client, "bad", how)
+    assert await take(async_redis) == good
+    lose_all(redis_client)
+    with capture_logs() as logs:
+        assert reconciler(redis_client).run() == 10
+        lose_all(redis_client)
+        assert reconciler(redis_client).run() == 10
+    (line,) = [line for line in logs if line["event"] == "events_unreadable"]
+    assert list(line["events"]) == ["bad"]
+    assert await take(async_redis) == good
+    assert redis_client.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
+    assert redis_client.zscore(INDEX.open, "bad") is None
+    assert 0 < redis_client.ttl(EVENT + "bad") <= 3_600
+
+
+@pytest.fixture
+def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    return lambda *arguments: CliRunner().invoke(history.events, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erased(
+    async_redis: AsyncRedis, redis_client: Redis, events: Any, how: str
+) -> None:
+    await accept(async_redis, "bad", "good")
+    whole: Any = redis_client.hgetall(EVENT + "bad")
+    damage(redis_client, "bad", how)
+    lose_all(redis_client)
+    reconciler(redis_client).run()
+    listed = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
+    assert sorted(one["webhook_id"] for one in listed) == ["bad", "good"]
+    assert "bad" in events("list").stdout
+    (shown,) = map(json.loads, events("list", "--json", "--state", "unreadable").stdout.splitlines())
+    assert shown == json.loads(events("show", "bad").stdout)
+    assert shown["state"] == "unreadable"
+    assert shown["error"].startswith("Unreadable: ")
+    # Setting it aside has mended what every state has for itself.
+    if how.partition("=")[0] not in {"without state", "state", "due", "attempts", "fence"}:
+        assert events("replay", "--state", "unreadable").stdout == (
+            "replayed 0, left 1 (1 whose record cannot be read)\n"
+        )
+    redis_client.delete(EVENT + "bad")
+    redis_client.hset(EVENT + "bad", mapping=whole)
+    events("replay", "--id", "bad")
+    redis_client.delete(INDEX.jobs)
+    lose_all(redis_client)
+    reconciler(redis_client).run()
+    assert await take(async_redis) == ["bad", "good"]
+    assert not redis_client.exists(INDEX.unreadable)
+    damage(redis_client, "bad", how)
+    lose_all(redis_client)
+    reconciler(redis_client).run()
+    assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
+    assert "bad" not in everything(redis_client)
+
+
+async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
+    async_redis: AsyncRedis, redis_client: Redis, events: Any
+) -> None:
+    await accept(async_redis, "m1", "m2")
+    for key in (INDEX.open, INDEX.leases, INDEX.scheduled, INDEX.solitary, INDEX.dead, INDEX.parked + "r-m1"):
+        redis_client.zadd(key, {NO_TEXT: 1})
+    for key in (INDEX.jobs, INDEX.urgent, INDEX.intermediate):
+        redis_client.lpush(key, NO_TEXT)
+    redis_client.hset(EVENT.encode() + NO_TEXT, "state", "accepted")
+    claims = worker(async_redis)
+    taken = (await claims.take(10, urgent=5, idle=True)).claims
+    assert sorted(claim.event_id for claim in taken) == ["m1", "m2"]
+    for claim in taken:
+        assert await claims.settle(claim, Settlement(State.DONE), follow=True) == (True, None)
+    reconciler(redis_client).run()
+    assert redis_client.zrange(INDEX.unreadable, 0, -1) == [NO_TEXT]
+    assert not redis_client.exists(INDEX.open)
+    assert len(events("list", "--json").stdout.splitlines()) == 3
+    assert events("list").exit_code == 0
+    assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
+    assert not redis_client.exists(EVENT.encode() + NO_TEXT)
+
+
+HINTS = [
+    INDEX.urgent, INDEX.scheduled, INDEX.started, INDEX.intermediate, INDEX.solitary, INDEX.failed, INDEX.dead,
+    INDEX.quarantined, INDEX.unreadable, INDEX.busy + "r-m1", INDEX.parked + "r-m1", RESOURCE + "r-m1",
+    f"rq:executions:{job_id('m1')}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", HINTS)
+async def test_a_hint_of_another_type_holds_nothing_up(async_redis: AsyncRedis, redis_client: Redis, key: str) -> None:
+    redis_client.delete(key)
+    redis_client.sadd(key, "of another kind")
+    await accept(async_redis, "m1")
+    await accept(async_redis, "u1", kind=URGENT)
+    claims = worker(async_redis)
+    taken = (await claims.take(10, urgent=5, idle=True)).claims
+    assert sorted(claim.event_id for claim in taken) == ["m1", "u1"]
+    assert await claims.renew(taken) == []
+    waiting, done = taken
+    assert (await claims.settle(waiting, Settlement(State.WAITING, wait=0.0), follow=True))[0]
+    assert (await claims.settle(done, Settlement(State.DEAD, "no", latest=(3, 1)), follow=True))[0]
+    redis_client.hset(EVENT + waiting.event_id, "due", 1)
+    if key != INDEX.scheduled:
+        redis_client.delete(INDEX.scheduled)
+    lose_all(redis_client)
+    with capture_logs() as logs:
+        assert reconciler(redis_client).run() == 1
+    assert await take(async_redis) == [waiting.event_id]
+    shared = key.startswith(("rq:", INDEX.urgent)) or key in {INDEX.dead, INDEX.quarantined, INDEX.unreadable}
+    named = [line for line in logs if line["event"] == "keys_unusable" and key in line["keys"]]
+    assert named or not shared or "executions" in key
+
+
+@pytest.mark.parametrize("latest", ["3:soon", "x", "9999999999999999999:1", "3:" + "9" * 40, b"\xff:\xff"])
+async def test_a_resources_latest_state_that_makes_no_sense_is_none(
+    async_redis: AsyncRedis, redis_client: Redis, latest: str | bytes
+) -> None:
+    redis_client.set(RESOURCE + "r-m1", latest)
+    await accept(async_redis, "m1")
+    claims = worker(async_redis)
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    assert claim.latest == (0, 0)
+    await claims.settle(claim, Settlement(State.DONE, latest=(3, 17)))
+    assert redis_client.get(RESOURCE + "r-m1") == b"3:17"
+
+
+async def test_a_job_of_another_type_is_written_anew(async_redis: AsyncRedis, redis_client: Redis) -> None:
+    await accept(async_redis, "m1", "m2")
+    redis_client.delete("rq:job:e-m1")
+    redis_client.set("rq:job:e-m1", "of another kind")
+    redis_client.zadd(INDEX.scheduled, {"e-m1": 1})
+    assert await take(async_redis) == ["m2"]
+    lose_all(redis_client)
+    assert reconciler(redis_client).run() == 2
+    assert await take(async_redis) == ["m1", "m2"]
+
+
+async def test_a_delivery_that_was_refused_for_its_index_is_accepted_once_that_is_mended(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    redis_client.set(INDEX.open, "of another kind")
+    async with inbox_on(async_redis) as inbox:
+        with pytest.raises(Unavailable):
+            await inbox.accept("m1", Event(COMPLETED, "r-m1"))
+        redis_client.delete(INDEX.open)
+        assert await inbox.accept("m1", Event(COMPLETED, "r-m1")) is Outcome.ACCEPTED
+    assert await take(async_redis) == ["m1"]
+
+
+async def test_a_delivery_whose_record_cannot_be_read_is_refused_alone(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    redis_client.set(EVENT + "bad", "of another kind")
+    async with inbox_on(async_redis) as inbox:
+        deliveries = [inbox.accept(one, Event(COMPLETED, one)) for one in ("good", "bad", "fine")]
+        results = await asyncio.gather(*deliveries, return_exceptions=True)
+    assert [results[0], results[2]] == [Outcome.ACCEPTED] * 2
+    assert isinstance(results[1], Unavailable)
+
+
+async def test_conflicts_of_one_id_are_bounded_and_all_of_them_told(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, "m1")
+    async with inbox_on(async_redis) as inbox:
+        others = [inbox.accept("m1", Event(COMPLETED, f"other-{number}")) for number in range(300)]
+        assert set(await asyncio.gather(*others)) == {Outcome.CONFLICT}
+    assert redis_client.hlen(CONFLICT + "m1") == 100
+    assert record(redis_client, "m1")["resource"] == "r-m1"
+
+
+async def test_metrics_count_what_cannot_be_read_and_outlive_a_key_of_another_type(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    redis_client.zadd(INDEX.unreadable, {"m1": 1, "m2": 2})
+    redis_client.set(INDEX.dead, "of another kind")
+
+    async def no_checks() -> tuple[()]:
+        return ()
+
+    transport = httpx.ASGITransport(create_admin(async_redis, no_checks, queue="credhook"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        lines = (await client.get("/metrics")).text.splitlines()
+    assert 'credhook_events{state="unreadable"} 2.0' in lines
+    assert 'credhook_events{state="open"} 0.0' in lines
+    assert not [line for line in lines if 'state="dead"' in line and line.startswith("credhook_events")]
