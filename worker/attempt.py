@@ -28,7 +28,7 @@ class Attempt:
     #: What is known of its resource from the event before.
     known: Fetched | None = None
     #: Whether its fetch was counted when it was taken.
-    admitted: bool = True
+    admitted: bool = False
     interruption: Interruption | None = None
     outcome: Outcome = field(default_factory=Outcome)
     fetched: Fetched | None = None

@@ -175,7 +175,7 @@ class ConcurrentWorker(BaseWorker):
                     continue
                 taken = await self._claims.take(admitted, urgent=self._urgent(admitted))
                 for claim in taken.claims:
-                    self._start(Attempt(claim))
+                    self._start(Attempt(claim, admitted=True))
                 await self._condition.give_back(admitted - len(taken.claims))
                 if not taken.claims:
                     if burst and not self._tasks:
@@ -229,7 +229,7 @@ class ConcurrentWorker(BaseWorker):
                 metrics.ATTEMPTS.labels(settlement.state.value).inc()
             if following is None:
                 return
-            attempt = Attempt(following, known=attempt.fetched, admitted=False)
+            attempt = Attempt(following, known=attempt.fetched)
             self._attempts.add(attempt)
             self._processor.keep(attempt)
 
