@@ -1,0 +1,170 @@
+"""An API that refuses our tokens: the fleet finds out with few calls, waits, and goes on once they are good again."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from ordeal import Answer, Call, Ordeal, granted, well
+from ordeal import Stub as TimedStub
+from redis.asyncio import Redis
+from waiting import until
+
+from worker.api.auth import ClientCredentials
+from worker.api.client import AsyncApi, SyncApi
+from worker.api.errors import ApiError, NotAuthenticated, TryLater
+from worker.breaker import THRESHOLD, PlatformPaused
+from worker.platform import Condition
+
+COMPLETED = "openid4vc.issuance.completed"
+EVENTS = 60
+
+HANDLER = """
+@handlers.on("*")
+async def handled(event, context):
+    note("handled", event.webhook_id)
+"""
+
+
+class Stub(TimedStub):
+    """Grants another token each time, and knows how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = 0
+
+    @property
+    def grant(self) -> Answer:
+        self.tokens += 1
+        return granted(f"token-{self.tokens}")
+
+    @grant.setter
+    def grant(self, _: Answer | None) -> None:
+        """Each is another's."""
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub().running() as stub:
+        assert isinstance(stub, Stub)
+        stub.takes = 0.02
+        yield stub
+
+
+@pytest.fixture
+def ordeal(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[Ordeal]:
+    ordeal = Ordeal(tmp_path, redis_url, stub)
+    ordeal.plugin(HANDLER)
+    yield ordeal
+    ordeal.redis.close()
+
+
+def unauthorized(_: Call) -> Answer:
+    return Answer(401)
+
+
+def paused(log: str) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "platform_paused"]
+
+
+def test_credentials_that_are_refused_pause_the_fleet_and_cost_few_calls(ordeal: Ordeal, stub: Stub) -> None:
+    stub.answer = unauthorized
+    ids = [f"m{number}" for number in range(EVENTS)]
+    ordeal.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
+    with ordeal.worker() as worker:
+        until(lambda: paused(worker.text), what="the pause")
+        # Each failure is an event of which two tokens were refused.
+        assert len(stub.calls) <= 2 * THRESHOLD + 2
+        assert stub.tokens <= 3
+        attempts = [int(one.get("attempts", 0)) for one in ordeal.records(ids).values()]
+        assert sum(attempts) < THRESHOLD
+        (said,) = paused(worker.text)
+        assert said["cause"] == "401"
+        assert "CREDHOOK_CLIENT_ID" in str(said["hint"])
+        stub.answer = well
+        until(lambda: '"platform_resumed"' in worker.text, what="the end of the pause", within=30)
+        ordeal.accept(("late", COMPLETED, "iss_late"))
+        assert "attempts" not in ordeal.reaches("late", "done")
+
+
+def credentials(stub: Stub) -> ClientCredentials:
+    return ClientCredentials(f"{stub.url}/token", "me", "s3cret")
+
+
+async def outcome(api: AsyncApi, resource: str = "pre") -> object:
+    try:
+        return (await api.presentations.get(resource)).status
+    except ApiError as error:
+        return error
+
+
+@pytest.fixture
+async def condition(async_redis: Redis, stub: Stub) -> AsyncIterator[Condition]:
+    condition = Condition(async_redis, api_url=stub.url, timeout=5.0)
+    yield condition
+    await condition.aclose()
+
+
+async def test_one_resource_that_is_refused_among_others_pauses_nobody(condition: Condition, stub: Stub) -> None:
+    """Neither by 401, however often and whenever it comes, nor by 403."""
+    refusals = {"bad": Answer(401), "forbidden": Answer(403)}
+    stub.answer = lambda call: refusals.get(call.resource) or well(call)
+    async with AsyncApi(stub.url, credentials(stub), gate=condition.calls) as api:
+        for _ in range(THRESHOLD // 2):  # As often as one event comes back while a score is remembered.
+            error = await outcome(api, "bad")
+            assert isinstance(error, NotAuthenticated)
+            assert error.status == 401
+        for _ in range(3 * THRESHOLD):
+            for resource in ("bad", "pre"):
+                await outcome(api, resource)
+        for _ in range(2 * THRESHOLD):
+            error = await outcome(api, "forbidden")
+            assert isinstance(error, NotAuthenticated)
+            assert error.status == 403
+    assert condition.pause() == 0
+
+
+async def test_a_token_that_became_stale_is_renewed_by_one_call_and_counts_for_nothing(
+    condition: Condition, stub: Stub
+) -> None:
+    at_once = 20
+    async with AsyncApi(stub.url, credentials(stub), gate=condition.calls) as api:
+        assert await outcome(api) == "verified"
+        stub.answer = lambda call: Answer(401) if call.total <= 1 + at_once else well(call)
+        stub.takes = 0.2
+        assert await asyncio.gather(*(outcome(api) for _ in range(at_once))) == ["verified"] * at_once
+    again = stub.calls[1 + at_once :]
+    assert len(again) == at_once
+    assert again[1].at - again[0].at > 0.1  # The others waited for what the fresh token came to.
+    assert stub.tokens == 2
+    assert condition._circuit.score == 0
+
+
+async def test_calls_wait_for_the_one_that_tries_the_credentials_from_loop_and_thread(
+    condition: Condition, stub: Stub
+) -> None:
+    stub.takes = 0.3
+    auth = credentials(stub)
+    async with AsyncApi(stub.url, auth, gate=condition.fetches) as api:
+        with SyncApi(stub.url, auth, gate=condition.calls) as in_thread:
+            calls = [asyncio.create_task(outcome(api)) for _ in range(4)]
+            calls += [asyncio.create_task(asyncio.to_thread(in_thread.presentations.get, "pre")) for _ in range(4)]
+            await asyncio.gather(*calls)
+    first, second, *others = sorted(call.at for call in stub.calls)
+    assert second - first > 0.2
+    assert len(others) == 6
+
+
+async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(condition: Condition, stub: Stub) -> None:
+    answers = iter([Answer(429, retry_after="1"), Answer(401)])
+    stub.answer = lambda call: next(answers, None) or well(call)
+    async with AsyncApi(stub.url, credentials(stub), gate=condition.fetches) as api:
+        assert isinstance(await outcome(api), TryLater)
+        assert isinstance(await outcome(api), PlatformPaused)
+        await asyncio.sleep(condition.pause() + 0.01)
+        assert await condition.admit(5) == 1
+        assert await outcome(api) == "verified"
+    assert not condition._circuit.is_open
+    assert len(stub.calls) == 3
