@@ -212,8 +212,12 @@ class _Answer:
             return
         if error is None and self.has_head and self._is_unbounded():
             self._complete = True
-        elif self.has_head or error is not None:
-            self.fail(httpx.ReadError(type(error).__name__ if error else "closed in the middle of an answer"))
+        elif error is not None:
+            failure = httpx.ReadError(type(error).__name__)
+            failure.__cause__ = error
+            self.fail(failure)
+        elif self.has_head:
+            self.fail(httpx.ReadError("closed in the middle of an answer"))
         else:
             self.fail(httpx.RemoteProtocolError("closed without an answer"))
         self._notify()

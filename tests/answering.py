@@ -1,0 +1,99 @@
+"""A server on a real socket that answers as a test's script says, for synchronous and asynchronous clients alike."""
+
+import json
+import socket
+import socketserver
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+#: What the script is given: the request line's target, and how many requests came before. What it returns is sent as it
+#: is; nothing means to hang up, and `RESET` to tear the connection down.
+Script = Callable[[str, int], bytes]
+
+RESET = b"reset"
+TOKEN = "/token"
+PRESENTATION = "/me-creds/api/presentations/"
+
+
+def ok(document: object, *, status: int = 200) -> bytes:
+    """A whole answer of JSON."""
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+GRANTED = ok({"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+
+
+def presentation(id: str, **more: object) -> bytes:  # noqa: A002  The platform's word.
+    return ok({"data": {"id": id, "status": "verified", **more}})
+
+
+class Answering(socketserver.ThreadingTCPServer):
+    """Grants tokens, and answers everything else by the script.
+
+    Attributes:
+        connections: how many were opened.
+        targets: of all requests but those for tokens.
+        url: its root.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, script: Script, tls: ssl.SSLContext | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.script = script
+        self.tls = tls
+        self.connections = 0
+        self.targets: list[str] = []
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server_address[1]}"
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    server: Answering
+
+    def setup(self) -> None:
+        self.server.connections += 1
+        if self.server.tls is not None:
+            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+        super().setup()
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):
+            while line := self.rfile.readline():
+                answer = self._answer(line.split()[1].decode(), self._body())
+                if answer == RESET:
+                    self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    self.request.close()
+                if answer in {b"", RESET}:
+                    return
+                self.wfile.write(answer)
+
+    def _body(self) -> bytes:
+        length = 0
+        while (header := self.rfile.readline()) not in {b"\r\n", b""}:
+            name, _, value = header.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return self.rfile.read(length)
+
+    def _answer(self, target: str, _: bytes) -> bytes:
+        if target == TOKEN:
+            return GRANTED
+        self.server.targets.append(target)
+        return self.server.script(target, len(self.server.targets) - 1)
+
+
+@contextmanager
+def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
+    with Answering(script, tls) as server:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # A client that hangs up is no news.
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,128 @@
+"""Why a platform does not answer, told apart over real sockets, by every way of sending, for API and token endpoint."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import pytest
+import trustme
+from answering import RESET, TOKEN, answering, presentation
+
+from worker.api.auth import ClientCredentials
+from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from worker.api.errors import TryLater
+from worker.api.hints import hint
+from worker.api.line import Line
+
+WAYS = ["line", "httpx", "thread"]
+
+
+async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> TryLater:
+    auth = ClientCredentials(token_url, "me", "s3cret")
+    try:
+        if way == "thread":
+            with SyncApi(api_url, auth, timeout=seconds) as api:
+                await asyncio.to_thread(api.presentations.get, "p")
+        else:
+            transport = Line(shared_ssl_context()) if way == "line" else None
+            async with AsyncApi(api_url, auth, timeout=seconds, transport=transport) as other:
+                await other.presentations.get("p")
+    except TryLater as error:
+        return error
+    raise AssertionError("it was answered")
+
+
+@contextmanager
+def unknown() -> Iterator[str]:
+    yield "http://platform.invalid"
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # And nobody listens.
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def saying(answer: bytes) -> Iterator[str]:
+    with answering(lambda *_: answer) as server:
+        yield server.url
+
+
+@contextmanager
+def untrusted() -> Iterator[str]:
+    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(theirs)
+    with answering(lambda *_: presentation("p"), theirs) as server:
+        yield server.url
+
+
+@contextmanager
+def in_clear() -> Iterator[str]:
+    """An HTTP server where TLS was expected: the greeting is a bad request to it."""
+
+    def greet() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=greet, daemon=True).start()
+        yield f"https://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+#: By the word for it, a place that does not answer.
+TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "name_resolution": unknown,
+    "refused": refusing,
+    "closed": lambda: saying(b""),
+    "reset": lambda: saying(RESET),
+    "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),
+    "certificate": untrusted,
+    "tls": in_clear,
+    "timeout": silent,
+}
+HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cause", TROUBLES)
+async def test_an_api_that_does_not_answer_says_why_and_which_variable_to_look_at(way: str, cause: str) -> None:
+    with answering(lambda *_: b"") as tokens, TROUBLES[cause]() as url:
+        error = await error_of(way, url, tokens.url + TOKEN, 0.3 if cause == "timeout" else 5.0)
+    assert (error.operation, error.cause, error.status) == ("presentations.get", cause, None)
+    assert "CREDHOOK_API_URL" in hint(error)
+    assert HINTS.get(cause, "") in hint(error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cause", TROUBLES)
+async def test_a_token_endpoint_that_does_not_answer_is_not_taken_for_the_api(way: str, cause: str) -> None:
+    with answering(lambda *_: presentation("p")) as platform, TROUBLES[cause]() as url:
+        error = await error_of(way, platform.url, url + "/another-token", 0.3 if cause == "timeout" else 5.0)
+        assert platform.targets == []
+    assert (error.operation, error.cause, error.status) == ("token", cause, None)
+    assert "CREDHOOK_TOKEN_URL" in hint(error)
+    assert "CREDHOOK_API_URL" not in hint(error) + str(error)
+
+
+async def test_those_who_waited_for_the_token_are_told_the_cause_as_well() -> None:
+    with answering(lambda *_: b"") as platform, refusing() as url:
+        auth = ClientCredentials(url, "me", "s3cret")
+        apis = [AsyncApi(platform.url, auth, transport=Line(shared_ssl_context())) for _ in range(5)]
+        errors = await asyncio.gather(*(api.presentations.get("p") for api in apis), return_exceptions=True)
+    assert {(type(error), getattr(error, "cause", "")) for error in errors} == {(TryLater, "refused")}
