@@ -145,6 +145,26 @@ async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced()
         assert server.connections == 3
 
 
+async def test_what_came_before_it_was_asked_for_is_not_the_next_answer() -> None:
+    async with serving(HELLO) as (server, line):
+        await get(line, server.url)
+        # It is in the socket, and the loop has had no turn to read it, when the next request is about to be sent.
+        server.writers[0].write(HELLO.replace(b"hello", b"other"))
+        assert (await get(line, server.url)).content == b"hello"
+        assert server.connections == 2
+        assert (await get(line, server.url)).content == b"hello"
+        assert server.connections == 2
+
+
+async def test_a_few_interim_answers_are_passed_over() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nX-A: 2\r\n\r\n"
+    async with serving(early * 3 + HELLO) as (server, line):
+        for _ in range(2):
+            response = await get(line, server.url)
+            assert (response.status_code, response.headers["x-a"], response.content) == (200, "1", b"hello")
+        assert server.connections == 1
+
+
 async def test_a_body_without_a_length_ends_with_the_connection() -> None:
     async with serving(b"HTTP/1.1 200 OK\r\n\r\nhel", b"lo", close=True) as (server, line):
         assert (await get(line, server.url)).content == b"hello"
@@ -171,6 +191,7 @@ async def test_an_answer_without_a_body_is_complete(status: int) -> None:
         (HELLO.replace(b"X-A: 1", b"Transfer-Encoding: chunked"), httpx.RemoteProtocolError),
         (b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 70_000, httpx.RemoteProtocolError),
         (b"HTTP/1.1 200 OK\r\n" + b"X-A: aaaaaaaa\r\n" * 5_000, httpx.RemoteProtocolError),
+        (b"HTTP/1.1 103 Early Hints\r\nX-A: aaaaaaaa\r\n\r\n" * 3_000 + HELLO, httpx.RemoteProtocolError),
         (CHUNKED[:-2] + b"X-Endless: " + b"a" * 300_000, httpx.RemoteProtocolError),
         (CHUNKED.replace(b"3\r\nhel", b"z\r\nhel"), httpx.RemoteProtocolError),
     ],

@@ -11,6 +11,7 @@ from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 from worker.api.tokens import Token, TokenCache
+from worker.api.tokens import granted as read_token
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"
@@ -230,6 +231,73 @@ def test_a_401_to_a_fresh_token_is_final() -> None:
     assert len(platform.api_requests) == 2
 
 
+def test_a_client_that_the_platform_does_not_like_asks_for_two_tokens_and_not_two_for_each_call() -> None:
+    clock, platform = Clock(), Platform()
+
+    def refuses(request: httpx.Request) -> httpx.Response:
+        platform.revoke()
+        return platform(request)
+
+    with sync_api(refuses, credentials(clock)) as api:
+        for _ in range(100):
+            with pytest.raises(NotAuthenticated):
+                api.presentations.get("p")
+            clock.now += 0.09
+    assert len(platform.token_requests) == 2
+    assert len(platform.api_requests) == 101
+
+
+def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds() -> None:
+    clock, platform = Clock(), Platform()
+    is_refusing = True
+
+    def refuses_for_a_while(request: httpx.Request) -> httpx.Response:
+        if is_refusing:
+            platform.revoke()
+        return platform(request)
+
+    with sync_api(refuses_for_a_while, credentials(clock)) as api:
+        with pytest.raises(NotAuthenticated):
+            api.presentations.get("p")
+        is_refusing = False
+        clock.now += 9.9
+        with pytest.raises(NotAuthenticated):
+            api.presentations.get("p")
+        clock.now += 0.2
+        assert api.presentations.get("p").id == "p"
+    assert platform.granted == 3
+
+
+def test_another_token_than_the_one_that_was_refused_when_fresh_is_renewed_at_once() -> None:
+    clock, platform = Clock(), Platform()
+    dislikes = {"token-1", "token-2"}
+
+    def refuses_two(request: httpx.Request) -> httpx.Response:
+        platform.good -= dislikes
+        return platform(request)
+
+    platform.lifetime = 8  # Renewed after four seconds.
+    with sync_api(refuses_two, credentials(clock)) as api:
+        with pytest.raises(NotAuthenticated):
+            api.presentations.get("p")
+        clock.now += 5
+        assert api.presentations.get("p").id == "p"
+        platform.revoke()
+        assert api.presentations.get("p").id == "p"
+    assert platform.granted == 4
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "used_until"),
+    [("null", 270.0), ("300.5", 270.5), ('"300"', 270.0), ('"60.5"', 30.5), ("1e999", 86_370.0), (None, 270.0)],
+)
+def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str | None, used_until: float) -> None:
+    stated = f',"expires_in":{expires_in}' if expires_in else ""
+    for type_ in ("", ',"token_type":null', ',"token_type":"bearer"'):
+        token = read_token(httpx.Response(200, content=f'{{"access_token":"t"{stated}{type_}}}'), 1_000.0)
+        assert (token.value, token.renew_at) == ("t", 1_000.0 + used_until)
+
+
 def test_a_retried_post_carries_its_body_again() -> None:
     platform = Platform()
     with sync_api(platform, credentials()) as api:
@@ -417,14 +485,15 @@ async def test_a_token_url_that_is_none_fails_everyone_at_once() -> None:
         (httpx.Response(200, content=b"not json"), NotUnderstood),
         (httpx.Response(200, content=b"[" * 100_000), NotUnderstood),
         (httpx.Response(200, json=[]), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "a"}), NotUnderstood),
+        (httpx.Response(200, json={"token_type": "Bearer"}), NotUnderstood),
+        (httpx.Response(200, json={"access_token": "a", "token_type": ""}), NotUnderstood),
         (httpx.Response(200, json={"access_token": "a", "token_type": "mac"}), NotUnderstood),
         (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), NotUnderstood),
         (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), NotUnderstood),
         (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), NotUnderstood),
-        (
-            httpx.Response(200, json={"access_token": "a", "token_type": "Bearer", "expires_in": -1}),
-            NotUnderstood,
+        *(
+            (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), NotUnderstood)
+            for value in ("-1", "true", '"soon"', '""', "[]", "{}", '"nan"')
         ),
         (httpx.Response(200, content=b"x" * (4 * 1024 * 1024 + 1)), NotUnderstood),
     ],

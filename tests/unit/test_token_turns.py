@@ -163,8 +163,15 @@ def test_nobody_asks_for_as_long_as_the_refusal_gives_reason_to(refusal: ApiErro
 
 
 def test_each_client_at_each_token_url_has_a_key_of_its_own_that_names_neither() -> None:
-    clients = [("https://a", "b"), ("https://ab", ""), ("https://a", "B"), ("https://b", "b")]
+    clients = [
+        *(("https://a", "b"), ("https://ab", ""), ("https://a", "B"), ("https://b", "b")),
+        *(("https://a", "b", *narrowed) for narrowed in (("x", None), (None, "x"), (None, None, "x"), ("x", "x"))),
+    ]
     names = {key_name(*client) for client in clients}
     assert len(names) == len(clients)
     assert all(name.startswith("credhook:token:") and "https" not in name for name in names)
-    assert key_name("https://a", "b") == "credhook:token:3d08f9bd0d1f45dfcf758c7f072925758a434006"
+    assert (
+        key_name("https://a", "b")
+        == key_name("https://a", "b", None, None)
+        == "credhook:token:3d08f9bd0d1f45dfcf758c7f072925758a434006"
+    )
