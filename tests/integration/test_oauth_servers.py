@@ -1,0 +1,168 @@
+"""Tokens of servers that others have written: Authlib's, in this process, and npm's oidc-provider, in its own.
+
+The latter wants node, and `npm install oidc-provider` in a folder that CREDHOOK_OIDC_PROVIDER names; without that it is
+installed into a temporary one, by the soak.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from oauth_server import CLIENT_ID, SECRET, serving_oauth
+
+from worker.api.auth import ClientCredentials
+from worker.api.client import AsyncApi, SyncApi
+from worker.api.errors import NotAuthenticated
+from worker.api.line import Line
+from worker.api.token_request import Method
+
+ROOT = Path(__file__).parents[2]
+RESOURCE = "https://api.example/me-creds"
+
+
+@pytest.fixture(scope="module")
+def trust() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Theirs and ours."""
+    authority = trustme.CA()
+    theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(theirs)
+    authority.configure_trust(ours)
+    return theirs, ours
+
+
+@pytest.mark.parametrize("method", ["post", "basic"])
+async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
+    method: Method, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    theirs, ours = trust
+    with serving_oauth(f"client_secret_{method}", theirs) as (server, url):
+        auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=method, scope="read", audience="https://a")
+        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+            assert (await api.presentations.get("p")).id == "p"
+        with SyncApi(url, auth, ssl_context=ours) as other:
+            assert (await asyncio.to_thread(other.presentations.get, "p")).id == "p"
+        assert server.tokens == {"token-0": "read"}
+        assert [(form["scope"], form["audience"]) for form in server.forms] == [("read", "https://a")]
+
+
+@pytest.mark.parametrize(("wrong", "registered"), [("post", "basic"), ("basic", "post")])
+async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
+    wrong: Method, registered: str, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
+    theirs, ours = trust
+    with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
+        auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=wrong)
+        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+            with pytest.raises(NotAuthenticated, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
+                await api.presentations.get("p")
+
+
+async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
+    trust: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    theirs, ours = trust
+    with serving_oauth("client_secret_post", theirs) as (_, url):
+        auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, scope="everything")
+        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+            with pytest.raises(NotAuthenticated, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
+                await api.presentations.get("p")
+
+
+# npm's oidc-provider.
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which oidc-provider is installed."""
+    if given := os.environ.get("CREDHOOK_OIDC_PROVIDER"):
+        return Path(given)
+    if not shutil.which("npm"):
+        pytest.skip("npm is not installed")
+    folder = tmp_path_factory.mktemp("npm")
+    done = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "oidc-provider@9"], cwd=folder, check=False)
+    if done.returncode:
+        pytest.skip("npm cannot install oidc-provider here")
+    return folder
+
+
+def provider(packages: Path, method: str) -> Iterator[str]:
+    script = packages / "provider.mjs"
+    shutil.copy(ROOT / "tests" / "oidc_provider.mjs", script)
+    process = subprocess.Popen(
+        ["node", script.name, method, RESOURCE],
+        cwd=packages,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def issuer(packages: Path, method: str) -> Iterator[str]:
+    yield from provider(packages, f"client_secret_{method}")
+
+
+def authorised(auth: ClientCredentials) -> str:
+    """The token that a request gets."""
+    seen: list[str] = []
+
+    def api(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"].removeprefix("Bearer "))
+        return httpx.Response(200, json={"data": {"id": "p", "status": "verified"}})
+
+    class Split(httpx.BaseTransport):
+        """Token requests to the network, all others to the API above."""
+
+        def __init__(self) -> None:
+            self.network = httpx.HTTPTransport()
+
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            return self.network.handle_request(request) if request.method == "POST" else api(request)
+
+        def close(self) -> None:
+            self.network.close()
+
+    with SyncApi("http://api.example", auth, transport=Split()) as sender:
+        sender.presentations.get("p")
+    return seen[0]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["post", "basic"])
+def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: Method, issuer: str) -> None:
+    plain = authorised(ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read"))
+    assert plain.count(".") == 0  # Opaque, since it is for nobody in particular.
+    auth = ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read", resources=(RESOURCE,))
+    _, claims, _ = authorised(auth).split(".")
+    told = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert (told["aud"], told["scope"], told["client_id"]) == (RESOURCE, "read", CLIENT_ID)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["basic"])
+def test_oidc_provider_refuses_and_the_message_names_the_setting(method: Method, issuer: str) -> None:
+    refused = {
+        "CREDHOOK_TOKEN_AUTH": ClientCredentials(f"{issuer}/token", CLIENT_ID, "wrong", method=method),
+        "CREDHOOK_SCOPE": ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="openid"),
+        "CREDHOOK_RESOURCE": ClientCredentials(
+            f"{issuer}/token", CLIENT_ID, SECRET, method=method, resources=("not-absolute",)
+        ),
+    }
+    for setting, auth in refused.items():
+        with pytest.raises(NotAuthenticated, match=setting):
+            authorised(auth)

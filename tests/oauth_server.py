@@ -1,0 +1,134 @@
+"""An OAuth server that Authlib makes, and an API that believes its tokens, over TLS in a thread."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Request
+from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant
+from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
+from authlib.oauth2.rfc6750 import BearerTokenGenerator
+
+CLIENT_ID, SECRET = "me:the worker", "p%w+ /~:"
+
+
+class Client(ClientMixin):  # type: ignore[misc]  # Authlib ships no types.
+    """The one client that is registered, with one way to prove who it is."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def get_client_id(self) -> str:
+        return CLIENT_ID
+
+    def get_allowed_scope(self, scope: str | None) -> str:
+        return " ".join(each for each in (scope or "").split() if each in {"read", "write"})
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        return client_secret == SECRET
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
+        return method == self.method
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        return grant_type == "client_credentials"
+
+
+class Grant(ClientCredentialsGrant):  # type: ignore[misc]
+    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+
+class Request(OAuth2Request):  # type: ignore[misc]
+    """A request as the form has it."""
+
+    def __init__(self, uri: str, headers: Any, form: dict[str, str]) -> None:
+        super().__init__("POST", uri, headers=headers)
+        self.payload = BasicOAuth2Payload(form)
+
+    @property
+    def form(self) -> dict[str, str]:
+        return dict(self.payload.data)
+
+
+class Server(AuthorizationServer):  # type: ignore[misc]
+    """Authlib's server, without any framework.
+
+    Attributes:
+        tokens: what was granted, with the scope of each.
+        forms: what was asked.
+        expires_in: what it says of a token's life, whatever Authlib would.
+    """
+
+    def __init__(self, method: str) -> None:
+        super().__init__(scopes_supported=["read", "write"])
+        self.client = Client(method)
+        self.tokens: dict[str, str] = {}
+        self.forms: list[dict[str, str]] = []
+        self.expires_in: object = 300
+        self.register_grant(Grant)
+        self.register_token_generator(
+            "default", BearerTokenGenerator(lambda **_: f"token-{len(self.tokens)}", expires_generator=lambda *_: 300)
+        )
+
+    def query_client(self, client_id: str) -> Client | None:
+        return self.client if client_id == CLIENT_ID else None
+
+    def save_token(self, token: dict[str, Any], request: Request) -> None:
+        self.tokens[token["access_token"]] = token.get("scope", "")
+        token["expires_in"] = self.expires_in
+        self.forms.append(request.form)
+
+    def create_oauth2_request(self, request: Request) -> Request:
+        return request
+
+    def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any]:
+        return status, body
+
+    def send_signal(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Nobody listens."""
+
+
+@contextmanager
+def serving_oauth(method: str, tls: ssl.SSLContext) -> Iterator[tuple[Server, str]]:
+    """Authlib's server at `/token`, and below it an API that wants one of its tokens; and the URL of both."""
+    oauth = Server(method)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode(), keep_blank_values=True)
+            request = Request(f"https://{self.headers['host']}/token", self.headers, {k: v[0] for k, v in form.items()})
+            self._answer(*oauth.create_token_response(request))
+
+        def do_GET(self) -> None:
+            if self.headers.get("authorization", "").removeprefix("Bearer ") in oauth.tokens:
+                self._answer(200, {"data": {"id": self.path.rpartition("/")[2], "status": "verified"}})
+            else:
+                self._answer(401, {"errors": []})
+
+        def _answer(self, status: int, document: Any) -> None:
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Quietly."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield oauth, f"https://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
