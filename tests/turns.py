@@ -8,10 +8,12 @@ T = TypeVar("T")
 
 
 class TurningLoop(asyncio.SelectorEventLoop):
-    """Counts its turns, and calls back after so many."""
+    """Counts its turns, and calls back after so many more."""
 
     def __init__(self) -> None:
         super().__init__()
+        #: How many it has had.
+        self.turns = 0
         self._left = 0
         self._call: Callable[[], object] = lambda: None
 
@@ -21,6 +23,7 @@ class TurningLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         super()._run_once()  # type: ignore[misc]  # It is no part of the interface; a loop has nothing else to turn on.
+        self.turns += 1
         if self._left:
             self._left -= 1
             if not self._left:

@@ -37,6 +37,10 @@ class Attempt:
     #: The handlers that have done their part in this attempt.
     ran: list[str] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None
+    #: How often the task had been asked to cancel when it began.
+    _cancelling: int = 0
+    #: Whether the interruption was one more such request.
+    _cancelled: bool = False
     _over: bool = False
 
     def begin(self) -> None:
@@ -46,7 +50,16 @@ class Attempt:
             asyncio.CancelledError: it was broken off before.
         """
         self._task = asyncio.current_task()
-        if self.interruption is not None:
+        self._cancelling = self._task.cancelling() if self._task else 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Return, unless it is over: asked before each step, since whatever was awaited may swallow a cancellation.
+
+        Raises:
+            asyncio.CancelledError: it was broken off, or its task cancelled.
+        """
+        if self.interruption is not None or (self._task and self._task.cancelling() > self._cancelling):
             raise asyncio.CancelledError
 
     def interrupt(self, why: Interruption) -> None:
@@ -54,8 +67,17 @@ class Attempt:
         if self.interruption is None and not self._over:
             self.interruption = why
             if self._task is not None:
-                self._task.cancel()
+                self._cancelled = self._task.cancel()
 
-    def end(self) -> None:
-        """It can be broken off no longer: what follows is writing down."""
+    def end(self) -> bool:
+        """It can be broken off no longer: what follows is writing down, unless its task was cancelled for itself.
+
+        Returns:
+            Whether there is something to write down.
+        """
         self._over = True
+        if self._task is None:
+            return False
+        if self._cancelled:
+            self._task.uncancel()
+        return self._task.cancelling() <= self._cancelling

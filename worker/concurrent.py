@@ -92,7 +92,7 @@ class ConcurrentWorker(BaseWorker):
         self._exhausted = False
 
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
-        """Work until stopped by SIGTERM, SIGINT or RQ's shutdown command; with `burst`, until the queue is empty.
+        """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
 
         Args:
             burst: whether to stop when there is nothing to do.
@@ -327,10 +327,10 @@ class ConcurrentWorker(BaseWorker):
         return WorkerStatus.BUSY if self._attempts else WorkerStatus.IDLE
 
     def _look_for_exhaustion(self) -> None:
-        """Plain functions that hang keep their threads; a process that has too few left is to be replaced."""
-        threads = self._processor.threads
-        if threads.hung * 2 > threads.limit and not self._stopping.is_set():
-            log.error("threads_hung", hung=threads.hung, limit=threads.limit, hint="give the handlers' calls time-outs")
+        """Handlers that hang, in threads or in tasks, can only be ended with their process."""
+        runs = self._processor.runs
+        if runs.are_too_many and not self._stopping.is_set():
+            log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
             self._exhausted = True
             self._stop()
 

@@ -44,13 +44,14 @@ def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool)
         code = _work(settings, cords, isolation, burst=burst)
     except _StopAsked:
         code = 0
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)  # Threads of handlers that hang would keep the process from ending.
 
 
 class _StopAsked(BaseException):
-    """SIGTERM or Ctrl-C while nothing listens for them yet."""
+    """A signal that asks for the end, while nothing listens for it yet."""
 
 
 def _stop(*_: object) -> None:
@@ -86,6 +87,8 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
 
 def _work_isolated(settings: WorkerSettings, redis: Redis, name: str, *, burst: bool) -> None:
     """Let RQ's forking worker work. It ends when Redis times out, is read-only or full; the fleet should not."""
+    # Left to the supervisor, which then asks once: RQ takes a second signal as leave to kill the job at hand.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
         rq_worker = IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
         try:

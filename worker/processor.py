@@ -18,6 +18,7 @@ from worker.outcome import DONE, GAVE_UP, Outcome
 from worker.platform import Condition
 from worker.retry import GiveUp, after_fetch, after_handler, cause
 from worker.running import Threads, run
+from worker.runs import Runs, StillRunning
 from worker.settings import WorkerSettings
 from worker.slots import Slot
 from worker.snapshots import Snapshots
@@ -43,7 +44,8 @@ class Processor:
         self._snapshots = snapshots
         self._handler_timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
-        self.threads = Threads(settings.concurrency)
+        self._threads = Threads(settings.concurrency)
+        self.runs = Runs(settings.concurrency)
 
     def keep(self, attempt: Attempt) -> None:
         """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
@@ -78,13 +80,13 @@ class Processor:
                 attempt.begin()
                 await self._try(attempt, slot, bound)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if attempt.interruption is None or task is None:
+                if attempt.interruption is None:
                     raise
-                task.uncancel()
             finally:
-                attempt.end()
+                wanted = attempt.end()
                 tried()
+            if not wanted:
+                raise asyncio.CancelledError
             return await self._settle(attempt, bound, follow=follow)
         finally:
             self.leases.release(claim)
@@ -100,6 +102,11 @@ class Processor:
         if not handlers:
             if not claim.ended:
                 bound.warning("event_unhandled", hint="no handler that is loaded here wants this type")
+            return
+        if all(self.runs.keeps_waiting(claim.event_id, one.name) for one in handlers):
+            # Nothing is fetched for nobody: what is presented may be readable only once.
+            still_running = StillRunning()
+            attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
             return
         try:
             api = slot.fetching if attempt.admitted else slot.calling
@@ -128,14 +135,17 @@ class Processor:
     ) -> None:
         """Run one handler and take in how it ended. The last one's end is written together with the event's."""
         claim = attempt.claim
+        attempt.go_on()
         await self._record(attempt)
         how = "" if claim.first else await self._claims.ended(claim, handler.name)
         if how:
             attempt.outcome = attempt.outcome.with_ended(handler.name, how)
             return
+        attempt.go_on()
         api = slot.calling if handler.is_async else slot.in_thread
         context = Context(api, bound, f"{event.webhook_id}:{handler.name}", stale)
-        error = await run(handler, event, context, timeout=self._handler_timeout, threads=self.threads)
+        timeout, threads = self._handler_timeout, self._threads
+        error = await run(handler, event, context, timeout=timeout, threads=threads, runs=self.runs)
         if error is None:
             attempt.records[handler.name] = DONE
             attempt.ran.append(handler.name)

@@ -79,7 +79,7 @@ class DataGone(Exception):
 
 
 class Postponed(Retry):
-    """Come back once the platform does; the attempt does not count."""
+    """Come back once what it waits for is there, most often the platform; the attempt does not count."""
 
 
 def after_fetch(
@@ -128,7 +128,7 @@ def after_handler(
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a handler that failed; arguments and result as in `after_fetch`."""
-    if isinstance(error, GiveUp):
+    if isinstance(error, GiveUp | Postponed):
         return error
     if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
         return _postponed(wait, chance())

@@ -106,7 +106,7 @@ class _Child:
 
 
 class Supervisor:
-    """Runs so many worker processes, until SIGTERM, SIGINT or SIGHUP ends them all, or all have ended by themselves."""
+    """Runs so many worker processes, until a signal ends them all, or all have ended by themselves."""
 
     def __init__(
         self,
@@ -213,9 +213,9 @@ class Supervisor:
             child.process.kill()
             child.process.wait()
 
-    def _stop(self, *_: object) -> None:
+    def _stop(self, number: int, _: object) -> None:
         """Drain; asked again, have everything handed back at once."""
-        if self._stopping:
+        if self._stopping and number != signal.SIGHUP:  # The end of a terminal may come twice, and insists on nothing.
             self._tell(HAND_BACK)
         self._stopping = True
 

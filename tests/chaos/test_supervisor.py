@@ -39,13 +39,22 @@ async def blocks_the_loop(event, context):
 """
 )
 
+#: A plain function hangs in its thread, or for m1 a coroutine function swallows its cancellations.
 HANGING = (
     OTHER
     + """
 @handlers.on("openid4vc.issuance.completed")
+async def swallows(event, context):
+    while event.webhook_id == "m1" and event.attempt == 1:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+
+@handlers.on("openid4vc.issuance.completed")
 def hangs(event, context):
     note("hangs", event.webhook_id)
-    if event.attempt == 1:
+    if event.webhook_id != "m1" and event.attempt == 1:
         time.sleep(600)
 """
 )
@@ -182,13 +191,13 @@ def test_a_second_sigterm_hands_back_at_once(stand: Stand) -> None:
     assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
 
 
-def test_a_process_whose_plain_handlers_hang_is_replaced(stand: Stand) -> None:
+def test_a_process_whose_handlers_hang_is_replaced(stand: Stand) -> None:
     stand.plugin(HANGING)
-    hanging = ["m1", "m2", "m3"]  # Of four threads.
+    hanging = ["m1", "m2", "m3"]  # Of four places.
     for one in hanging:
         stand.happens(one)
     with stand.worker(CREDHOOK_CONCURRENCY="4", CREDHOOK_HANDLER_TIMEOUT="0.3") as worker:
-        until(lambda: '"threads_hung"' in worker.text)
+        until(lambda: '"handlers_hung"' in worker.text)
         until(lambda: worker.text.count('"worker_started"') == 2, what="another")
         assert '"worker_died"' in worker.text
         stand.happens("m4", DATA)
@@ -219,3 +228,44 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(stand: Stan
         until(lambda: len(children(worker)) == 2, what="the processes")
         assert worker.stop() == 0
     assert "Traceback" not in worker.text
+
+
+@pytest.mark.parametrize("options", [(), ("--isolation", "fork")], ids=["loop", "fork"])
+def test_the_end_of_the_terminal_drains(stand: Stand, options: tuple[str, ...]) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker("worker", *options) as worker:
+        until(lambda: len(begun(stand)) == 1)
+        for _ in range(2):  # From the system and from the shell, to all processes.
+            os.killpg(worker.process.pid, signal.SIGHUP)
+        (stand.folder / "go").touch()
+        assert worker.process.wait(20) == 0
+    assert ended(stand) == ["m1"]
+    assert record(stand.redis, "m1")["state"] == "done"
+
+
+def test_a_worker_process_that_is_told_of_the_end_of_the_terminal_alone_drains_too(stand: Stand) -> None:
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker() as worker:
+        until(lambda: len(begun(stand)) == 1)
+        (child,) = children(worker)
+        os.kill(child, signal.SIGHUP)
+        until(lambda: '"worker_draining"' in worker.text)
+        (stand.folder / "go").touch()
+        assert worker.process.wait(20) == 0
+    assert ended(stand) == ["m1"]
+
+
+def test_under_nohup_the_end_of_the_terminal_ends_nothing(stand: Stand) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Processes that are started inherit it.
+    try:
+        with stand.worker() as worker:
+            until(lambda: '"worker_started"' in worker.text)
+            os.killpg(worker.process.pid, signal.SIGHUP)
+            stand.happens("m1")
+            stand.reaches("m1", "done")
+            assert '"worker_draining"' not in worker.text
+            assert worker.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

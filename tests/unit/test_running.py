@@ -4,18 +4,32 @@ import asyncio
 import functools
 import sys
 import threading
-from typing import Any
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from waiting import until_async
 
 from worker.handlers import Handler
 from worker.running import HandlerCrashed, HandlerTimeout, Threads, run
+from worker.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 
 NOTHING: Any = None
 
 
-async def outcome(function: Any, seconds: float = 5.0) -> Exception | None:
-    return await run(Handler("t.f", frozenset(), function), NOTHING, NOTHING, timeout=seconds, threads=Threads(10))
+async def outcome(
+    function: Any,
+    seconds: float = 5.0,
+    *,
+    event_id: str = "e1",
+    threads: Threads | None = None,
+    runs: Runs | None = None,
+) -> Exception | None:
+    """What comes of running the function as a handler, in a process that runs others as far as it is told."""
+    handler, event = Handler("t.f", frozenset(), function), SimpleNamespace(webhook_id=event_id)
+    threads, runs = threads or Threads(10), runs or Runs(10)
+    return await run(handler, cast(Any, event), NOTHING, timeout=seconds, threads=threads, runs=runs, grace=0.05)
 
 
 async def returns(event: Any, context: Any) -> None: ...
@@ -40,7 +54,7 @@ async def leaks_a_cancellation(event: Any, context: Any) -> None:
 
 
 async def swallows(event: Any, context: Any) -> None:
-    for _ in range(2):  # Once for us, once for the end of the test's loop.
+    for _ in range(3):  # Twice for us, once for the end of the test's loop.
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -136,15 +150,127 @@ async def test_a_plain_function_that_runs_out_of_an_iterator_ends_at_once() -> N
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = Threads(1)
+    threads, runs = Threads(1), Runs(1)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as system:
         system.setattr(threading.Thread, "start", refuse)
-        failed = await run(Handler("t.f", frozenset(), stops), NOTHING, NOTHING, timeout=5, threads=threads)
+        failed = await outcome(stops, threads=threads, runs=runs)
     assert isinstance(failed, RuntimeError)
-    assert isinstance(
-        await run(Handler("t.f", frozenset(), stops), NOTHING, NOTHING, timeout=5, threads=threads), HandlerCrashed
-    )
+    assert isinstance(await outcome(stops, threads=threads, runs=runs), HandlerCrashed)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_lost_cancellation_is_told_once_more() -> None:
+    ended = []
+
+    async def loses_one(event: Any, context: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    assert isinstance(await outcome(loses_one, seconds=0.01), HandlerTimeout)
+    assert ended == [True]
+
+
+def slow_to_end(go: threading.Event, *, is_async: bool) -> tuple[Any, list[str]]:
+    """A handler that takes no end until it may; and which of its runs have begun and ended."""
+    notes: list[str] = []
+
+    async def stubborn(event: Any, context: Any) -> None:
+        notes.append("begun")
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        notes.append("ended")
+
+    def hanging(event: Any, context: Any) -> None:
+        notes.append("begun")
+        go.wait(30)
+        notes.append("ended")
+
+    return (stubborn if is_async else hanging), notes
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(is_async: bool) -> None:
+    clock, go = Clock(), threading.Event()
+    runs = Runs(3, clock)
+    function, notes = slow_to_end(go, is_async=is_async)
+    assert isinstance(await outcome(function, seconds=0.02, runs=runs), HandlerTimeout)
+    assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
+    assert runs.keeps_waiting("e1", "t.f")
+    assert notes == ["begun"]
+    assert await outcome(plain, event_id="e2", runs=runs) is None
+    go.set()
+    await until_async(lambda: not runs.keeps_waiting("e1", "t.f"), what="its end")
+    assert await outcome(function, runs=runs) is None
+    assert notes == ["begun", "ended"] * 2
+
+
+async def test_a_handler_that_was_broken_off_does_not_run_beside_its_own_end() -> None:
+    """An attempt that lost its lease is still being broken off when this same process takes the event again."""
+    go, runs = threading.Event(), Runs(3)
+    function, notes = slow_to_end(go, is_async=True)
+    broken_off = asyncio.create_task(outcome(function, runs=runs))
+    await until_async(lambda: notes)
+    broken_off.cancel()
+    assert isinstance(await outcome(function, runs=runs), StillRunning)
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await broken_off
+    assert await outcome(function, runs=runs) is None
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) -> None:
+    clock, go = Clock(), threading.Event()
+    runs = Runs(4, clock)
+    function, _ = slow_to_end(go, is_async=is_async)
+    names = ("e1", "e2", "e3")
+    await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
+    assert (runs.hung, runs.are_too_many) == (0, False)  # They may be cleaning up.
+    clock.now += HUNG_AFTER + 1
+    assert (runs.hung, runs.are_too_many) == (3, True)
+    go.set()
+    await until_async(lambda: runs.hung == 0, what="their end")
+    assert not runs.are_too_many
+
+
+async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -> None:
+    clock, go = Clock(), threading.Event()
+    runs = Runs(100, clock)
+    function, _ = slow_to_end(go, is_async=False)
+    await outcome(function, seconds=0.02, runs=runs)
+    clock.now += PATIENCE + 1
+    assert not runs.are_too_many
+    assert isinstance(await outcome(function, runs=runs), StillRunning)
+    assert runs.are_too_many
+    go.set()
+    await until_async(lambda: not runs.are_too_many, what="its end")
+
+
+async def test_a_run_that_takes_its_time_is_not_hung() -> None:
+    clock, go = Clock(), threading.Event()
+    runs = Runs(1, clock)
+    function, notes = slow_to_end(go, is_async=False)
+    running = asyncio.create_task(outcome(function, runs=runs))
+    await until_async(lambda: notes)
+    clock.now += 1_000
+    assert (runs.hung, runs.are_too_many) == (0, False)
+    go.set()
+    assert await running is None

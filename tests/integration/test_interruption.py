@@ -1,0 +1,108 @@
+"""An attempt that is broken off after any turn of the event loop: no handler begins any more, and none runs on."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from attempting import Attempts, attempts
+from ordeal import Stub
+from turns import TurningLoop, on_turning_loop
+
+from receiver.ledger import State
+from worker.attempt import Attempt, Interruption
+from worker.claims import Settlement
+from worker.handlers import Handlers
+
+DATA = "openid4vc.verification.data"
+
+#: More turns than an attempt takes, and those in which what has begun may still be told.
+MOST_TURNS, SLACK = 1_000, 3
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub().running() as stub:
+        yield stub
+
+
+class Notes:
+    """When which handler did what, in turns of the loop."""
+
+    def __init__(self, loop: TurningLoop) -> None:
+        self.taken: list[tuple[int, str]] = []
+        self._loop = loop
+        self.handlers = Handlers("test")
+        for name in ("first", "second"):
+            self.handlers.on(DATA)(self._handler(name))
+
+    def note(self, what: str) -> None:
+        self.taken.append((self._loop.turns, what))
+
+    def _handler(self, name: str) -> Any:
+        async def handler(event: Any, context: Any) -> None:
+            self.note(f"{name} begins")
+            await context.api.presentations.get(event.resource_id)  # It asks Redis whether it may.
+            self.note(f"{name} ends")
+
+        handler.__name__ = name
+        return handler
+
+    def after(self, what: str) -> list[str]:
+        """What handlers have done more than a few turns after it."""
+        (at,) = (turn for turn, noted in self.taken if noted == what)
+        return [noted for turn, noted in self.taken if turn > at + SLACK and noted.endswith("s")]
+
+
+#: What each interruption makes of the event; a plain cancellation writes nothing down.
+ENDS = {
+    Interruption.DRAINED: State.ACCEPTED,
+    Interruption.STOPPED: State.DEAD,
+    Interruption.LEASE_LOST: None,
+    None: None,
+}
+
+
+async def broken_off(
+    made: Attempts, notes: Notes, loop: TurningLoop, turns: int, why: Interruption | None
+) -> tuple[bool, Settlement | None]:
+    """Break an attempt off after so many turns: whether it was in time, and what it came to."""
+    notes.taken.clear()
+    await made.accept(f"e{turns}", DATA, f"pre_{turns}")
+    attempt, cut = Attempt(await made.claim(), admitted=False), False
+    task = loop.create_task(made.make(attempt))
+
+    def cut_off() -> None:
+        nonlocal cut
+        cut = not task.done()
+        notes.note("cut off")
+        attempt.interrupt(why) if why else task.cancel()
+
+    loop.after(turns, cut_off)
+    await asyncio.wait({task})
+    loop.after(-1, cut_off)
+    notes.note("over")
+    cut = cut and (task.cancelled() or attempt.interruption is not None)
+    assert not task.cancelled() or why is None
+    return cut, None if task.cancelled() else task.result()[0]
+
+
+@pytest.mark.parametrize("why", ENDS, ids=str)
+def test_no_handler_begins_or_runs_on(redis_url: str, stub: Stub, why: Interruption | None) -> None:
+    async def work(loop: TurningLoop) -> int:
+        notes = Notes(loop)
+        settings = {"RATE": "10000", "SNAPSHOT_KEY": "k" * 32}
+        async with attempts(redis_url, stub, notes.handlers, **settings) as made:
+            for turns in count():
+                cut, settlement = await broken_off(made, notes, loop, turns, why)
+                if not cut:
+                    return turns
+                for _ in range(2 * SLACK):
+                    await asyncio.sleep(0)
+                assert notes.after("cut off") == [] == notes.after("over"), turns
+                if settlement is not None and settlement.state is not State.DONE:
+                    assert settlement.state is ENDS[why], turns
+        raise AssertionError
+
+    assert 20 < on_turning_loop(work) < MOST_TURNS
