@@ -61,6 +61,10 @@ class Attempts:
                 await asyncio.sleep(0.02)
         return claims[0]
 
+    async def park(self) -> None:
+        """Have the next event wait for one of the same resource, as whoever takes it does."""
+        assert not (await self.claims.take(1, urgent=0)).claims
+
     async def make(self, attempt: Attempt, *, follow: bool = False) -> tuple[Settlement | None, Claim | None]:
         return await self.processor.handle(attempt, self.slot, follow=follow)
 

@@ -150,7 +150,6 @@ class ConcurrentWorker(BaseWorker):
         finally:
             for chore in chores:
                 chore.cancel()
-            # On Python 3.11 a task can survive its cancellation inside redis-py; none is worth waiting for.
             await asyncio.wait(chores, timeout=BEAT)
             await self._slots.aclose()
             await self._condition.aclose()

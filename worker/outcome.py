@@ -53,7 +53,8 @@ class Outcome:
         """The outcome once the handler has failed; an empty name stands for the fetch."""
         named = f"{handler}: {cause(error)}" if handler else cause(error)
         if isinstance(decision, GiveUp):
-            return replace(self, gave_up=(*self.gave_up, named), data_gone=isinstance(error, DataGone))
+            data_gone = self.data_gone or isinstance(error, DataGone)
+            return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone)
         marked = replace(self, spent=self.spent or not isinstance(decision, Postponed))
         wait = decision.after or 0.0
         if self.again is not None and self.again <= wait:

@@ -107,9 +107,6 @@ class Condition:
         second_passes_at = time.monotonic()
         async with aclosing(self._bulletin.changes()) as notices:
             async for notice in notices:
-                if (task := asyncio.current_task()) and task.cancelling():
-                    # Python 3.11's `wait_for`, which redis-py sends through, can swallow what cancels it.
-                    raise asyncio.CancelledError
                 self._read(notice)
                 if time.monotonic() >= second_passes_at:
                     second_passes_at = time.monotonic() + 1.0

@@ -189,7 +189,7 @@ class Processor:
             settlement = Settlement(State.DEAD, "Stopped")
         else:
             settlement = attempt.outcome.settlement()
-        fetched, handled = attempt.fetched, DONE in attempt.records.values() or settlement.state is State.DONE
+        fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
         return replace(
             settlement,
             records=attempt.records,

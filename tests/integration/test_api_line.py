@@ -165,6 +165,21 @@ async def test_a_few_interim_answers_are_passed_over() -> None:
         assert server.connections == 1
 
 
+async def test_an_idle_connection_is_not_used_when_servers_may_close_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds are what many keep an idle connection for: a request that met the end would be lost."""
+    async with serving(HELLO) as (server, line):
+        loop, later = asyncio.get_running_loop(), 0.0
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + later)
+        await get(line, server.url)
+        later += 3.0
+        await get(line, server.url)
+        assert server.connections == 1
+        later += 4.5
+        await get(line, server.url)
+        assert server.connections == 2
+
+
 async def test_a_body_without_a_length_ends_with_the_connection() -> None:
     async with serving(b"HTTP/1.1 200 OK\r\n\r\nhel", b"lo", close=True) as (server, line):
         assert (await get(line, server.url)).content == b"hello"

@@ -34,3 +34,16 @@ def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> No
 def test_presented_data_that_is_gone_is_an_outcome_of_its_own() -> None:
     gone = DataGone(was_there=True)
     assert Outcome().after("", gone, GiveUp("DataGone")).settlement() == Settlement(State.DATA_GONE, "DataGone")
+
+
+def test_an_attempt_counts_whichever_handler_is_held_up_after_a_failure() -> None:
+    for wait in (1, 60):
+        failed = Outcome().after("a.f", ValueError(), Retry(30))
+        assert failed.after("a.g", TryLater(""), Postponed(wait)).settlement().spend
+
+
+def test_presented_data_is_gone_whatever_else_was_given_up() -> None:
+    gone, reason = DataGone(was_there=True), GiveUp("closed")
+    before = Outcome.before({"a.f": "dead: closed"}).after("", gone, GiveUp("DataGone"))
+    after = Outcome().after("a.g", gone, GiveUp("DataGone")).after("a.f", reason, reason)
+    assert before.settlement().state is after.settlement().state is State.DATA_GONE

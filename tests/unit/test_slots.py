@@ -44,6 +44,22 @@ async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_wor
     assert four.places == 5
 
 
+async def test_what_was_let_go_leaves_as_many_slots_as_before() -> None:
+    one = slots(1)
+    held = await one.turn(Attempt(NOTHING))
+    waiting = asyncio.create_task(one.turn(Attempt(NOTHING)))
+    await asyncio.sleep(0)
+    one.let_go(0)
+    one.free(await waiting)
+    one.free(held)
+    again = await one.turn(Attempt(NOTHING))
+    second = asyncio.create_task(one.turn(Attempt(NOTHING)))
+    await asyncio.sleep(0)
+    assert not second.done()
+    one.free(again)
+    one.free(await second)
+
+
 def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:
     claims: Any = SimpleNamespace(lease=15.0)
     leases, lost = Leases(claims), []

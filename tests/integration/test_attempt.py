@@ -1,0 +1,195 @@
+"""What an attempt leaves behind: records, snapshots, and the state of its resource that handlers have seen."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from accepting import record
+from attempting import Attempts, attempts
+from ordeal import Answer, Call, Stub, presentation
+from redis import Redis
+
+from receiver.ledger import State
+from worker.api.errors import TryLater
+from worker.attempt import Attempt, Interruption
+from worker.handlers import GiveUp, Handlers, Retry
+from worker.outcome import DONE
+
+DATA = "openid4vc.verification.data"
+VERIFIED = "openid4vc.verification.verified"
+REQUESTED = "openid4vc.verification.requested"
+
+KEY = "a-key-of-thirty-two-characters-1"
+
+
+def dated(call: Call) -> Answer:
+    answer: Any = presentation(call.resource, {"given": "Ada"})
+    answer.body["data"]["updatedAt"] = "2026-11-01T12:00:00Z"
+    return Answer(body=answer.body)
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub().running() as stub:
+        stub.answer = dated
+        yield stub
+
+
+class Told:
+    """Handlers that end as the test says.
+
+    Attributes:
+        ends: handler → what it raises, or None.
+        ran: which have run, in order, and whether they were told that they are stale.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.ends: dict[str, Exception | None] = dict.fromkeys(names)
+        self.ran: list[tuple[str, bool]] = []
+        self.handlers = Handlers("test")
+        for name in names:
+            self.handlers.on("*")(self._handler(name))
+
+    def _handler(self, name: str) -> Callable[[Any, Any], Any]:
+        async def handler(event: Any, context: Any) -> None:
+            self.ran.append((name, context.stale))
+            error = self.ends[name]
+            if error is not None:
+                raise error
+
+        handler.__name__ = name
+        return handler
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told("first", "second")
+
+
+@pytest.fixture
+async def made(redis_url: str, stub: Stub, told: Told) -> AsyncIterator[Attempts]:
+    async with attempts(redis_url, stub, told.handlers, SNAPSHOT_KEY=KEY) as made:
+        yield made
+
+
+async def test_what_has_run_is_recorded_although_the_lease_was_lost(made: Attempts, redis_client: Redis) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    attempt = Attempt(await made.claim(), records={"test.first": DONE})
+    attempt.interrupt(Interruption.LEASE_LOST)
+    assert await made.make(attempt) == (None, None)
+    assert record(redis_client, "e1")["h:test.first"] == "done"
+
+
+async def test_what_has_run_is_recorded_although_the_event_is_handed_back(
+    made: Attempts, told: Told, redis_client: Redis
+) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    attempt = Attempt(await made.claim(), records={"test.first": DONE})
+    attempt.interrupt(Interruption.DRAINED)
+    await made.make(attempt)
+    assert record(redis_client, "e1")["h:test.first"] == "done"
+    await made.next()
+    assert told.ran == [("second", False)]
+
+
+async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
+    made: Attempts, told: Told, redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    """Of a worker that the handler which failed was taken out of: nothing is left to do, or to look at."""
+    await made.accept("e1", DATA, "pre_1")
+    told.ends["second"] = Retry(after=0.05)
+    await made.next()
+    assert redis_client.exists("credhook:snapshot:e1")
+    async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
+        assert (await other.next()).state is State.DONE
+    assert len(stub.calls) == 1
+    assert not redis_client.exists("credhook:snapshot:e1")
+
+
+@pytest.mark.parametrize("error", [ValueError(), GiveUp("closed")], ids=["to be tried again", "given up"])
+async def test_a_state_that_no_handler_has_handled_makes_nothing_stale(
+    made: Attempts, told: Told, error: Exception
+) -> None:
+    told.ends = dict.fromkeys(told.ends, error)
+    await made.accept("later", DATA, "pre_1")
+    assert (await made.next()).state is not State.DONE
+    told.ends = dict.fromkeys(told.ends)
+    await made.accept("earlier", REQUESTED, "pre_1")
+    await made.next()
+    assert told.ran[2:] == [("first", False), ("second", False)]
+
+
+async def test_a_state_that_one_of_two_handlers_has_handled_makes_earlier_ones_stale(
+    made: Attempts, told: Told
+) -> None:
+    told.ends["second"] = GiveUp("closed")
+    await made.accept("later", DATA, "pre_1")
+    assert (await made.next()).state is State.DEAD
+    await made.accept("earlier", REQUESTED, "pre_1")
+    await made.next()
+    assert told.ran[2:] == [("first", True), ("second", True)]
+
+
+async def test_an_event_without_a_date_is_not_stale_after_one_with(made: Attempts, told: Told, stub: Stub) -> None:
+    await made.accept("dated", DATA, "pre_1")
+    await made.next()
+    stub.answer = lambda call: presentation(call.resource, {"given": "Ada"})
+    await made.accept("undated", VERIFIED, "pre_1")
+    await made.next()
+    assert told.ran[2:] == [("first", False), ("second", False)]
+
+
+async def test_details_serve_the_event_that_follows_only_if_they_are_later(made: Attempts, stub: Stub) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    await made.accept("e2", DATA, "pre_1")
+    first = Attempt(await made.claim())
+    await made.park()
+    _, following = await made.make(first, follow=True)
+    assert following is not None
+    second = Attempt(following, known=first.fetched)
+    await made.make(second)
+    assert len(stub.calls) == 1  # It had come before the look.
+    await made.accept("e3", DATA, "pre_1")
+    await made.make(Attempt(await made.claim(), known=second.fetched))
+    assert len(stub.calls) == 2
+
+
+async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Told, stub: Stub) -> None:
+    """It may be as old as the first attempt."""
+    await made.accept("e1", DATA, "pre_1")
+    told.ends["second"] = Retry(after=0.05)
+    await made.next()
+    told.ends["second"] = None
+    again = Attempt(await made.claim())
+    await made.accept("e2", DATA, "pre_1")
+    await made.park()
+    _, following = await made.make(again, follow=True)
+    assert len(stub.calls) == 1
+    assert following is not None
+    assert following.event_id == "e2"
+    await made.make(Attempt(following, known=again.fetched))
+    assert len(stub.calls) == 2
+
+
+async def test_nothing_is_fetched_for_an_event_whose_handlers_all_run_still(
+    made: Attempts, told: Told, stub: Stub
+) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    runs = [made.processor.runs.begin("e1", f"test.{name}") for name in ("first", "second")]
+    for run in runs:
+        run.hold()
+    settlement = await made.next()
+    assert (settlement.state, settlement.error, settlement.spend) == (State.WAITING, "test.first: StillRunning", False)
+    assert not stub.calls
+    assert not told.ran
+    runs[0].release()
+    runs[1].release()
+
+
+async def test_a_failure_counts_although_another_handler_is_held_up(made: Attempts, told: Told) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    run = made.processor.runs.begin("e1", "test.second")
+    run.hold()
+    told.ends["first"] = TryLater("down", operation="x")
+    assert (await made.next()).spend
+    run.release()

@@ -1,0 +1,108 @@
+"""The worker that keeps many events under way: how many it takes, what it keeps, and what it lets go."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from waiting import until_async
+
+from worker.attempt import Attempt, Interruption
+from worker.concurrent import ConcurrentWorker
+from worker.slots import Slots
+
+NOTHING: Any = None
+
+
+class Processor:
+    """Ends each attempt when it may, and with the event that follows it.
+
+    Attributes:
+        follows: attempt's claim → the claim that follows.
+        kept: the claims whose leases are renewed, in order.
+        may_end: set once the attempts may end.
+    """
+
+    def __init__(self) -> None:
+        self.follows: dict[str, str] = {}
+        self.kept: list[str] = []
+        self.may_end = asyncio.Event()
+
+    def keep(self, attempt: Attempt) -> None:
+        self.kept.append(str(attempt.claim))
+
+    async def handle(self, attempt: Attempt, slot: Any, *, follow: bool, tried: Any) -> tuple[None, str | None]:
+        if attempt.interruption is None:
+            await self.may_end.wait()
+        tried()
+        return None, self.follows.get(str(attempt.claim))
+
+
+def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
+    """One that takes nothing from Redis; its claims are words."""
+    made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
+    settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
+    made._settings, made._concurrency = settings, concurrency
+    made._attempts, made._tasks = set(), set()
+    made._slots, made._processor = Slots(settings, NOTHING, NOTHING), processor
+    made._freed, made._stopping, made._suspended = asyncio.Event(), asyncio.Event(), False
+    made._condition = SimpleNamespace(pause=lambda: 0.0)
+    return made
+
+
+def attempt(claim: str) -> Attempt:
+    return Attempt(cast(Any, claim))
+
+
+async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_a_slot() -> None:
+    processor = Processor()
+    one = worker(1, processor)
+    processor.follows["first"] = "follower"
+    for each in ("first", "other"):
+        one._start(attempt(each))
+    await until_async(lambda: one._slots._waiting, what="the other, which waits")
+    processor.may_end.set()
+    await asyncio.sleep(0)
+    processor.may_end.clear()
+    await until_async(lambda: "follower" in processor.kept, what="a lease that is kept")
+    assert [str(waiting.attempt.claim) for waiting in one._slots._waiting] == ["follower"]
+    processor.may_end.set()
+    await one._drain()
+
+
+async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> None:
+    two = worker(2, Processor())
+    assert two._room() == 2
+    writing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]  # They hold no slot any more.
+    two._tasks.update(writing)
+    assert two._room() == 1
+    two._tasks.add(one_more := asyncio.create_task(asyncio.sleep(60)))
+    assert two._room() == 0
+    for task in (*writing, one_more):
+        task.cancel()
+
+
+async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_others_finish() -> None:
+    processor = Processor()
+    one = worker(1, processor)
+    held, late = attempt("held"), attempt("late")
+    one._start(held)
+    one._start(late)
+    await until_async(lambda: one._slots._waiting)
+    draining = asyncio.create_task(one._drain())
+    await until_async(lambda: len(one._tasks) == 1, what="the end of the one that waited")
+    assert (late.interruption, held.interruption) == (Interruption.DRAINED, None)
+    assert not draining.done()
+    processor.may_end.set()
+    await draining
+    assert held.interruption is None
+
+
+async def test_a_drain_breaks_off_what_its_grace_does_not_suffice_for() -> None:
+    processor = Processor()
+    one = worker(1, processor, grace=0.05)
+    held = attempt("held")
+    one._start(held)
+    draining = asyncio.create_task(one._drain())
+    await until_async(lambda: held.interruption is Interruption.DRAINED)
+    processor.may_end.set()
+    await draining

@@ -1,0 +1,39 @@
+"""A supervisor lives for months: no death of a worker may cost it a descriptor."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Any]:
+    made: Any = Supervisor(1, [], lease=15.0, grace=1.0)
+    yield made
+    os.close(made._lifeline)
+    os.close(made._held)
+
+
+def descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def test_the_descriptors_of_a_worker_that_died_are_closed(supervisor: Any) -> None:
+    supervisor._command = ["true"]
+    before = descriptors()
+    child = supervisor._start(0)
+    child.process.wait()
+    assert len(descriptors()) > len(before)
+    supervisor._bury(0, child, 1)
+    assert descriptors() == before
+
+
+def test_so_are_those_of_one_that_could_not_be_started(supervisor: Any) -> None:
+    supervisor._command = ["/nowhere/credhook"]
+    before = descriptors()
+    assert supervisor._start(0) is None
+    assert descriptors() == before
