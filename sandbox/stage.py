@@ -159,7 +159,9 @@ def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.enviro
             raise StageFright(f"{SCENE} cannot be written here: {error.strerror}") from error
         stack.callback(_remove_if_empty, SCENE)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        redis_url = environ.get("REDIS_URL") or stack.enter_context(local_redis(folder))
+        redis_url = environ.get("REDIS_URL") or stack.enter_context(
+            local_redis(folder, options=("--maxmemory", "512mb"))
+        )
         sandbox_port, receiver_port = free_port(), free_port()
         ca = _make_certificates(folder)
         sandbox = [sys.executable, "-m", "sandbox", "--port", str(sandbox_port)]

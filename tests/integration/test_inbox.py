@@ -1,9 +1,12 @@
 """The inbox by itself: whoever waits hears of it, and what comes after goes on."""
 
 import asyncio
+import resource
+import socket
+import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,13 @@ from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_proxy import redis_proxy
-from waiting import until_async
+from waiting import until, until_async
 
 from receiver.events import Event
 from receiver.inbox import Unavailable
+from receiver.ledger.health import examine
 from receiver.script import Outcome
-from sandbox.local_redis import local_redis
+from sandbox.local_redis import find_server, free_port, local_redis
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
@@ -117,6 +121,41 @@ async def test_a_replica_that_takes_writes_and_a_redis_without_a_file_get_none_e
             client.config_set("appendonly", "no")
             cut(client)
             with pytest.raises(Unavailable, match="appendonly"):
+                await inbox.accept("m2", EVENT)
+
+
+@contextmanager
+def redis_on_a_full_disk(folder: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Its URL, and what fills the disk: a limit on the size of files, whose signal it ignores as we do."""
+    port = free_port()
+    options = [*("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""), "--appendonly", "yes"]
+    process = subprocess.Popen([find_server(), *options], stdout=subprocess.DEVNULL, restore_signals=False)
+
+    def fill() -> None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1, 1))
+
+    def answers() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    try:
+        until(answers, what="the Redis")
+        yield f"redis://127.0.0.1:{port}/0", fill
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_full_disk_is_named_and_refused_until_then_nothing_is_wrong(tmp_path: Path) -> None:
+    with redis_on_a_full_disk(tmp_path) as (url, fill):
+        async with AsyncRedis.from_url(url) as client, inbox_on(client) as inbox:
+            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+            assert not any(check.failed for check in await examine(client, strict=False))
+            fill()
+            await client.set("what", "does not fit")
+            assert [check.name for check in await examine(client, strict=False) if check.failed] == ["disk"]
+            with pytest.raises(Unavailable):
                 await inbox.accept("m2", EVENT)
 
 
