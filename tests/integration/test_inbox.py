@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_proxy import redis_proxy
+from structlog.testing import capture_logs
 from waiting import until, until_async
 
 from receiver.events import Event
@@ -241,3 +242,33 @@ async def test_an_answer_for_another_number_of_events_acknowledges_none(async_re
     async with inbox_on(async_redis) as inbox:
         with pytest.raises(Unavailable, match="another number"):
             inbox._read([[b"accepted"]], 2)
+
+
+async def test_what_waits_behind_a_group_that_is_refused_is_refused_with_it(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    """Each further group would only meet the same, one after the other."""
+    async with inbox_on(async_redis) as inbox:
+        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+        redis_client.config_resetstat()
+        with configured(redis_client, "maxmemory", "1"):
+            sent = (inbox.accept(f"m{number}", EVENT) for number in range(2, 1_003))
+            refused = await asyncio.gather(*sent, return_exceptions=True)
+        assert {type(one) for one in refused} == {Unavailable}
+        statistics: Any = redis_client.info("commandstats")
+        assert statistics["cmdstat_evalsha"]["calls"] == 1
+
+
+async def test_an_inbox_that_closes_leaves_no_connection_and_nothing_untold(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    def connections() -> set[str]:
+        return {one["id"] for one in redis_client.client_list(_type="normal")}
+
+    before = connections()
+    with capture_logs() as lines:
+        async with inbox_on(async_redis) as inbox:
+            assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
+            assert connections() > before
+    await until_async(lambda: connections() == before)
+    assert [line["event"] for line in lines] == ["events_accepted"]

@@ -33,6 +33,17 @@ async def test_a_refusal_is_an_error_once_all_replies_are_there(line: Line) -> N
     assert await line.answer(packed("PING")) == [b"PONG"]
 
 
+async def test_a_master_that_has_become_a_replica_ends_the_line(line: Line, redis_client: Redis) -> None:
+    """Another connection may lead to the new master, as it does through Sentinels."""
+    redis_client.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(ConnectionError, match="READONLY"):
+            await line.answer(packed("SET", "a", "b"))
+    finally:
+        redis_client.replicaof("NO", "ONE")
+    assert not line.is_open
+
+
 async def test_silence_ends_the_line(line: Line, redis_client: Redis) -> None:
     redis_client.client_pause(3_000)
     with pytest.raises(TimeoutError):
