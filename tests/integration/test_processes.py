@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import ssl
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 import trustme
 from redis import Redis
 from redis_proxy import redis_proxy
@@ -51,18 +53,27 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
 
 
-def test_sigterm_answers_what_was_begun_and_lets_nobody_in(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
-    with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process, ExitStack() as open_sockets:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "two"])
+def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
+    tmp_path: Path, redis_url: str, redis_client: Redis, number: signal.Signals, options: tuple[str, ...]
+) -> None:
+    with (
+        redis_proxy(redis_url) as proxy,
+        receiver(tmp_path, proxy.url, options=options) as process,
+        ExitStack() as open_sockets,
+    ):
         proxy.hold = True
         begun = [
             open_sockets.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=20))
             for _ in range(20)
         ]
-        for number, connection in enumerate(begun):
-            connection.sendall(request(*signed(f"m{number}")))
-        # Answered after them, since it was sent after them: all twenty have been read and wait for Redis.
-        assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
-        process.process.send_signal(signal.SIGTERM)
+        for place, connection in enumerate(begun):
+            connection.sendall(request(*signed(f"m{place}")))
+        # Answered after them, since they were sent after them: all twenty have been read and wait for Redis.
+        for _ in range(20 if options else 1):
+            assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
+        process.process.send_signal(number)
 
         def refused() -> bool:
             with socket.socket() as probe:
@@ -73,6 +84,29 @@ def test_sigterm_answers_what_was_begun_and_lets_nobody_in(tmp_path: Path, redis
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(10) == 0
     assert redis_client.zcard("credhook:credhook:open") == 20
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path, redis_url: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Children inherit that, as from nohup.
+    try:
+        with receiver(tmp_path, redis_url) as process:
+            process.process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+            assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
+            assert process.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
+    admin = free_port()
+    with (
+        receiver(tmp_path, redis_url, CREDHOOK_ADMIN=f"127.0.0.1:{admin}") as process,
+        socket.create_connection(("127.0.0.1", admin)) as slow,
+    ):
+        slow.sendall(b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        process.process.send_signal(signal.SIGTERM)
+        assert process.process.wait(10) == 0
 
 
 def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:

@@ -17,8 +17,9 @@ from receiver.ledger.listener.tally import Tally
 #: Seconds between two looks.
 _SWEEP: Final = 0.5
 
-#: Seconds that a sender may keep us waiting before it gives way to a newcomer.
-_PATIENCE: Final = 1.0
+#: Seconds that a sender may keep us waiting before it gives way to a newcomer: a handshake and a request from another
+#: continent. Under a flood, whoever is quicker gets through; with more patience the newcomers would be refused instead.
+_PATIENCE: Final = 0.5
 
 #: Seconds between two searches for those who have to give way: each looks at every connection.
 _SEARCH: Final = 0.1
@@ -49,7 +50,8 @@ class Connections:
     """The connections of one listener.
 
     Attributes:
-        now: seconds, as of the latest sweep: exact enough for time-outs, and free.
+        clock: seconds, from any beginning.
+        now: the same as of the latest sweep: exact enough for time-outs, and free.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Connections:
         """
         self.limits = limits
         self.now = clock()
-        self._clock = clock
+        self.clock = clock
         self._tally = Tally(listener, count)
         self._open: set[Connection] = set()
         self._held = 0
@@ -123,7 +125,7 @@ class Connections:
 
     def sweep(self) -> None:
         """End what is overdue, and tell what has been."""
-        self.now = now = self._clock()
+        self.now = now = self.clock()
         for connection in tuple(self._open):
             refusal = connection.overdue(now)
             if refusal:
@@ -133,7 +135,7 @@ class Connections:
 
     def _evict(self, queue: deque[Connection]) -> bool:
         """End the one that has kept us waiting longest; False if none has for long enough."""
-        now = self._clock()
+        now = self.clock()
         if not queue and now - self._searched[id(queue)] >= _SEARCH:
             self._searched[id(queue)] = now
             queue.extend(self._patience_lost(now, holding=queue is self._hoarders))

@@ -23,7 +23,7 @@ _AT_ONCE: Final = 16
 _PAUSE: Final = 0.2
 
 #: Seconds that a sender gets to confirm the end of an encrypted connection, whose buffers are kept until then.
-_FAREWELL: Final = 0.5
+_FAREWELL: Final = 0.1
 
 
 class TlsAcceptor:

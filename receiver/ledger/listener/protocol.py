@@ -77,7 +77,7 @@ class Bounded(HttpToolsProtocol):
         self._limits = connections.limits
         self._unfinished = _NOTHING
         #: When that changed last, or when the latest answer was given.
-        self._since = connections.now
+        self._since = connections.clock()
         #: Bytes of what is not finished.
         self._wire = 0
         #: Bytes of memory that one of them takes.
@@ -93,7 +93,6 @@ class Bounded(HttpToolsProtocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         self._weight = _ENCRYPTED if self.scheme == "https" else 1
-        self._since = self._connections.now
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count it no longer."""
