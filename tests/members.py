@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-import redis.asyncio
 from caller import credentials, fetch_for_ever
 from serving import Process
 from waiting import until_async
 
+from receiver.ledger.connection import open_redis
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError
 from worker.platform import Condition
@@ -130,7 +130,7 @@ async def end_of(api: AsyncApi) -> object:
 
 @asynccontextmanager
 async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
-    async with redis.asyncio.Redis.from_url(redis_url, socket_timeout=5.0) as client:
+    async with open_redis(redis_url) as client:
         one = Member(Condition(client, api_url=url, rate=rate, timeout=5.0), url)
         watching = asyncio.create_task(one.condition.watch() if watches else asyncio.sleep(0))
         try:

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-import redis.asyncio
 from caller import credentials
 from members import (
     DOWN,
@@ -27,6 +26,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
+from receiver.ledger.connection import open_redis
 from sandbox.local_redis import free_port, start_server
 from worker.api.client import AsyncApi
 from worker.api.errors import TryLater
@@ -377,7 +377,7 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
 
 async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
-        async with redis.asyncio.Redis.from_url(redis_url, socket_timeout=5.0) as client:
+        async with open_redis(redis_url) as client:
             watching = asyncio.create_task(Condition(client, api_url=stub.url).watch())
             for _ in range(after):
                 await asyncio.sleep(0)
