@@ -1,0 +1,99 @@
+"""Who tries whether a platform is well again, and what is told meanwhile: the rare interleavings, one by one."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from members import DOWN, Stub, member, members, paused_briefly, serving
+from redis import Redis
+from waiting import until_async
+
+from worker.breaker import Circuit, PlatformPaused
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with serving() as platform:
+        yield platform
+
+
+async def test_whoever_was_refused_because_another_tries_may_try_next(redis_url: str, stub: Stub) -> None:
+    async with members(2, redis_url, stub.url) as (one, other):
+        await paused_briefly([one, other], stub)
+        assert await one.condition.admit(1) == 1
+        assert isinstance(await other.call(), PlatformPaused)
+        assert await other.condition.admit(1) == 0
+        await one.condition.give_back(1)
+        assert await other.call() == "verified"
+
+
+async def test_a_probe_is_nobody_elses_for_as_long_as_its_call_may_take(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(2, redis_url, stub.url) as (one, other):
+        await paused_briefly([one, other], stub)
+        assert await one.condition.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        stub.takes = 0.5
+        call, lasts = asyncio.create_task(one.fetch()), 0
+        while not call.done():
+            lasts = max(lasts, int(redis_client.pttl(probe)))
+            await asyncio.sleep(0.01)
+        assert 5_000 < lasts <= 6_000  # The time-out of a call, and a second.
+
+
+async def test_whoever_is_done_with_a_probe_that_has_lapsed_leaves_the_next_ones_alone(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(1, redis_url, stub.url) as (one,):
+        await paused_briefly([one], stub)
+        assert await one.condition.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        stub.takes = 0.5
+        call = asyncio.create_task(one.fetch())
+        await until_async(lambda: stub.under_way, what="the call")
+        redis_client.set(probe, "another's", px=60_000)
+        await call
+        await one.condition.aclose()
+        assert redis_client.get(probe) == b"another's"
+
+
+async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(1, redis_url, stub.url) as (one,):
+        await paused_briefly([one], stub)
+        calls = len(stub.arrivals)
+        assert await one.condition.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        redis_client.set(probe, "another's", px=60_000)
+        assert isinstance(await one.fetch(), PlatformPaused)
+        assert len(stub.arrivals) == calls
+
+
+async def test_what_happens_while_the_others_are_told_is_told_next(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    stub.answer = lambda _: DOWN
+    async with member(redis_url, stub.url, watches=False) as one:
+        await one.condition.admit(1)
+        bulletin = one.condition._bulletin
+        tells, told, goes_on = bulletin.replace, asyncio.Event(), asyncio.Event()
+
+        async def slowly(*words: object, **more: object) -> object:
+            reply = await tells(*words, **more)  # type: ignore[arg-type]
+            told.set()
+            await goes_on.wait()
+            return reply
+
+        bulletin.replace = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
+        await one.fetch()
+        await told.wait()
+        await one.fetch()
+        await one.fetch()
+        goes_on.set()
+        await one.condition.aclose()
+        assert one.condition._circuit == Circuit(score=3)
+        (written,) = redis_client.mget(redis_client.keys())
+        assert written is not None
+        assert written.split()[1] == b"3"
