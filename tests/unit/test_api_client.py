@@ -298,6 +298,25 @@ async def test_a_sender_is_built_from_settings() -> None:
     assert all(set(request.extensions["timeout"].values()) == {2.5} for request in seen)
 
 
+class Lenient(Told):
+    """Settings that say otherwise."""
+
+    match_ids = False
+    max_answer = 65_536
+
+
+async def test_whether_ids_match_and_how_long_an_answer_is_are_taken_from_settings() -> None:
+    bodies = iter([GOOD, GOOD, {"long": "x" * 65_536}, {"long": "x" * 65_536}])
+    transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=next(bodies))))
+    async with AsyncApi.from_settings(Lenient(), transport=transport) as api:
+        with SyncApi.from_settings(Lenient(), transport=transport) as other:
+            assert (await api.presentations.get("q")).id == other.presentations.get("q").id == "p"
+            with pytest.raises(NotUnderstood, match="longer than 65536 bytes"):
+                await api.presentations.get("p")
+            with pytest.raises(NotUnderstood, match="longer than 65536 bytes"):
+                other.presentations.get("p")
+
+
 def test_a_root_that_is_none_stops_construction() -> None:
     with pytest.raises(ValueError, match="the API's URL"):
         SyncApi("api.example", ClientCredentials(TOKEN_URL, "me", "s"))

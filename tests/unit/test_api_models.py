@@ -506,3 +506,10 @@ def test_names_of_people_hold_more(value: str) -> None:
 def test_a_name_that_could_climb_or_cannot_travel_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="should"):
         path_name(value)
+
+
+@pytest.mark.parametrize("kind", [Issuance, Presentation])
+def test_of_a_list_that_is_wrong_throughout_the_first_mistake_is_enough(kind: type[Issuance | Presentation]) -> None:
+    with pytest.raises(ValidationError) as wrong:
+        kind.model_validate({"id": "a", "status": "x", "credentials": [1] * 1_000})
+    assert wrong.value.error_count() == 1

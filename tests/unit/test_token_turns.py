@@ -11,7 +11,8 @@ from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi
 from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from worker.api.tokens import Pause, Token, TokenCache
-from worker.shared_token import _noted, _quiet, _refusal, key_name
+from worker.settings import WorkerSettings
+from worker.shared_token import SharedTokens, _noted, _quiet, _refusal, key_name
 
 API_URL, TOKEN_URL = "https://api.example", "https://id.example/token"
 
@@ -175,3 +176,19 @@ def test_each_client_at_each_token_url_has_a_key_of_its_own_that_names_neither()
         == key_name("https://a", "b", None, None)
         == "credhook:token:3d08f9bd0d1f45dfcf758c7f072925758a434006"
     )
+
+
+@pytest.mark.parametrize(
+    "narrowed", [{"CREDHOOK_SCOPE": "read"}, {"CREDHOOK_AUDIENCE": "a"}, {"CREDHOOK_RESOURCE": "urn:one urn:two"}]
+)
+def test_workers_that_ask_for_other_tokens_share_none(narrowed: dict[str, str]) -> None:
+    plain = {
+        "CREDHOOK_API_URL": "https://api.example",
+        "CREDHOOK_TOKEN_URL": "https://id.example",
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "s3cret",
+    }
+    made: Any = WorkerSettings
+    names = {SharedTokens.from_settings(made(**settings))._name for settings in (plain, plain, plain | narrowed)}
+    assert len(names) == 2
+    assert key_name("https://id.example", "me") in names
