@@ -66,6 +66,7 @@ class Claim:
         job: its RQ job.
         execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
         killed: how many workers have died with it as the only one under way.
+        suspect: whether it is to be the only one under way.
     """
 
     event_id: str
@@ -82,6 +83,7 @@ class Claim:
     job: str
     execution: str
     killed: int = 0
+    suspect: bool = False
 
     @property
     def age(self) -> float:
@@ -304,7 +306,7 @@ def read_job(job: str, data: bytes) -> str | None:
 
 def _claim(raw: Sequence[Any]) -> Claim:
     """A claim, as the scripts return it."""
-    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest, killed = raw
+    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest, *deaths = raw
     text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
     fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
@@ -322,5 +324,6 @@ def _claim(raw: Sequence[Any]) -> Claim:
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),
-        killed=killed,
+        killed=deaths[0],
+        suspect=bool(deaths[1]),
     )

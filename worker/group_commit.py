@@ -34,9 +34,18 @@ class _Written(NamedTuple):
 class GroupCommit:
     """Operations of one process, on their way to Redis."""
 
-    def __init__(self, run: Callable[[Sequence[bytes]], Awaitable[list[Any]]]) -> None:
-        """Write by `run`, which has the script run for a group; its replies may hold errors of single operations."""
+    def __init__(
+        self,
+        run: Callable[[Sequence[bytes]], Awaitable[list[Any]]],
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Write by `run`, which has the script run for a group; its replies may hold errors of single operations.
+
+        Between two tries it waits by `sleep`, so many seconds.
+        """
         self._run = run
+        self._sleep = sleep
         self._waiting: list[_Written] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -71,7 +80,7 @@ class GroupCommit:
                 continue
             log.warning("ledger_unreachable", error=type(reason).__name__, waiting=len(unwritten), retry_in=wait)
             self._waiting = unwritten + self._waiting
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
     async def _replies(self, group: Sequence[_Written]) -> Sequence[Any]:

@@ -27,8 +27,10 @@ class _Held:
 class Leases:
     """The claims that this process works on."""
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, claims: Claims, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep what is claimed by `claims`; `clock` tells monotonic seconds."""
         self._claims = claims
+        self._clock = clock
         self._held: dict[str, _Held] = {}
 
     def hold(self, claim: Claim, lost: Callable[[], None]) -> None:
@@ -38,7 +40,7 @@ class Leases:
             return
         if held is not None:  # It was taken again: the older claim stands no longer.
             held.lost()
-        self._held[claim.event_id] = _Held(claim, time.monotonic() + self._claims.lease, lost)
+        self._held[claim.event_id] = _Held(claim, self._clock() + self._claims.lease, lost)
 
     def release(self, claim: Claim) -> None:
         """Keep it no longer."""
@@ -54,12 +56,12 @@ class Leases:
 
     async def renew(self) -> None:
         """Renew what is held, once."""
-        held, asked_at = list(self._held.values()), time.monotonic()
+        held, asked_at = list(self._held.values()), self._clock()
         try:
             lost = {one.event_id for one in await self._claims.renew([one.claim for one in held])}
         except (RedisError, OSError) as error:
             log.warning("leases_not_renewed", error=type(error).__name__, held=len(held))
-            lost = {one.claim.event_id for one in held if one.until <= time.monotonic()}
+            lost = {one.claim.event_id for one in held if one.until <= self._clock()}
         else:
             for one in held:
                 one.until = asked_at + self._claims.lease

@@ -98,7 +98,8 @@ local function claim(id, job, who)
     if lease and tonumber(lease) > now then return 'held' end
     if state == '{State.WAITING}' and due and tonumber(due) > now + {EARLY} then return 'early' end
     received, killed = received or string.format('%.0f', now), is_count(killed) and tonumber(killed) or 0
-    if not who.alone and (killed > 0 or is_count(deaths) and tonumber(deaths) >= {COMMON_DEATHS}) then
+    local suspect = killed > 0 or is_count(deaths) and tonumber(deaths) >= {COMMON_DEATHS}
+    if suspect and not who.alone then
         call('ZADD', solitary, received, job)
         call('EXPIRE', solitary, {PARKED_LASTS})
         return 'suspect'
@@ -118,7 +119,7 @@ local function claim(id, job, who)
     local ended = fence and call('HGETALL', key) or {{}}
     -- From the clock, so that no later event of the same id, after an erasure, meets the token of an earlier one.
     fence, attempts = (tonumber(fence) or now) + 1, (tonumber(attempts) or 0) + 1
-    call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.name or '')
+    call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '')
     if state == '{State.WAITING}' then
         call('HSET', key, 'state', '{State.ACCEPTED}')
         call('HDEL', key, 'due')
@@ -135,7 +136,8 @@ local function claim(id, job, who)
     end
     local rank, updated = latest_of(resource)
     local latest = rank and rank .. ':' .. updated
-    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest or false, killed}}
+    return {{id, job, execution, now, type, resource, received, fence, attempts, ended, latest or false, killed,
+            suspect and 1 or 0}}
 end
 
 -- Add the claim to the others; a job whose event wants nothing any more goes.
@@ -246,7 +248,7 @@ for i = 2, #ARGV do
 end
 """
 
-#: Note that a worker process has died, and let go of what it held: the reconciler puts it back. ARGV: worker's name,
+#: Note that a worker process has died, and let go of what it held: the reconciler puts it back. ARGV: worker's token,
 #: and '1' if nobody from outside has ended it. Returns how many events it held.
 #:
 #: An event that was alone in its process is what has killed it. One of several may be: the attempt does not count, and

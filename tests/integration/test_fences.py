@@ -1,0 +1,308 @@
+"""Who may do what to an event at which moment: fences, leases, the queue's order, and how a death is counted."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from accepting import inbox_on, record
+from click.testing import CliRunner
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from receiver.events import Event
+from receiver.ledger import EVENT, Index, State
+from worker import history, scripts
+from worker.claims import Claim, Claims, Settlement, Worker
+from worker.group_commit import GroupCommit
+from worker.leases import Leases
+from worker.reconcile import HEAD, Reconciler
+
+COMPLETED = "openid4vc.issuance.completed"
+INDEX = Index("credhook")
+
+
+async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
+    async with inbox_on(redis) as inbox:
+        for event_id, resource_id in events:
+            await inbox.accept(event_id, Event(COMPLETED, resource_id))
+
+
+def worker(redis: AsyncRedis, name: str = "w", lease: float = 60.0) -> Claims:
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+
+
+async def take_one(claims: Claims) -> Claim:
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    return claim
+
+
+def lapse(redis: Redis, *resources: str) -> None:
+    """As if the leases had lapsed, and what they had held had been in transit for long."""
+    for key in (INDEX.open, INDEX.leases):
+        members: Any = redis.zrange(key, 0, -1)
+        if members:
+            redis.zadd(key, dict.fromkeys(members, 1))
+    for resource in resources:
+        redis.delete(INDEX.busy + resource)
+
+
+def reconciler(redis: Redis) -> Reconciler:
+    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+
+
+# fences
+
+
+async def test_a_lapsed_claim_is_not_renewed_over_the_resources_next_holder(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"), ("e2", "r"))
+    stalled, other = worker(async_redis, "stalled"), worker(async_redis, "other")
+    first = await take_one(stalled)
+    lapse(redis_client, "r")
+    second = await take_one(other)
+    assert second.event_id == "e2"
+    assert await stalled.renew([first]) == [first]
+    assert redis_client.get(INDEX.busy + "r") == b"e2"
+    assert await other.renew([second]) == []
+
+
+async def test_whoever_held_an_event_before_its_erasure_cannot_settle_the_one_that_came_after(
+    async_redis: AsyncRedis, redis_client: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    await accept(async_redis, ("m1", "r"))
+    stalled = worker(async_redis, "stalled")
+    old = await take_one(stalled)
+    assert CliRunner().invoke(history.events, ["erase", "--id", "m1", "--yes"]).exit_code == 0
+    await accept(async_redis, ("m1", "r"))
+    new = await take_one(worker(async_redis))
+    assert new.fence > old.fence
+    assert await stalled.settle(old, Settlement(State.DEAD, "no")) == (False, None)
+    assert record(redis_client, "m1")["state"] == "accepted"
+
+
+async def test_what_was_done_by_one_that_lost_its_lease_is_not_done_again(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r"))
+    stalled = worker(async_redis, "stalled")
+    old = await take_one(stalled)
+    lapse(redis_client, "r")
+    assert reconciler(redis_client).run() == 1
+    await take_one(worker(async_redis))
+    assert await stalled.settle(old, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
+    assert record(redis_client, "m1")["h:a.b"] == "done"
+    assert record(redis_client, "m1")["state"] == "accepted"
+
+
+async def test_what_is_handed_back_comes_before_all_that_wait(async_redis: AsyncRedis) -> None:
+    await accept(async_redis, ("m1", "r1"), ("m2", "r2"), ("m3", "r3"))
+    claims = worker(async_redis)
+    first = await take_one(claims)
+    await claims.settle(first, Settlement(State.ACCEPTED, spend=False))
+    again = await take_one(claims)
+    assert (again.event_id, again.attempt) == (first.event_id, 1)
+
+
+async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(
+    async_redis: AsyncRedis, redis_client: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    await accept(async_redis, ("e1", "r"), ("e2", "r"), ("e3", "r"))
+    claims = worker(async_redis)
+    first = await take_one(claims)
+    assert CliRunner().invoke(history.events, ["erase", "--id", "e2", "--yes"]).stdout == "erased 1\n"
+    assert redis_client.get(INDEX.busy + "r") == b"e1"
+    assert not (await claims.take(10, urgent=0)).claims
+    _, following = await claims.settle(first, Settlement(State.DONE), follow=True)
+    assert following is not None
+    assert following.event_id == "e3"
+
+
+# leases
+
+
+class Answers:
+    """In place of claims: renews, or says that Redis is away."""
+
+    lease = 10.0
+
+    def __init__(self) -> None:
+        self.away = False
+        self.now = 0.0
+        self.takes = 0.0
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        self.now += self.takes
+        if self.away:
+            raise RedisConnectionError
+        return []
+
+
+async def test_a_lease_counts_from_when_its_renewal_was_asked_for_and_is_lost_with_redis_away(
+    async_redis: AsyncRedis,
+) -> None:
+    await accept(async_redis, ("m1", "r1"))
+    claim = await take_one(worker(async_redis))
+    answers = Answers()
+    leases, lost = Leases(answers, clock=lambda: answers.now), []  # type: ignore[arg-type]
+    leases.hold(claim, lambda: lost.append(claim))
+    answers.now, answers.takes = 8.0, 4.0
+    await leases.renew()  # Asked for at 8, answered at 12: it lasts until 18.
+    answers.away, answers.now, answers.takes = True, 17.5, 0.0
+    await leases.renew()
+    assert not lost
+    answers.now = 18.0
+    await leases.renew()
+    assert lost == [claim]
+
+
+async def test_a_full_redis_lets_leases_and_settlements_pass_and_marks_wait(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r1"), ("m2", "r2"))
+    claims = worker(async_redis)
+    one, two = (await claims.take(2, urgent=0)).claims
+    redis_client.config_set("maxmemory", 1)
+    try:
+        marking = asyncio.create_task(claims.record(one, "a.b", "done"))
+        await asyncio.sleep(0.1)
+        assert await claims.renew([one, two]) == []
+        assert await claims.settle(two, Settlement(State.DONE)) == (True, None)
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    await asyncio.wait_for(marking, 20)
+    assert record(redis_client, "m1")["h:a.b"] == "done"
+    assert record(redis_client, "m2")["state"] == "done"
+
+
+async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:
+    waits: list[float] = []
+    groups: list[list[bytes]] = []
+
+    async def run(operations: Sequence[bytes]) -> list[Any]:
+        groups.append(list(operations))
+        if len(groups) < 9:
+            raise OutOfMemoryError("OOM command not allowed")
+        return [ResponseError("WRONGTYPE no"), *range(1, len(operations))]
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    commit = GroupCommit(run, sleep=sleep)
+    writes = [commit.write(name, urgent=name != b"mark") for name in (b"mark", b"refused", b"settle")]
+    mark, refused, settled = await asyncio.gather(*writes, return_exceptions=True)
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert groups[-1] == [b"refused", b"settle", b"mark"]
+    assert isinstance(refused, ResponseError)
+    assert (settled, mark) == (1, 2)
+
+
+# the reconciler
+
+
+async def test_behind_a_long_queue_only_what_is_not_in_it_is_put_back(redis_client: Redis) -> None:
+    now = redis_client.time()[0] * 1_000
+    pipeline = redis_client.pipeline(transaction=False)
+    for number in range(HEAD + 100):
+        webhook_id = f"m{number}"
+        fields: dict[Any, Any] = {"state": "accepted", "type": COMPLETED, "resource": webhook_id, "received": now}
+        pipeline.hset(EVENT + webhook_id, mapping=fields)
+        pipeline.zadd(INDEX.open, {webhook_id: now - 100_000 + number})
+        pipeline.rpush(INDEX.jobs, f"e-{webhook_id}")
+    pipeline.hset(EVENT + "orphan", mapping={"state": "accepted", "type": COMPLETED, "resource": "r", "received": now})
+    pipeline.zadd(INDEX.open, {"orphan": now - 200_000})
+    pipeline.execute()
+    assert reconciler(redis_client).run() == 1
+    jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
+    assert len(jobs) == len(set(jobs)) == HEAD + 101
+
+
+async def test_what_is_settled_is_forgotten_after_the_retention_time(redis_client: Redis) -> None:
+    now = redis_client.time()[0] * 1_000
+    for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
+        redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_599_000})
+    reconciler(redis_client).run()
+    for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
+        assert redis_client.zrange(key, 0, -1) == [b"young"]
+
+
+async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: AsyncRedis, redis_client: Redis) -> None:
+    await accept(async_redis, ("e1", "r"), ("e2", "r"))
+    claims = worker(async_redis)
+    assert [claim.event_id for claim in (await claims.take(10, urgent=0)).claims] == ["e1"]
+    redis_client.zadd(INDEX.open, {"e2": 1})
+    assert reconciler(redis_client).run() == 0
+    assert not redis_client.exists(INDEX.jobs)
+    redis_client.delete(INDEX.busy + "r")
+    assert reconciler(redis_client).run() == 1
+
+
+# deaths
+
+
+def bury(redis: Redis, name: str, *, own_fault: bool = True) -> int:
+    script = redis.register_script(scripts.BURY)
+    return int(script(keys=scripts.keys(INDEX), args=[name, "1" if own_fault else ""]))
+
+
+async def put_back(redis: Redis) -> None:
+    lapse(redis, *(f"r{number}" for number in range(1, 4)))
+    reconciler(redis).run()
+
+
+async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_alone_from_then_on(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("bad", "r1"))
+    claims = worker(async_redis, "w1")
+    assert (await take_one(claims)).killed == 0
+    assert bury(redis_client, "another") == 0
+    assert bury(redis_client, "w1") == 1
+    assert bury(redis_client, "w1") == 0
+    await put_back(redis_client)
+    await accept(async_redis, ("good", "r2"))
+    busy = await claims.take(10, urgent=0)
+    assert ([claim.event_id for claim in busy.claims], busy.suspects) == (["good"], True)
+    alone = await claims.take(10, urgent=0, idle=True)
+    assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
+    assert not alone.suspects
+    assert bury(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
+
+
+async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_after_two_deaths(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r1"), ("m2", "r2"), ("m3", "r3"))
+    for name in ("w1", "w2"):
+        taken = (await worker(async_redis, name).take(10, urgent=0, idle=True)).claims
+        assert [claim.attempt for claim in taken] == [1, 1, 1]
+        assert bury(redis_client, name) == 3
+        await put_back(redis_client)
+    claims = worker(async_redis, "w3")
+    assert (await claims.take(10, urgent=0)).claims == ()
+    seen = set()
+    for _ in range(3):
+        (claim,) = (await claims.take(10, urgent=0, idle=True)).claims
+        assert (claim.attempt, claim.killed) == (1, 0)
+        await claims.settle(claim, Settlement(State.DONE))
+        seen.add(claim.event_id)
+        assert not {"deaths", "killed", "holder", "attempts"} & record(redis_client, claim.event_id).keys()
+    assert seen == {"m1", "m2", "m3"}
+
+
+async def test_a_process_that_was_killed_from_outside_speaks_against_nobody(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r1"))
+    for attempt in range(1, 4):
+        claim = await take_one(worker(async_redis, f"w{attempt}"))
+        assert (claim.attempt, claim.killed) == (attempt, 0)
+        assert bury(redis_client, f"w{attempt}", own_fault=False) == 1
+        redis_client.delete(INDEX.leases)  # Whatever the delay after several deaths.
+        await put_back(redis_client)
