@@ -24,7 +24,8 @@ from worker.supervisor import Cords, Supervisor
 )
 @click.option("--burst", is_flag=True, help="Stop when the queue is empty.")
 @click.option("--supervised", hidden=True, help="Pipes of the supervisor that has started this process.")
-def worker(*, processes: int, isolation: str, burst: bool, supervised: str | None) -> None:
+@click.option("--died", multiple=True, hidden=True, help="Token of a worker before this one, and whose fault it was.")
+def worker(*, processes: int, isolation: str, burst: bool, supervised: str | None, died: tuple[str, ...]) -> None:
     """Fetch what each event refers to and run the handlers.
 
     Everything else is set by environment variables; the table in README.md lists them. Run as many as you like, on as
@@ -36,7 +37,7 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
     # Imported by the workers alone: their supervisor stays small.
     life = importlib.import_module("worker.life")
-    life.live(settings, Cords.parse(supervised), isolation, burst=burst)
+    life.live(settings, Cords.parse(supervised), isolation, burst=burst, died=died)
 
 
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
-from uuid import uuid4
 
 import structlog
 import uvloop
@@ -67,13 +66,16 @@ class ConcurrentWorker(BaseWorker):
 
     job_class = EventJob
 
-    def __init__(self, settings: WorkerSettings, registry: Registry, *, name: str, connection: Redis) -> None:
+    def __init__(
+        self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
+    ) -> None:
         """Prepare.
 
         Args:
             settings: all of them.
             registry: the handlers.
             name: this worker's, unique in the fleet.
+            token: by which the ledger knows what this process holds.
             connection: for what RQ does at birth and death; the rest goes over connections of its own.
         """
         super().__init__(
@@ -87,6 +89,9 @@ class ConcurrentWorker(BaseWorker):
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspended = False
+        self._token = token
+        #: Whether events wait for a process that has nothing else under way, or this one has such an event.
+        self._wanted_alone = False
         self._taken = 0
         self._finished = 0
         self._exhausted = False
@@ -125,7 +130,7 @@ class ConcurrentWorker(BaseWorker):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         redis = open_redis(settings.redis_url.get_secret_value())
-        worker = Worker(self.name, uuid4().hex[:12])
+        worker = Worker(self.name, self._token)
         self._claims = Claims(
             redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker
         )
@@ -160,7 +165,8 @@ class ConcurrentWorker(BaseWorker):
         wait = _FIRST_WAIT
         while not self._stopping.is_set():
             free = min(self._room(), self._group)
-            if free <= 0:
+            idle = not self._tasks
+            if free <= 0 or (self._wanted_alone and not idle):
                 await self._until_freed(None)
                 await asyncio.sleep(GATHER)
                 continue
@@ -172,11 +178,12 @@ class ConcurrentWorker(BaseWorker):
                 if admitted == 0:
                     await self._until_freed(max(0.01, min(self._condition.again(), BEAT)))
                     continue
-                taken = await self._claims.take(admitted, urgent=self._urgent(admitted))
+                taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
+                self._wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
                 for claim in taken.claims:
                     self._start(Attempt(claim, admitted=True))
                 await self._condition.give_back(admitted - len(taken.claims))
-                if not taken.claims:
+                if not taken.claims and not taken.suspects:
                     if burst and not self._tasks:
                         return
                     await self._until_work(IDLE if taken.due is None else min(IDLE, taken.due))
@@ -239,7 +246,8 @@ class ConcurrentWorker(BaseWorker):
 
     def _goes_on(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
-        return not self._stopping.is_set() and not self._suspended and self._condition.pause() == 0
+        going_on = not self._stopping.is_set() and not self._suspended and not self._wanted_alone
+        return going_on and self._condition.pause() == 0
 
     async def _until_work(self, seconds: float) -> None:
         """Return when there may be something to take, when a slot ends, or after so many seconds."""

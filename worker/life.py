@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 from uuid import uuid4
@@ -21,6 +21,7 @@ from receiver.ledger.connection import open_redis_sync
 from receiver.ledger.stopping import stop_on
 from worker import jobs
 from worker.api.client import shared_ssl_context
+from worker.burial import bury
 from worker.concurrent import ConcurrentWorker
 from worker.handlers import load
 from worker.reconcile import Reconciler
@@ -36,12 +37,20 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 _REPLACE_ME: Final = 75
 
 
-def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool) -> NoReturn:
-    """Work until asked to stop, then end the process: 0 in order, another code to be replaced."""
+def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
+    """Work until asked to stop, then end the process: 0 in order, another code to be replaced.
+
+    Args:
+        settings: all of them.
+        cords: what ties it to its supervisor.
+        isolation: `loop` or `fork`.
+        burst: whether to stop when there is nothing to do.
+        died: the workers before this one whose deaths are to be noted, as `bury` takes them.
+    """
     stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
     try:
-        code = _work(settings, cords, isolation, burst=burst)
+        code = _work(settings, cords, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
     with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
@@ -58,7 +67,7 @@ def _stop(*_: object) -> None:
     raise _StopAsked
 
 
-def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool) -> int:
+def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
     """Work in this process until asked to stop; the exit code."""
     os.set_blocking(cords.pulse, False)
     faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
@@ -68,6 +77,7 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
     redis = open_redis_sync(settings.redis_url.get_secret_value())
     _wait_for(redis, settings.queue)
     log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    bury(redis, settings.queue, died)
     interval = settings.lease / 3
     reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
     _every(interval, reconciler.run, "reconciler")
@@ -77,7 +87,7 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
         _work_isolated(settings, redis, name, burst=burst)
         code = 0
     else:
-        concurrent = ConcurrentWorker(settings, registry, name=name, connection=redis)
+        concurrent = ConcurrentWorker(settings, registry, name=name, token=cords.token, connection=redis)
         _end_with(cords.lifeline)
         in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(cords.pulse))
         code = 0 if in_order else _REPLACE_ME

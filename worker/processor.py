@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -24,6 +25,9 @@ from worker.slots import Slot
 from worker.snapshots import Snapshots
 
 log = structlog.get_logger("credhook.worker")
+
+#: Worker processes that one event may take with it.
+MOST_KILLED: Final = 2
 
 
 class Processor:
@@ -94,7 +98,8 @@ class Processor:
     async def _try(self, attempt: Attempt, slot: Slot, bound: structlog.stdlib.BoundLogger) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
-        if claim.attempt > self._max_attempts:  # The last one ended without a word: its process died.
+        # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
+        if claim.attempt > self._max_attempts or claim.killed >= MOST_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",))
             return
         handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import uuid4
 
 import structlog
 
@@ -49,31 +50,40 @@ class Cords:
         pulse: a byte goes into it from the event loop, twice a second.
         stack: the stack is written into it on SIGUSR1.
         lifeline: it ends when the supervisor does, however it does.
+        token: the worker's, by which the ledger knows what it holds.
     """
 
     pulse: int
     stack: int
     lifeline: int
+    token: str
 
     def __str__(self) -> str:
-        return f"{self.pulse},{self.stack},{self.lifeline}"
+        return f"{self.pulse},{self.stack},{self.lifeline},{self.token}"
 
     @classmethod
     def parse(cls, text: str) -> "Cords":
         """What `str` made of it."""
-        return cls(*map(int, text.split(",")))
+        pulse, stack, lifeline, token = text.split(",")
+        return cls(int(pulse), int(stack), int(lifeline), token)
 
 
 class _Child:
     """One worker process and our ends of its cords."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], lifeline: int, died: Sequence[str]
+    ) -> None:
+        self.token = uuid4().hex[:12]
+        #: Whether we have ended it for its silence.
+        self.replaced = False
         self._pulse, pulse = os.pipe()
         self._stack, stack = os.pipe()
-        cords = Cords(pulse, stack, lifeline)
+        cords = Cords(pulse, stack, lifeline, self.token)
+        options = [option for one in died for option in ("--died", one)]
         try:
             self.process = subprocess.Popen(  # noqa: S603  The program is this one.
-                [*command, "--supervised", str(cords)], pass_fds=(pulse, stack, lifeline), env=environment
+                [*command, "--supervised", str(cords), *options], pass_fds=(pulse, stack, lifeline), env=environment
             )
         except OSError:
             self.close()
@@ -139,6 +149,8 @@ class Supervisor:
         self._waits = [_FIRST_WAIT] * number
         self._children: list[_Child | None] = [None] * number
         self._due = [0.0] * number
+        #: For each place the deaths in it that its next worker is to note, as `--died` takes them.
+        self._died: list[list[str]] = [[] for _ in range(number)]
 
     def run(self) -> int:
         """Keep them running; the exit code.
@@ -173,11 +185,13 @@ class Supervisor:
     def _start(self, place: int) -> _Child | None:
         """Another worker; None if the system has no room for one, which is asked again."""
         try:
-            return _Child(self._command, self._environment, self._lifeline)
+            child = _Child(self._command, self._environment, self._lifeline, self._died[place])
         except OSError as error:
             self._due[place] = time.monotonic() + _LONGEST_WAIT
             log.error("worker_not_started", error=type(error).__name__, retry_in=_LONGEST_WAIT)  # noqa: TRY400
             return None
+        self._died[place] = []
+        return child
 
     def _bury(self, place: int, child: _Child, code: int) -> None:
         """Note that a worker has ended, and when another takes its place: never, if it ended in order."""
@@ -187,6 +201,9 @@ class Supervisor:
         if code == 0:
             self._due[place] = 0.0
             return
+        # Who kills from outside, be it an operator or a machine short of memory, does not say what for.
+        own_fault = child.replaced or code != -signal.SIGKILL
+        self._died[place].append(f"{child.token}:{int(own_fault)}")
         lived = time.monotonic() - child.born
         self._waits[place] = _FIRST_WAIT if lived > _LONG_LIFE else min(2 * self._waits[place], _LONGEST_WAIT)
         self._due[place] = time.monotonic() + self._waits[place]
@@ -210,6 +227,7 @@ class Supervisor:
             )
         if silent > self._too_silent:
             log.error("worker_replaced", pid=child.process.pid, silent=round(silent, 1))
+            child.replaced = True
             child.process.kill()
             child.process.wait()
 

@@ -3,8 +3,9 @@
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
-                                  holder, the token of the worker that has it; deaths and killed, how often a worker has died with
-                                  it among others, and with it alone; h:<name> as each handler ends
+                                  holder, the token of the worker that has it; deaths and killed, how often a
+                                  worker has died with it among others, and with it alone; h:<name> as each
+                                  handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is

@@ -226,7 +226,7 @@ async def test_behind_a_long_queue_only_what_is_not_in_it_is_put_back(redis_clie
 async def test_what_is_settled_is_forgotten_after_the_retention_time(redis_client: Redis) -> None:
     now = redis_client.time()[0] * 1_000
     for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
-        redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_599_000})
+        redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
     reconciler(redis_client).run()
     for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
         assert redis_client.zrange(key, 0, -1) == [b"young"]
