@@ -61,6 +61,13 @@ class Attempts:
                 await asyncio.sleep(0.02)
         return claims[0]
 
+    async def claim_of(self, event_id: str) -> Claim:
+        """That event, once its next attempt is due."""
+        async with asyncio.timeout(20):
+            while not isinstance(claim := await self.claims.claim(event_id), Claim):  # noqa: ASYNC110  Likewise.
+                await asyncio.sleep(0.02)
+        return claim
+
     async def park(self) -> None:
         """Have the next event wait for one of the same resource, as whoever takes it does."""
         assert not (await self.claims.take(1, urgent=0)).claims

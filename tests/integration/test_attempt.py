@@ -160,8 +160,8 @@ async def test_a_snapshot_serves_no_other_event(made: Attempts, told: Told, stub
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     told.ends["second"] = None
-    again = Attempt(await made.claim())
     await made.accept("e2", DATA, "pre_1")
+    again = Attempt(await made.claim_of("e1"))
     await made.park()
     _, following = await made.make(again, follow=True)
     assert len(stub.calls) == 1
