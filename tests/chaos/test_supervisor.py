@@ -143,17 +143,25 @@ def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(stand: Sta
         assert sleeper.stop() == 0
 
 
-@pytest.mark.parametrize("whom", ["the supervisor", "all its processes"])
-def test_sigterm_lets_what_is_under_way_finish(stand: Stand, whom: str) -> None:
-    """systemd and Ctrl-C ask all processes at once; a container's runtime asks the first alone."""
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [
+        ("the supervisor", signal.SIGTERM),
+        ("all its processes", signal.SIGTERM),
+        ("the supervisor", signal.SIGHUP),
+        ("all its processes", signal.SIGHUP),
+    ],
+)
+def test_a_stop_lets_what_is_under_way_finish(stand: Stand, whom: str, number: signal.Signals) -> None:
+    """systemd, Ctrl-C and a closed terminal ask all processes at once; a container's runtime asks the first alone."""
     stand.plugin(HELD)
     stand.happens("m1")
     with stand.worker() as worker:
         until(lambda: len(begun(stand)) == 1)
         if whom == "the supervisor":
-            worker.process.send_signal(signal.SIGTERM)
+            worker.process.send_signal(number)
         else:
-            os.killpg(worker.process.pid, signal.SIGTERM)
+            os.killpg(worker.process.pid, number)
         until(lambda: '"worker_draining"' in worker.text)
         stand.happens("m2")
         (stand.folder / "go").touch()
