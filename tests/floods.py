@@ -113,6 +113,7 @@ class _Sender:
             with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 while self.sent < len(self.flood.first):
                     self.sent += self.raw.send(self.flood.first[self.sent :])
+                    self.due = now + 0.1  # So that it is judged before the rest comes.
                 while self.flood.then and now >= self.due and self.sent < self.flood.most:
                     place = (self.sent - len(self.flood.first)) % len(self.flood.then)
                     self.sent += self.raw.send(self.flood.then[place:])

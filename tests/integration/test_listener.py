@@ -70,6 +70,7 @@ def flooded(target: Target, flood: Flood) -> tuple[int, bytes]:
         with suppress(ConnectionError, ssl.SSLError):
             with suppress(TimeoutError):
                 raw.sendall(flood.first)
+            time.sleep(0.02)  # So that it is judged before the rest comes.
             while flood.then and sent < MOST:
                 with suppress(TimeoutError):
                     sent += raw.send(flood.then)

@@ -234,6 +234,8 @@ class Bounded(HttpToolsProtocol):
         """Answer in the request's turn, if it is its turn, and hear nothing more."""
         self._deaf = True
         self._connections.release(self)
+        if self.headers:  # Thousands of short ones come at once, and would be kept until the connection is gone.
+            self.headers.clear()
         if not self._is_answering:
             answered_already = self._unfinished == _BODY
             self._say_last(b"" if answered_already else refusal.answer(self.server_state.default_headers))
