@@ -228,6 +228,15 @@ async def test_readiness_is_asked_of_redis_once_a_second_however_often_it_is_ask
             assert all(answers)
 
 
+async def test_a_first_reply_that_is_lost_is_asked_for_once_more(redis_url: str) -> None:
+    """On a connection that was just opened, where there is none before it to be blamed."""
+    with redis_proxy(redis_url) as proxy:
+        async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
+            proxy.lose = 1
+            assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE  # It had been written.
+            assert proxy.lost == 1
+
+
 async def test_what_redis_keeps_is_asked_again_after_a_while(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
