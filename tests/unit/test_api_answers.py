@@ -55,6 +55,15 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     assert [each.id for each in read(operations.LIST_ENDPOINTS, answer(200, body), NOW)] == ["e", "f"]
 
 
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [(b'[{"id":"a","status":"x"},{"id":"b"}]', "1.status: missing"), (b'{"data":{}}', "the whole: list type")],
+)
+def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
+    with pytest.raises(NotUnderstood, match=f": {wrong}$"):
+        read(operations.LIST_ISSUANCES, httpx.Response(200, content=body), NOW)
+
+
 def test_a_deletion_has_nothing_to_read() -> None:
     assert read(operations.DELETE_ENDPOINT, answer(204, b""), NOW) is None
 

@@ -369,8 +369,12 @@ async def test_tasks_and_threads_share_one_token_request() -> None:
     assert held.platform.granted == 1
 
 
-@pytest.mark.parametrize("failure", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow")], ids=["refused", "slow"])
-async def test_a_token_request_without_an_answer_fails_all_who_waited(failure: httpx.HTTPError) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), ConnectionResetError("reset")],
+    ids=["refused", "slow", "reset"],
+)
+async def test_a_token_request_without_an_answer_fails_all_who_waited(failure: Exception) -> None:
     held, tokens = Held(Platform()), Counted()
     held.failure = failure
     async with async_api(held, credentials(tokens=tokens)) as api:

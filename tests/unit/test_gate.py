@@ -102,7 +102,7 @@ async def heard_by_both(answer: Answer) -> list[tuple[object, ...]]:
     async with AsyncApi(API_URL, credentials(), transport=transport, gate=books[1]) as other:
         with suppress(ApiError):
             await other.presentations.get("p")
-    assert books[0].entered == books[1].entered
+    assert books[0].entered == books[1].entered == ["presentations.get"]
     assert books[0].heard == books[1].heard
     return books[0].heard
 
