@@ -124,12 +124,13 @@ class _Sender:
         return True
 
     def hears_the_end(self) -> bool:
-        with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            try:
-                return not self.raw.recv(65_536)
-            except OSError:
-                return True
-        return False
+        """Whether the connection was closed on us; answers are read and not looked at."""
+        try:
+            return not self.raw.recv(65_536)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError:
+            return True
 
 
 @dataclass
