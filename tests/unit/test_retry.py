@@ -6,6 +6,7 @@ import pytest
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
 from worker.breaker import PlatformPaused
 from worker.retry import CEILING, PATIENCE, GiveUp, Postponed, Retry, after_fetch, after_handler, backoff, cause
+from worker.runs import StillRunning
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:
@@ -131,3 +132,8 @@ def test_a_cause_never_holds_the_message() -> None:
     assert cause(NotUnderstood("no", status=200, cause="ignored")) == "NotUnderstood 200"
     assert cause(TryLater("no")) == "TryLater"
     assert cause(GiveUp("account is closed")) == "account is closed"
+
+
+def test_what_is_held_up_by_a_run_of_its_own_is_not_given_up_at_the_last_attempt() -> None:
+    held_up = StillRunning()
+    assert after_handler(held_up, 12, max_attempts=12) is held_up
