@@ -266,10 +266,8 @@ class Condition:
             return
         if probe:
             self._probing_until, self._probe_is_over = 0.0, True
-        if outcome is not None and outcome.kind is not Kind.UNAUTHORIZED:
-            self._trial.end()
-        elif trial:
-            self._trial.end_turn()
+        if not self._trial.is_over:
+            self._judge_credentials(outcome, trial=trial)
         if outcome is not None:
             if outcome.kind is Kind.ANSWERED and prepaid:
                 self._slow_start.succeeded()
@@ -277,6 +275,13 @@ class Condition:
                 self._untold.append(outcome)
                 self._become(self._circuit.after(outcome))
         self._tell_soon()
+
+    def _judge_credentials(self, outcome: Outcome | None, *, trial: bool) -> None:
+        """Whatever a call is answered, its token was taken, unless it was refused."""
+        if outcome is not None and outcome.kind is not Kind.UNAUTHORIZED:
+            self._trial.end()
+        elif trial:
+            self._trial.end_turn()
 
     def doubt(self) -> None:
         """A token was refused: find out about the next one by one call. From any thread."""
