@@ -52,10 +52,7 @@ for i = first, #ARGV, 5 do
             redis.call('ZADD', KEYS[2], now, id)
         else
             outcome = 'accepted'
-            if #jobs == 0 then
-                redis.call('DEL', KEYS[4])  -- Of a script that broke off.
-                redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1))
-            end
+            if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
             redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
             redis.call('HSET', 'rq:job:' .. job, 'data', data)
             jobs[#jobs + 1] = job
@@ -78,12 +75,12 @@ for _, record in ipairs(records) do
     local key = record[1]
     if record[3] == '{ledger.State.ACCEPTED}' then
         redis.call('HSET', unpack(record))
-    else  -- Written elsewhere, so that it never stands there without its expiry.
-        record[1] = KEYS[4]
-        redis.call('DEL', KEYS[4])
+    else  -- Written elsewhere first, so that it never stands there without its expiry.
+        record[1] = KEYS[4] .. ':record'
+        redis.call('DEL', record[1])
         redis.call('HSET', unpack(record))
-        redis.call('EXPIRE', KEYS[4], retention)
-        redis.call('RENAME', KEYS[4], key)
+        redis.call('EXPIRE', record[1], retention)
+        redis.call('RENAME', record[1], key)
     end
 end
 return outcomes
