@@ -1,6 +1,9 @@
 """What an attempt leaves behind: records, snapshots, and the state of its resource that handlers have seen."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +15,10 @@ from redis import Redis
 from receiver.ledger import State
 from worker.api.errors import TryLater
 from worker.attempt import Attempt, Interruption
+from worker.claims import Claims
 from worker.handlers import GiveUp, Handlers, Retry
 from worker.outcome import DONE
+from worker.snapshots import Snapshots
 
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
@@ -104,6 +109,36 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
         assert (await other.next()).state is State.DONE
     assert len(stub.calls) == 1
     assert not redis_client.exists("credhook:snapshot:e1")
+
+
+async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    attempt = Attempt(await made.claim())
+    redis_client.hincrby("credhook:event:e1", "fence", 1)
+    assert await made.make(attempt) == (None, None)
+    assert record(redis_client, "e1")["h:test.second"] == "done"
+
+
+@pytest.mark.parametrize("swallowing", ["the snapshots", "the ledger"])
+async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
+    made: Attempts, told: Told, monkeypatch: pytest.MonkeyPatch, swallowing: str
+) -> None:
+    """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
+    await made.accept("e1", DATA, "pre_1")
+    attempt = Attempt(replace(await made.claim(), first=False))
+
+    async def swallows(*_: object) -> str:
+        attempt.interrupt(Interruption.STOPPED)
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return ""
+
+    owner, name = (Snapshots, "keep") if swallowing == "the snapshots" else (Claims, "ended")
+    monkeypatch.setattr(owner, name, swallows)
+    settlement, _ = await made.make(attempt)
+    assert settlement is not None
+    assert settlement.state is State.DEAD
+    assert not told.ran
 
 
 @pytest.mark.parametrize("error", [ValueError(), GiveUp("closed")], ids=["to be tried again", "given up"])

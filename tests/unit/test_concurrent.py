@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from waiting import until_async
 
 from worker.attempt import Attempt, Interruption
@@ -19,18 +20,21 @@ class Processor:
     Attributes:
         follows: attempt's claim → the claim that follows.
         kept: the claims whose leases are renewed, in order.
+        asked: whether each attempt was to go on with the event that follows.
         may_end: set once the attempts may end.
     """
 
     def __init__(self) -> None:
         self.follows: dict[str, str] = {}
         self.kept: list[str] = []
+        self.asked: list[bool] = []
         self.may_end = asyncio.Event()
 
     def keep(self, attempt: Attempt) -> None:
         self.kept.append(str(attempt.claim))
 
     async def handle(self, attempt: Attempt, slot: Any, *, follow: bool, tried: Any) -> tuple[None, str | None]:
+        self.asked.append(follow)
         if attempt.interruption is None:
             await self.may_end.wait()
         tried()
@@ -65,8 +69,23 @@ async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_
     processor.may_end.clear()
     await until_async(lambda: "follower" in processor.kept, what="a lease that is kept")
     assert [str(waiting.attempt.claim) for waiting in one._slots._waiting] == ["follower"]
+    assert "follower" in {str(each.claim) for each in one._attempts}  # Or nobody could break it off.
     processor.may_end.set()
     await one._drain()
+
+
+@pytest.mark.parametrize("why", ["stopping", "suspended", "platform paused", ""])
+async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
+    processor = Processor()
+    processor.may_end.set()
+    one = worker(1, processor)
+    one._suspended = why == "suspended"
+    one._condition = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
+    if why == "stopping":
+        one._stopping.set()
+    one._start(attempt("first"))
+    await one._drain()
+    assert processor.asked == [not why]
 
 
 async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> None:
