@@ -27,6 +27,9 @@ CHUNKED: Final = POST + b"transfer-encoding: chunked\r\n\r\n"
 #: Bytes that a flooding connection offers at once.
 _BLOCK: Final = 65_536
 
+#: Seconds until a connection that was closed is replaced.
+_RECONNECT: Final = 0.5
+
 
 @dataclass(frozen=True)
 class Flood:
@@ -162,13 +165,13 @@ class Attack:
                     if sender is None:
                         if now >= pauses[place]:
                             senders[place] = self._connect(self.floods[place])
-                            pauses[place] = now + 0.5
+                            pauses[place] = now + _RECONNECT
                         continue
                     before = sender.sent
                     if not sender.send(now) or (self.reads and sender.hears_the_end()):
                         sender.raw.close()
                         self.cut[sender.flood.name] += 1
-                        senders[place] = None
+                        senders[place], pauses[place] = None, now + _RECONNECT
                     busy |= sender.sent > before
                     self.sent += sender.sent - before
                     if stop.is_set():
