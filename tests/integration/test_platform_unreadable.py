@@ -7,9 +7,11 @@ from hashlib import sha256
 import pytest
 from members import Stub, member, members, paused_briefly, serving
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 from waiting import until_async
 
+from worker.bulletin import Bulletin
 from worker.unreadable import UNREADABLE
 
 DAY = 86_400
@@ -150,6 +152,14 @@ async def test_a_long_call_of_another_worker_is_not_taken_for_garbage(
         redis_client.set(key(stub, ":probe"), "another", px=50_000)
         assert await one.condition.admit(1) == 0
         assert redis_client.get(key(stub, ":probe")) == b"another"
+
+
+async def test_where_calls_may_take_long_so_may_probes(redis_client: Redis, async_redis: AsyncRedis) -> None:
+    bulletin = Bulletin(async_redis, "http://platform.example", timeout=100.0)
+    redis_client.set(bulletin._probe, "another", px=150_000)
+    assert await bulletin.take_probe(1.0) is False
+    redis_client.pexpire(bulletin._probe, 250_000)
+    assert await bulletin.take_probe(1.0) is True
 
 
 async def test_a_mended_key_is_named_again_when_it_breaks_again(

@@ -564,6 +564,24 @@ def test_what_somebody_else_has_written_there_is_replaced_and_holds_nobody_up(
     assert said.count("shared_unreadable") + said.count("token_not_ours") <= len(members)
 
 
+def test_a_lock_that_has_become_something_else_is_left_alone_and_the_token_shared(
+    platform: Platform, redis_url: str, redis_client: Redis
+) -> None:
+    lock = f"{key(platform)}:lock"
+    with fleet(2, platform, redis_url) as (member, other), ThreadPoolExecutor(1) as thread, capture_logs() as logs:
+        platform.answers.clear()
+        outcome = thread.submit(member.get)
+        until(lambda: platform.waiting, what="the token request")
+        redis_client.delete(lock)
+        redis_client.hset(lock, "a", "b")
+        platform.answers.set()
+        assert outcome.result() == "p"
+        assert other.get() == "p"
+    assert platform.waiting == 1
+    assert redis_client.type(lock) == b"hash"
+    assert logs == []
+
+
 @pytest.mark.parametrize("note", [b"[]", b"{", b'["OfTomorrow", 418]', b'["TryLater"]', b"7"])
 def test_a_refusal_of_a_form_that_is_not_known_counts_for_nothing(
     platform: Platform, redis_url: str, redis_client: Redis, note: bytes
