@@ -20,7 +20,7 @@ from worker.api.errors import (
 )
 from worker.api.models.base import mismatch
 from worker.api.operations import Operation
-from worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, values
+from worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
 
 R = TypeVar("R")
 
@@ -71,7 +71,7 @@ def read(operation: Operation[R], response: httpx.Response, now: datetime, *, as
 
 def is_long(operation: Operation[Any], response: httpx.Response) -> bool:
     """Whether the answer is a list that takes long enough to be read beside an event loop."""
-    return operation.each is not None and response.is_success and values(response.content) > MANY
+    return operation.each is not None and response.is_success and has_more_than(MANY, response.content)
 
 
 def parse(operation: str, result: TypeAdapter[R], response: httpx.Response) -> R:
@@ -94,9 +94,9 @@ def parse_each(operation: str, each: TypeAdapter[R], response: httpx.Response) -
     document = _document(operation, response, MOST_LISTED)
     if not isinstance(document, list):
         raise _not_understood(operation, response.status_code, "the whole: list type", "schema")
-    if values(response.content) > MOST_VALUES:
+    if has_more_than(MOST_VALUES, response.content):
         for place, element in enumerate(document):
-            if values(to_json(element)) > MOST_VALUES:
+            if has_more_than(MOST_VALUES, to_json(element)):
                 raise _not_understood(
                     operation, response.status_code, f"{place}: more than {MOST_VALUES} values", "too_many_values"
                 )
@@ -113,7 +113,7 @@ def _document(operation: str, response: httpx.Response, most: int) -> Any:
         NotUnderstood: It is not JSON, or has more values than that.
     """
     body = response.content
-    if values(body) > most:
+    if has_more_than(most, body):
         raise _not_understood(operation, response.status_code, f"it has more than {most} values", "too_many_values")
     try:
         document = from_json(body, allow_inf_nan=False)

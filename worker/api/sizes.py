@@ -18,6 +18,11 @@ MOST_LISTED: Final = 200_000
 MANY: Final = 2_000
 
 
+def has_more_than(most: int, body: bytes) -> bool:
+    """Whether a JSON body may have more values than that. A value takes a byte at least, so few bodies are looked at."""
+    return len(body) > most and values(body) > most
+
+
 def values(body: bytes) -> int:
     """At most so many values are in a JSON body: brackets and commas inside of strings are counted as well."""
-    return 1 + body.count(b"{") + body.count(b"[") + body.count(b",")
+    return 1 + len(body) - len(body.translate(None, b"{[,"))
