@@ -19,7 +19,7 @@ MANY: Final = 2_000
 
 
 def has_more_than(most: int, body: bytes) -> bool:
-    """Whether a JSON body may have more values than that. A value takes a byte at least, so few bodies are looked at."""
+    """Whether a JSON body may have more values than that. A value takes a byte: few bodies are looked at."""
     return len(body) > most and values(body) > most
 
 
