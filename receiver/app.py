@@ -23,11 +23,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from receiver import metrics
 from receiver.events import Event, Malformed
 from receiver.inbox import Inbox, Unavailable
+from receiver.refusal_log import RefusalLog
 from receiver.script import Outcome
 from receiver.settings import ReceiverSettings
 from receiver.signature import BadHeaders, Encoded, Unauthenticated, authenticate, read_headers
 
 log = structlog.get_logger("credhook.receiver")
+
+_refusals: Final = RefusalLog()
 
 #: Seconds after which a sender may come again: about what a restart of Redis takes.
 RETRY_AFTER: Final = 5
@@ -231,7 +234,7 @@ def _refuse(refusal: Exception) -> Response:
         headers["accept-encoding"] = "identity"
     metrics.REFUSALS.labels(status).inc()
     hint = {"hint": "check CREDHOOK_WEBHOOK_SECRETS"} if isinstance(refusal, Unauthenticated) else {}
-    log.warning("delivery_refused", status=status, reason=str(refusal), **hint)
+    _refusals.add(status, str(refusal), **hint)
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 
 
