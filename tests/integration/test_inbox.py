@@ -220,8 +220,7 @@ async def test_readiness_is_asked_of_redis_once_a_second_however_often_it_is_ask
         async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
             began, answers = time.monotonic(), [await inbox.examine()]
             asked = proxy.commands
-            for _ in range(200):
-                answers.append(await inbox.examine())
+            answers += [await inbox.examine() for _ in range(200)]
             passed = time.monotonic() - began
             assert asked > 0
             assert proxy.commands <= asked * (2 + passed)

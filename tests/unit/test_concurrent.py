@@ -48,7 +48,8 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made._settings, made._concurrency = settings, concurrency
     made._attempts, made._tasks = set(), set()
     made._slots, made._processor = Slots(settings, NOTHING, NOTHING), processor
-    made._freed, made._stopping, made._suspended = asyncio.Event(), asyncio.Event(), False
+    made._freed, made._stopping = asyncio.Event(), asyncio.Event()
+    made._suspended = made._wanted_alone = False
     made._condition = SimpleNamespace(pause=lambda: 0.0)
     return made
 
@@ -74,12 +75,12 @@ async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_
     await one._drain()
 
 
-@pytest.mark.parametrize("why", ["stopping", "suspended", "platform paused", ""])
+@pytest.mark.parametrize("why", ["stopping", "suspended", "suspect", "platform paused", ""])
 async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     processor = Processor()
     processor.may_end.set()
     one = worker(1, processor)
-    one._suspended = why == "suspended"
+    one._suspended, one._wanted_alone = why == "suspended", why == "suspect"
     one._condition = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
     if why == "stopping":
         one._stopping.set()

@@ -139,7 +139,7 @@ def heat(contender: Contender, terms: Terms, folder: Path) -> Iterator[Heat]:
             answering(terms.latency, folder) as api,
         ):
             told = told_to(contender, url, api.url) | {"EVENTS": str(terms.queue(contender))}
-            redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
+            redis.config_set("appendfsync", "everysec")  # What fills it need not wait for the disk.
             _fill(contender, told, folder)
             redis.config_set("appendfsync", contender.appendfsync)
             trips = round_trips(redis)
