@@ -266,7 +266,7 @@ def frames(error: BaseException, limit: int = 4) -> list[str]:
 
 def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Escape what could end the line or act on a terminal, in names and values alike."""
-    return {_printable(name): _printable(value) for name, value in event.items()}
+    return {_printable(name): _printable(value) for name, value in event.items() if (name, value) != ("hint", "")}
 
 
 def _printable(value: Any) -> Any:

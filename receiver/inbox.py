@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError, NoScriptError, RedisError  # noqa: A004  Redis's own.
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError  # noqa: A004  Redis's own.
 
 from receiver import metrics, script
 from receiver.events import Event
@@ -225,8 +225,14 @@ class Inbox:
             log.error("inbox_failed", exc_info=error)
         if self._line:
             self._line.close()
-        refusal = error if isinstance(error, Unavailable) else Unavailable(type(error).__name__)
+        refusal = error if isinstance(error, Unavailable) else Unavailable(_why(error))
         group, self._waiting = group + self._waiting, []
         for waiting in group:
             if not waiting.outcome.done():
                 waiting.outcome.set_exception(refusal)
+
+
+def _why(error: Exception) -> str:
+    """The error in a word or two, as the log has it; what Redis says beyond its first word may repeat a value."""
+    word = f" {str(error).partition(' ')[0][:32]}" if isinstance(error, ResponseError) else ""
+    return type(error).__name__ + word

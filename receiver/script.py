@@ -52,7 +52,10 @@ for i = first, #ARGV, 5 do
             redis.call('ZADD', KEYS[2], now, id)
         else
             outcome = 'accepted'
-            if #jobs == 0 then redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) end
+            if #jobs == 0 and not unless_odd('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) then
+                redis.call('DEL', KEYS[4])  -- It is for the length of this script, so nothing of ours.
+                redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1))
+            end
             redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
             redis.call('HSET', 'rq:job:' .. job, 'data', data)
             jobs[#jobs + 1] = job
@@ -66,7 +69,7 @@ for i = first, #ARGV, 5 do
 end
 if #jobs > 0 then
     redis.call('DEL', KEYS[4])
-    redis.call('SADD', 'rq:queues', KEYS[3])
+    unless_odd('SADD', 'rq:queues', KEYS[3])  -- For RQ's tools alone.
     redis.call('ZADD', KEYS[1], unpack(moved))
     redis.call('RPUSH', KEYS[3], unpack(jobs))
 end

@@ -103,7 +103,7 @@ def report(tally: Tally, verb: str, done: Mapping[str, str], left: Mapping[str, 
 
     Raises:
         click.ClickException: Redis failed before the end.
-        SystemExit: Ctrl-C was pressed before the end.
+        SystemExit: Ctrl-C was pressed before the end, or nothing of what was selected could be done.
     """
     finished = sum(tally.outcomes[name] for name in done)
     remaining = {name: tally.outcomes[name] for name in left if tally.outcomes[name]}
@@ -125,6 +125,8 @@ def report(tally: Tally, verb: str, done: Mapping[str, str], left: Mapping[str, 
         )
     if tally.interrupted:
         sys.exit(_INTERRUPTED)
+    if remaining and not finished:
+        sys.exit(1)
 
 
 def _in_brackets(outcomes: Counter[str], words: Mapping[str, str]) -> str:

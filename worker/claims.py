@@ -24,8 +24,8 @@ from worker.group_commit import GroupCommit, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
 
-#: Bytes that are read of a job's data.
-_LONGEST_JOB: Final = 8_192
+#: Jobs that one line of the log names.
+_MOST_NAMED: Final = 10
 
 
 class NotClaimed(Enum):
@@ -257,15 +257,15 @@ class Claims:
         ours: list[str] = []
         foreign: list[bytes] = []
         for job, data in zip(odd[::2], odd[1::2], strict=True):
-            name = job.decode(errors="backslashreplace")
-            event_id = read_job(name, data)
+            event_id = read_job(job.decode("ascii", "backslashreplace"), data)
             if event_id is None:
                 foreign.append(job)
             else:
-                ours += name, event_id
+                ours += job.decode(), event_id
         if foreign:
-            names = [job.decode(errors="backslashreplace") for job in foreign]
-            log.error("jobs_refused", jobs=names, hint="somebody who can write to Redis has planted them")
+            names = [job.decode("ascii", "backslashreplace") for job in foreign[:_MOST_NAMED]]
+            hint = "somebody who can write to Redis has planted them, or enqueues other jobs in our queue"
+            log.error("jobs_refused", count=len(foreign), jobs=names, hint=hint)
             await self.refuse(foreign)
         if not ours:
             return []
@@ -295,7 +295,7 @@ def read_job(job: str, data: bytes) -> str | None:
     """The event of a job as RQ itself writes it, by its id and its `data`; None for one that is none of ours. Pure."""
     try:
         # A stranger's may unpack to anything.
-        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, _LONGEST_JOB))
+        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, scripts.LONGEST_JOB))
         if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list):
             return None
         (event_id,) = arguments

@@ -57,6 +57,8 @@ PULSE: Final = 0.5
 IDLE: Final = 1.0
 #: Seconds between two tries to reach Redis: the first, and the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+#: Characters that the log repeats of a command that nobody knows.
+_LONGEST_COMMAND: Final = 64
 #: Seconds that broken-off attempts get to be written down.
 _LAST_WORDS: Final = 5.0
 
@@ -353,13 +355,14 @@ class ConcurrentWorker(BaseWorker):
     def _obey(self, payload: dict[str, Any]) -> None:
         command, job = payload.get("command"), payload.get("job_id", "")
         if command == "shutdown":
+            log.warning("shutdown_commanded", hint="by one of RQ's tools, or by whoever can write to Redis")
             os.kill(os.getpid(), signal.SIGINT)
         elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
             log.warning("job_stopped", job=job)
             for attempt in found:
                 attempt.interrupt(Interruption.STOPPED)
         else:
-            log.info("command_ignored", command=command)
+            log.info("command_ignored", command=str(command)[:_LONGEST_COMMAND])
 
 
 async def _pulse(pulse: Callable[[], None]) -> None:

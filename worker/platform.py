@@ -20,6 +20,7 @@ from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
 
 from worker.api.gate import Gate, Passage
+from worker.api.hints import CAUSES, advice
 from worker.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
 from worker.bulletin import Bulletin
 from worker.notice import Notice
@@ -368,7 +369,9 @@ def _hint(cause: str) -> str:
             "the platform refuses tokens that are fresh; check CREDHOOK_CLIENT_ID and its permissions, "
             "CREDHOOK_TOKEN_URL and CREDHOOK_API_URL"
         )
-    return ""
+    return (
+        advice("", cause) if cause in CAUSES else "the platform's trouble, or its wish; calls begin again by themselves"
+    )
 
 
 class _Gate:

@@ -18,7 +18,7 @@ from worker.order import is_stale, moment
 from worker.outcome import DONE, GAVE_UP, Outcome
 from worker.platform import Condition
 from worker.retry import GiveUp, after_fetch, after_handler, cause
-from worker.running import Threads, run
+from worker.running import HandlerTimeout, Threads, run
 from worker.runs import Runs, StillRunning
 from worker.settings import WorkerSettings
 from worker.slots import Slot
@@ -26,6 +26,8 @@ from worker.snapshots import Snapshots
 
 log = structlog.get_logger("credhook.worker")
 
+#: What to do about a handler that was not done in time.
+_TOO_LONG: Final = "give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT"
 #: Worker processes that one event may take with it.
 MOST_KILLED: Final = 2
 
@@ -160,7 +162,8 @@ class Processor:
         limit = self._max_attempts
         decision = after_handler(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
         final = isinstance(decision, GiveUp)
-        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final)
+        hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
+        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint)
         if final:
             attempt.records[handler.name] = GAVE_UP + cause(error)
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)

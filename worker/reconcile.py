@@ -22,6 +22,7 @@ from rq.worker_registration import clean_worker_registry
 
 from receiver.ledger import EVENT, Index, State, job_data, job_fields, job_id, lua
 from worker.group_commit import is_unwell
+from worker.scripts import LONGEST_LOCK
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -41,6 +42,10 @@ LONGEST_DELAY: Final = 600_000
 _RQ_RECORD_LASTS: Final = 600
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
+#: How Redis says that a key has no expiry, and milliseconds that a leader's can be away: twice three rounds of the
+#: longest lease.
+_NO_END: Final = -1
+_LONGEST_LEAD: Final = 600_000
 
 #: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job, started jobs, the job's executions, urgent,
 #: popped jobs, dead, unreadable.
@@ -90,8 +95,9 @@ if lease and tonumber(attempts) > tonumber(patient) then
     local delay = math.min({LONGEST_DELAY}, {FIRST_DELAY} * 2 ^ (attempts - patient - 1))
     if now < lease + delay * chance then return 0 end
 end
-local holder = unless_odd('GET', busy .. resource)
-if holder and holder ~= id then return 0 end
+local holder, left = unless_odd('GET', busy .. resource), redis.call('PTTL', busy .. resource)
+-- A lock without an end is nobody's, as in the workers' scripts.
+if holder and holder ~= id and left >= 0 and left <= {LONGEST_LOCK} then return 0 end
 redis.call('ZADD', KEYS[2], now, id)
 redis.call('ZREM', KEYS[3], id)
 unless_odd('ZREM', KEYS[4], job)
@@ -129,6 +135,8 @@ class Reconciler:
         self._put_back = redis.register_script(_PUT_BACK)
         self._leads_for = max(1_000, int(interval * 3_000))
         self._retention = retention
+        #: How many of the open events, from the oldest on, the next round leaves out: the last one has looked at them.
+        self._start = 0
         #: What was last found to be of another type than ours.
         self._odd: set[str] = set()
 
@@ -157,6 +165,7 @@ class Reconciler:
                 unreadable[event_id] = became.decode()
             elif became:
                 put_back.append(event_id)
+        self._start = max(0, self._start - len(put_back) - len(unreadable))  # These have left their places.
         if put_back:
             log.warning("events_put_back", count=len(put_back))
         if unreadable:
@@ -171,6 +180,11 @@ class Reconciler:
         if self._redis.set(self._index.leader, self._name, nx=True, px=self._leads_for):
             return True
         try:
+            left = self._redis.pttl(self._index.leader)
+            if left == _NO_END or left > _LONGEST_LEAD:  # It would lead for ever: somebody else has written it.
+                log.warning("leader_replaced", key=self._index.leader, hint="who else writes to this Redis?")
+                self._redis.set(self._index.leader, self._name, px=self._leads_for)
+                return True
             if self._redis.get(self._index.leader) != self._name.encode():
                 return False
         except ResponseError as error:
@@ -232,13 +246,15 @@ class Reconciler:
             overdue = (now - IN_TRANSIT) / 1_000
             at_home |= set(cast(list[bytes], self._redis.zrangebyscore(index.scheduled, overdue, "+inf")))
         found: list[str] = []
-        for start in itertools.count(0, PAGE):
+        for start in itertools.count(self._start, PAGE):
             page = cast(list[bytes], self._redis.zrangebyscore(index.open, 0, until, start=start, num=PAGE))
             ids = [one.decode(errors="surrogateescape") for one in page]
             found += (one for one in ids if job_id(one).encode() not in at_home)
             if len(page) < PAGE or len(found) >= MOST:
+                # What stays where it is, whatever is done about it, should not hide what comes after it.
+                self._start = 0 if len(page) < PAGE else start + PAGE
                 break
-        return found[:MOST]
+        return found
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """When the event that has waited longest among those of these jobs moved, in ms; 0 if none of them is known."""

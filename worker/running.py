@@ -49,7 +49,7 @@ class Threads:
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
             else:  # A future refuses it, or it would end the loop.
-                future.set_exception(HandlerCrashed(type(error).__name__))
+                future.set_exception(HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__))
 
         def work() -> None:
             result: object = None
@@ -145,4 +145,4 @@ async def _guarded(handler: Handler, event: FetchedEvent, context: Context, thre
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
-        raise HandlerCrashed(type(error).__name__) from None
+        raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None

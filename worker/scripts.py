@@ -9,7 +9,7 @@ cluster, which would want them declared, is refused at start (receiver/ledger/he
 
 from typing import Final
 
-from receiver.ledger import EVENT, JOB_FUNCTION, RESOURCE, Index, State, lua
+from receiver.ledger import EVENT, FAILURE_TTL, JOB_FUNCTION, RESOURCE, Index, State, lua
 
 #: Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
 EARLY: Final = 2_000
@@ -26,6 +26,13 @@ LATEST_LASTS: Final = 86_400
 COMMON_DEATHS: Final = 2
 #: Suspects that one script looks at, to find one that can be worked on.
 MOST_SUSPECTS: Final = 100
+#: Bytes of a job's data, and of its name, beyond which it is none of ours. Ours have 400 and 258 at most.
+LONGEST_JOB: Final = 8_192
+LONGEST_NAME: Final = 512
+#: Milliseconds that a lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
+LONGEST_LOCK: Final = 600_000
+#: Leases that are looked at when a worker has died: more than any fleet has events under way.
+MOST_LEASES: Final = 20_000
 
 
 def keys(index: Index) -> list[str]:
@@ -52,8 +59,10 @@ local call = redis.call
 
 -- The event of a job as we write it (ledger.job_data); nil for any other, be it RQ's rewriting of ours or a stranger's.
 local function event_of(job)
-    local data = unless_odd('HGET', 'rq:job:' .. job, 'data')
-    if not data then return nil, nil end
+    local size = unless_odd('HSTRLEN', 'rq:job:' .. job, 'data') or 0
+    if size == 0 then return nil, nil end
+    if size > {LONGEST_JOB} then return nil, '' end  -- None of ours, and every reading of it would be a copy.
+    local data = call('HGET', 'rq:job:' .. job, 'data')
     if string.find(job, '[^%w_-]') then return nil, data end  -- No job of ours has such an id.
     if string.sub(data, 1, 3) ~= '\\120\\1\\1' then return nil, data end
     local ok, content = pcall(cjson.decode, string.sub(data, 8, -5))
@@ -73,6 +82,16 @@ local function beat(job, execution)
     unless_odd('ZADD', 'rq:executions:' .. job, until_then, execution)
     unless_odd('EXPIRE', 'rq:executions:' .. job, {RQ_PATIENCE})
     unless_odd('ZADD', started, until_then, job .. ':' .. execution)
+end
+
+-- The event of the resource that a worker holds; nil if nobody does. A lock without an end is nobody's, nor is one that
+-- outlasts every lease: it would keep the resource for ever.
+local function holder_of(resource)
+    local holder = unless_odd('GET', busy .. resource)
+    if not holder then return nil end
+    local left = call('PTTL', busy .. resource)
+    if left < 0 or left > {LONGEST_LOCK} then return nil end
+    return holder
 end
 
 -- The latest state of the resource that handlers have seen, its rank and when it was updated; nil if none is known.
@@ -105,7 +124,7 @@ local function claim(id, job, who)
         return 'suspect'
     end
     if not call('SET', busy .. resource, id, 'PX', who.lease, 'NX') then
-        local holder = unless_odd('GET', busy .. resource)
+        local holder = holder_of(resource)
         if holder and holder ~= id then
             if unless_odd('ZADD', parked .. resource, received, job) then
                 call('EXPIRE', parked .. resource, {PARKED_LASTS})
@@ -181,13 +200,25 @@ for _, job in ipairs(unless_odd('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 
     end
 end
 local claims, odd = {{}}, {{}}
+-- A job with a name that is too long to be handed about; the beginning of it, for the log.
+local function set_aside(job, digest)
+    if call('EXISTS', 'rq:job:' .. job) == 1 then
+        call('RENAME', 'rq:job:' .. job, refused .. digest)
+        call('EXPIRE', refused .. digest, {FAILURE_TTL})
+    end
+    return string.sub(job, 1, 32)
+end
 local function take(job, is_hint)
     local id, data = event_of(job)
     if not data then return end  -- Settled by way of a hint, or lost: the reconciler sees to it.
     if id then
         claim_into(claims, id, job, who)
     elseif not is_hint then
-        unless_odd('LPUSH', intermediate, job)
+        if #job > {LONGEST_NAME} then
+            job = set_aside(job, redis.sha1hex(job))
+        else
+            unless_odd('LPUSH', intermediate, job)
+        end
         odd[#odd + 1] = job
         odd[#odd + 1] = data
     end
@@ -234,7 +265,9 @@ end
 return claims
 """
 
-#: Take jobs that are none of ours out of RQ's reach. ARGV: seconds that they are kept, then each job.
+#: Take jobs that are none of ours, and were popped, out of RQ's reach. ARGV: seconds that they are kept, then each job.
+#: Where the queue names one once more, nothing is found: to look for it there would take a walk through the whole of it
+#: for each, and three hundred thousand of them kept Redis busy for hours.
 REFUSE: Final = f"""{COMMON}
 for i = 2, #ARGV do
     local job = ARGV[i]
@@ -242,9 +275,7 @@ for i = 2, #ARGV do
         call('RENAME', 'rq:job:' .. job, refused .. job)
         call('EXPIRE', refused .. job, ARGV[1])
     end
-    unless_odd('LREM', intermediate, 0, job)
-    unless_odd('LREM', jobs, 0, job)
-    unless_odd('ZREM', scheduled, job)
+    unless_odd('LREM', intermediate, 1, job)
 end
 """
 
@@ -255,7 +286,7 @@ end
 #: after a few such deaths it is made alone.
 BURY: Final = f"""{COMMON}
 local held = {{}}
-for _, id in ipairs(call('ZRANGE', leases, 0, -1)) do
+for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
     if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
 end
 local function raise(key, field, by)

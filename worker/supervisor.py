@@ -207,7 +207,8 @@ class Supervisor:
         lived = time.monotonic() - child.born
         self._waits[place] = _FIRST_WAIT if lived > _LONG_LIFE else min(2 * self._waits[place], _LONGEST_WAIT)
         self._due[place] = time.monotonic() + self._waits[place]
-        log.error("worker_died", pid=child.process.pid, code=code, restart_in=self._waits[place])
+        hint = "a handler has ended it, or the system has; an event that does so again is kept as dead"
+        log.error("worker_died", pid=child.process.pid, code=code, restart_in=self._waits[place], hint=hint)
 
     def _look_after(self, child: _Child, *, stood_still: bool) -> None:
         child.listen()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 #: Below it `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects are missing.
 OLDEST: Final = (6, 2)
@@ -172,8 +172,10 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     """All checks, the first of which is whether Redis answers at all."""
     try:
         facts = await ask(redis)
-    except ResponseError as error:
-        return (Check("redis", False, f"Redis does not tell about itself ({type(error).__name__}); allow INFO"),)
+    except NoPermissionError:
+        return (Check("redis", False, "Redis does not tell about itself; allow INFO to REDIS_URL's user"),)
+    except ResponseError as error:  # Such as BUSY, while a script of somebody's runs for too long; a word, no values.
+        return (Check("redis", False, f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); see its log"),)
     except (RedisError, OSError) as error:
         return (Check("redis", False, f"Redis does not answer ({type(error).__name__}); check REDIS_URL"),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))

@@ -13,6 +13,9 @@ URGENT_LASTS: Final = 3_600
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
 
+#: Milliseconds from now within which a retry is due: a handler may ask for a week, and clocks may be set.
+FURTHEST: Final = 30 * 86_400_000
+
 #: `now`, in ms, by Redis's clock: hosts may disagree.
 NOW: Final = """
 local time = redis.call('TIME')
@@ -32,7 +35,7 @@ local function unless_odd(...)
 end
 """
 
-#: What a record must hold so that it can be worked on. Needs `ODD`.
+#: What a record must hold so that it can be worked on. Needs `NOW` and `ODD`.
 #:
 #: Ids, types and resources are visible ASCII wherever the receiver has written them, and numbers are whole, of 15
 #: digits at most: what is neither would end whoever reads it, in Python or here. An event can do without the time at
@@ -57,7 +60,7 @@ local function unreadable_part(id, state, type, resource, received, fence, attem
     if received and (not is_count(received) or tonumber(received) > {LATEST}) then return 'received' end
     if fence and not is_count(fence) then return 'fence' end
     if attempts and not is_count(attempts) then return 'attempts' end
-    if due and not is_count(due) then return 'due' end
+    if due and (not is_count(due) or tonumber(due) > now + {FURTHEST}) then return 'due' end
     return nil
 end
 """

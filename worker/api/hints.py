@@ -18,6 +18,9 @@ _BY_CAUSE: Final = {
     "protocol": "what answers there is no HTTP server: check {where}",
 }
 
+#: The causes that a setting may be to blame for.
+CAUSES: Final = frozenset(_BY_CAUSE)
+
 _CREDENTIALS: Final = "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
 _PERMISSIONS: Final = (
     "the platform does not accept the token: check CREDHOOK_CLIENT_ID, CREDHOOK_TOKEN_URL, CREDHOOK_SCOPE, "
