@@ -155,6 +155,7 @@ def test_an_upgrade_is_refused_once_and_its_body_is_no_request(listeners: Listen
         assert received.count(b"HTTP/1.1 ") == 1
         assert received.startswith(b"HTTP/1.1 400")
         assert b"connection: close" in received
+        assert b"No other protocol is spoken here." in received
 
 
 def test_what_stands_in_trailers_is_no_header(listeners: Listeners) -> None:
@@ -164,6 +165,16 @@ def test_what_stands_in_trailers_is_no_header(listeners: Listeners) -> None:
     received = answers(listeners.targets["public"].port, sent)
     assert received.startswith(b"HTTP/1.1 400")
     assert b"webhook-signature" in received
+
+
+@pytest.mark.parametrize(("number", "status"), [(100, b"202"), (101, b"413")])
+def test_so_many_trailers_are_one_too_many_although_all_come_at_once(
+    listeners: Listeners, number: int, status: bytes
+) -> None:
+    chunk = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY) + b"x: y\r\n" * number + b"\r\n"
+    headers = (*signed(f"trailers_{number}"), "connection: close", "transfer-encoding: chunked")
+    received = answers(listeners.targets["public"].port, request(*headers, content=chunk, length=False))
+    assert received.startswith(b"HTTP/1.1 " + status)
 
 
 def test_an_endless_chunked_body_is_refused_at_the_limit_and_the_connection_closed(listeners: Listeners) -> None:
