@@ -326,7 +326,7 @@ def test_deliveries_come_in_another_order(sandbox: Platform, receiver: Receiver)
 
 def test_a_delivery_is_late(sandbox: Platform, receiver: Receiver) -> None:
     register(sandbox, receiver.url)
-    sandbox.faults(delayMs=300)
+    sandbox.faults(delayMs=2_000)
     late = happen(sandbox)[0]["webhookIds"][0]
     sandbox.faults(delayMs=0)
     prompt = happen(sandbox)[0]["webhookIds"][0]
