@@ -56,13 +56,16 @@ def keys(index: Index) -> list[str]:
 COMMON: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}{lua.URGENT}
 local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary = unpack(KEYS)
 local call = redis.call
+local oversized = false  -- Whether a job was met that is larger than any of ours.
 
 -- The event of a job as we write it (ledger.job_data); nil for any other, be it RQ's rewriting of ours or a stranger's.
 local function event_of(job)
-    local size = unless_odd('HSTRLEN', 'rq:job:' .. job, 'data') or 0
-    if size == 0 then return nil, nil end
-    if size > {LONGEST_JOB} then return nil, '' end  -- None of ours, and every reading of it would be a copy.
-    local data = call('HGET', 'rq:job:' .. job, 'data')
+    local data = unless_odd('HGET', 'rq:job:' .. job, 'data')
+    if not data then return nil, nil end
+    if #data > {LONGEST_JOB} then  -- None of ours, and each reading of it is a copy.
+        oversized = true
+        return nil, ''
+    end
     if string.find(job, '[^%w_-]') then return nil, data end  -- No job of ours has such an id.
     if string.sub(data, 1, 3) ~= '\\120\\1\\1' then return nil, data end
     local ok, content = pcall(cjson.decode, string.sub(data, 8, -5))
@@ -225,7 +228,7 @@ local function take(job, is_hint)
 end
 local function take_up_to(number, list)
     local left = wanted * 10 + 100
-    while #claims < number and left > 0 do
+    while #claims < number and left > 0 and not oversized do
         local job = unless_odd('LPOP', list)
         if not job then return end
         take(job, list == urgent)

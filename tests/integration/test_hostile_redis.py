@@ -69,15 +69,14 @@ async def test_a_large_job_that_the_queue_names_again_and_again_is_not_read_agai
     redis_client.rpush(INDEX.jobs, *["big"] * 300)
     await accept(async_redis, "good")
     redis_client.config_resetstat()
+    claims = worker(async_redis)
     with capture_logs() as logs:
-        taken = await worker(async_redis).take(100, urgent=50)
-    assert [claim.event_id for claim in taken.claims] == ["good"]
+        looks = [[claim.event_id for claim in (await claims.take(100, urgent=50)).claims] for _ in range(2)]
+    assert looks == [[], ["good"]]  # The first ends where it meets the large one, which is gone for the second.
     stats: Any = redis_client.info("stats")
     assert stats["total_net_output_bytes"] < 1_000_000
     assert redis_client.llen(INDEX.intermediate) == 0
-    (refused,) = [one for one in logs if one["event"] == "jobs_refused"]
-    assert refused["count"] == 300
-    assert len(refused["jobs"]) <= 10
+    assert [(one["count"], one["jobs"]) for one in logs if one["event"] == "jobs_refused"] == [(1, ["big"])]
 
 
 async def test_a_job_with_an_endless_name_is_set_aside_by_a_digest_of_it(
