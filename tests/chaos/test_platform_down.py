@@ -160,8 +160,8 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -
         assert len(ordeal.stub.calls) < count  # There was always more to do.
     rate = len(calls) / lasts
     print(f"\nCREDHOOK_RATE=50 and 3 processes: {rate:.1f} calls a second over {lasts:.0f} s")
-    # What a busy machine has left over is there for later, up to a second's worth.
-    assert len(calls) <= 50 * (lasts + 1)
+    # What a busy machine has left over is there for later: a second's worth, and what was drawn before but not called.
+    assert len(calls) <= 50 * (lasts + 2)
     assert size == SHORT or rate >= 45
 
 
