@@ -22,7 +22,6 @@ from rq.worker_registration import clean_worker_registry
 
 from receiver.ledger import EVENT, Index, State, job_data, job_fields, job_id, lua
 from worker.group_commit import is_unwell
-from worker.scripts import LONGEST_LOCK
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -53,7 +52,7 @@ _LONGEST_LEAD: Final = 600_000
 #: 1, retention in s, then fields and values of the job. Returns 1 if the event was put back, 0 if it is at home, or
 #: what of its record cannot be read. All that makes an event homeless is decided here, by Redis's clock, but for the
 #: one thing that would cost a walk through the queue for each event: whether the job stands in it.
-_PUT_BACK: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}{lua.URGENT}
+_PUT_BACK: Final = f"""{lua.NOW}{lua.ODD}{lua.LOCKS}{lua.READABLE}{lua.URGENT}
 local id, job, data, transit, busy, patient, chance, retention = unpack(ARGV)
 local moved = redis.call('ZSCORE', KEYS[2], id)
 if not moved or now - moved < tonumber(transit) then return 0 end
@@ -95,9 +94,8 @@ if lease and tonumber(attempts) > tonumber(patient) then
     local delay = math.min({LONGEST_DELAY}, {FIRST_DELAY} * 2 ^ (attempts - patient - 1))
     if now < lease + delay * chance then return 0 end
 end
-local holder, left = unless_odd('GET', busy .. resource), redis.call('PTTL', busy .. resource)
--- A lock without an end is nobody's, as in the workers' scripts.
-if holder and holder ~= id and left >= 0 and left <= {LONGEST_LOCK} then return 0 end
+local holder = holder_of(busy .. resource)
+if holder and holder ~= id then return 0 end
 redis.call('ZADD', KEYS[2], now, id)
 redis.call('ZREM', KEYS[3], id)
 unless_odd('ZREM', KEYS[4], job)

@@ -29,8 +29,6 @@ MOST_SUSPECTS: Final = 100
 #: Bytes of a job's data, and of its name, beyond which it is none of ours. Ours have 400 and 258 at most.
 LONGEST_JOB: Final = 8_192
 LONGEST_NAME: Final = 512
-#: Milliseconds that a lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
-LONGEST_LOCK: Final = 600_000
 #: Leases that are looked at when a worker has died: more than any fleet has events under way.
 MOST_LEASES: Final = 20_000
 
@@ -53,7 +51,7 @@ def keys(index: Index) -> list[str]:
     ]
 
 
-COMMON: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}{lua.URGENT}
+COMMON: Final = f"""{lua.NOW}{lua.ODD}{lua.LOCKS}{lua.READABLE}{lua.URGENT}
 local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary = unpack(KEYS)
 local call = redis.call
 local oversized = false  -- Whether a job was met that is larger than any of ours.
@@ -87,16 +85,6 @@ local function beat(job, execution)
     unless_odd('ZADD', started, until_then, job .. ':' .. execution)
 end
 
--- The event of the resource that a worker holds; nil if nobody does. A lock without an end is nobody's, nor is one that
--- outlasts every lease: it would keep the resource for ever.
-local function holder_of(resource)
-    local holder = unless_odd('GET', busy .. resource)
-    if not holder then return nil end
-    local left = call('PTTL', busy .. resource)
-    if left < 0 or left > {LONGEST_LOCK} then return nil end
-    return holder
-end
-
 -- The latest state of the resource that handlers have seen, its rank and when it was updated; nil if none is known.
 local function latest_of(resource)
     local rank, updated = string.match(unless_odd('GET', '{RESOURCE}' .. resource) or '', '^(%d%d?):(%d+)$')
@@ -127,7 +115,7 @@ local function claim(id, job, who)
         return 'suspect'
     end
     if not call('SET', busy .. resource, id, 'PX', who.lease, 'NX') then
-        local holder = holder_of(resource)
+        local holder = holder_of(busy .. resource)
         if holder and holder ~= id then
             if unless_odd('ZADD', parked .. resource, received, job) then
                 call('EXPIRE', parked .. resource, {PARKED_LASTS})
@@ -289,7 +277,7 @@ end
 #: after a few such deaths it is made alone.
 BURY: Final = f"""{COMMON}
 local held = {{}}
-for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
+for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {lua.LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
     if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
 end
 local function raise(key, field, by)

@@ -37,7 +37,7 @@ end
 function write.renew(id, fence, job, execution, lease)
     local held, resource = unpack(unless_odd('HMGET', '{EVENT}' .. id, 'fence', 'resource') or {{}})
     if held ~= fence or not resource then return 0 end
-    local holder = holder_of(resource)
+    local holder = holder_of(busy .. resource)
     if holder and holder ~= id then return 0 end  -- Ours had lapsed, and the resource's next event has begun.
     -- First what a Redis that is full allows, as in `settle`.
     if not holder or call('PEXPIRE', busy .. resource, lease) == 0 then

@@ -35,6 +35,22 @@ local function unless_odd(...)
 end
 """
 
+#: Milliseconds that a lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
+LONGEST_LOCK: Final = 600_000
+
+#: Who holds a lock. Needs `ODD`.
+LOCKS: Final = f"""
+-- The event that holds the lock under that key; nil if nobody does. One without an end is nobody's, nor is one that
+-- outlasts every lease: it would keep the resource for ever.
+local function holder_of(key)
+    local holder = unless_odd('GET', key)
+    if not holder then return nil end
+    local left = redis.call('PTTL', key)
+    if left < 0 or left > {LONGEST_LOCK} then return nil end
+    return holder
+end
+"""
+
 #: What a record must hold so that it can be worked on. Needs `NOW` and `ODD`.
 #:
 #: Ids, types and resources are visible ASCII wherever the receiver has written them, and numbers are whole, of 15
