@@ -1,6 +1,7 @@
 """Our commands as processes of their own, as an operator runs them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,11 +99,10 @@ class Platform(Process):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["-m", "sandbox", "--port", str(port), *options]
-        printed = subprocess.run([sys.executable, *arguments, "--env"], capture_output=True, text=True, check=True)
-        #: What points a worker at it.
-        self.environment = dict(line.split("=", 1) for line in printed.stdout.splitlines())
         super().__init__(folder / "sandbox.log", *arguments, environment={})
         until(self._alive, what="the sandbox")
+        #: What points a worker at it, which it prints when it starts.
+        self.environment = dict(re.findall(r"^(CREDHOOK_\w+)=(.*)$", self.text, re.MULTILINE))
 
     def make(self, event_type: str = "openid4vc.issuance.completed", **more: object) -> str:
         """Make something happen there; the id of the issuance or presentation."""

@@ -1,17 +1,14 @@
 """`credhook api` as an operator uses it, once through all of the platform, against the sandbox as a process."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from commands import credhook
 from serving import Platform, platform
-
-ROOT = Path(__file__).parents[2]
 
 SD_JWT = {
     "credentialFormat": "sd-jwt",
@@ -55,10 +52,7 @@ class Operator:
             path = self._folder / "request.json"
             path.write_text(json.dumps(file))
             arguments = (*arguments, str(path))
-        done = subprocess.run(
-            [sys.executable, "-m", "credhook", "api", *arguments],
-            env=self._sandbox.environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = credhook("api", *arguments, environment=self._sandbox.environment)
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout) if done.stdout else None
 

@@ -65,8 +65,7 @@ def given(ordeal: Ordeal) -> list[tuple[str, ...]]:
     return [note.words[1:] for note in ordeal.notes()]
 
 
-@pytest.mark.parametrize("kind", [DATA, VERIFIED])
-@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
     ordeal: Ordeal, gone: Platform, kind: str
 ) -> None:
@@ -82,8 +81,7 @@ def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
     assert not ordeal.redis.exists("credhook:snapshot:m1")
 
 
-@pytest.mark.parametrize("kind", [DATA, VERIFIED])
-@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
     ordeal: Ordeal, gone: Platform, kind: str
 ) -> None:
@@ -108,8 +106,7 @@ def test_with_another_key_the_event_ends_as_data_gone(ordeal: Ordeal) -> None:
     assert given(ordeal) == [("m1", "Ada")]
 
 
-@pytest.mark.parametrize("kind", [DATA, VERIFIED])
-@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
     ordeal: Ordeal, gone: Platform, kind: str
 ) -> None:

@@ -1,38 +1,29 @@
 """`credhook endpoints` against the sandbox, as an operator types it."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from serving import Platform, platform
+from commands import Done, credhook
+from serving import Platform
 
-ROOT = Path(__file__).parents[2]
 URL = "https://inbox.example/webhooks"
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Done]
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Iterator[Platform]:
-    with platform(tmp_path) as process:
-        yield process
+def endpoints(sandbox: Platform) -> Iterator[Run]:
+    """Run `credhook endpoints …`; what it has registered is gone afterwards."""
 
+    def run(*arguments: str, **settings: str) -> Done:
+        environment = {**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, **settings}
+        return credhook("endpoints", *arguments, environment=environment)
 
-@pytest.fixture
-def endpoints(sandbox: Platform) -> Run:
-    """Run `credhook endpoints …`."""
-
-    def run(*arguments: str, **settings: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "credhook", "endpoints", *arguments],
-            env={**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, **settings},
-            cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-
-    return run
+    yield run
+    for one in registered(sandbox):
+        assert run("delete", str(one["id"])).returncode == 0
 
 
 def registered(sandbox: Platform) -> list[dict[str, object]]:

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from worker.api.auth import ClientCredentials
 from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
 from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+from worker.api.sizes import LONGEST_BODY
 from worker.api.token_request import Method
-from worker.api.transport import LONGEST_BODY
 
 TOKEN_URL = "https://id.example/token"
 API_URL = "https://api.example"

@@ -169,7 +169,13 @@ class ClientCredentials(httpx.Auth):
             token = yield from self._tokens.turn()
             if token is None:
                 # Within the time-outs of the request that needs it: a request made by hand has none.
-                ask = self._request.made(request.extensions.get("timeout", {}))
+                ask = httpx.Request(
+                    "POST",
+                    self._request.url,
+                    data=self._request.form,
+                    headers=self._request.headers,
+                    extensions={"timeout": request.extensions.get("timeout", {})},
+                )
                 failed = ask.extensions
                 asked_at = self._clock()
                 response: httpx.Response = yield ask

@@ -30,7 +30,8 @@ from worker.api.hints import unanswered
 from worker.api.namespaces import AsyncSender, Platform, SyncSender
 from worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from worker.api.roots import Root
-from worker.api.transport import LONGEST_BODY, AsyncBounded, BodyRefused, Bounded
+from worker.api.sizes import LONGEST_BODY
+from worker.api.transport import AsyncBounded, BodyRefused, Bounded
 
 R = TypeVar("R")
 

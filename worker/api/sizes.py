@@ -8,6 +8,10 @@ most, measured, and most values take a tenth of that.
 
 from typing import Final
 
+#: Bytes of a successful answer that are read, unless the settings say otherwise. A page of presentations is some
+#: hundred kilobytes.
+LONGEST_BODY: Final = 4 * 1024 * 1024
+
 #: Values that one resource may have: 40 ms at most. A presentation of five credentials has some hundred.
 MOST_VALUES: Final = 20_000
 

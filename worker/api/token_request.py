@@ -4,12 +4,11 @@ RFC 6749, 4.4 and 2.3.1; `resource` is RFC 8707; `audience` is what some servers
 """
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 
-import httpx
 from pydantic import SecretStr
 
 #: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
@@ -41,17 +40,19 @@ class TokenRequest:
     audience: str = ""
     resources: tuple[str, ...] = ()
 
-    def made(self, timeouts: Mapping[str, Any]) -> httpx.Request:
-        """The request, within these time-outs of httpx's."""
+    @property
+    def form(self) -> dict[str, str | Sequence[str]]:
+        """What is posted."""
         form: dict[str, str | Sequence[str]] = {"grant_type": "client_credentials"}
-        headers = dict(_HEADERS)
-        if self.method == "basic":
-            headers["Authorization"] = f"Basic {self._basic()}"
-        else:
+        if self.method == "post":
             form |= {"client_id": self.client_id, "client_secret": self.client_secret.get_secret_value()}
         narrowed = {"scope": self.scope, "audience": self.audience, "resource": self.resources}
-        form |= {name: value for name, value in narrowed.items() if value}
-        return httpx.Request("POST", self.url, data=form, headers=headers, extensions={"timeout": timeouts})
+        return form | {name: value for name, value in narrowed.items() if value}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What is sent beside it."""
+        return _HEADERS if self.method == "post" else _HEADERS | {"Authorization": f"Basic {self._basic()}"}
 
     def _basic(self) -> str:
         """Id and secret as the form's encoding has them, then joined: a colon in the id would end it early.

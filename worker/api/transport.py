@@ -14,10 +14,7 @@ import httpx
 
 from worker.api.causes import cause_of
 from worker.api.hanging_up import hang_up, has_surplus
-
-#: Bytes of a successful answer that are read, unless the settings say otherwise. A page of presentations is some
-#: hundred kilobytes.
-LONGEST_BODY: Final = 4 * 1024 * 1024
+from worker.api.sizes import LONGEST_BODY
 
 #: Bytes of any other answer that are read. Its error objects take a few hundred, and its status says most.
 LONGEST_REFUSAL: Final = 64 * 1024
