@@ -6,6 +6,7 @@ python caller.py <Redis URL> <API URL> <rate or 0> <calls at once>
 import asyncio
 import math
 import sys
+from collections import Counter
 from contextlib import suppress
 
 from redis.asyncio import Redis
@@ -24,11 +25,14 @@ def credentials() -> ClientCredentials:
     return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
 
 
-async def fetch_for_ever(condition: Condition, api: AsyncApi) -> None:
+async def fetch_for_ever(condition: Condition, api: AsyncApi, under_way: Counter[str]) -> None:
+    """Fetch whatever is admitted, counting the calls that have not ended yet."""
     while True:
         if await condition.admit(1):
+            under_way["calls"] += 1
             with suppress(ApiError):
                 await api.presentations.get("p")
+            under_way["calls"] -= 1
         else:
             await asyncio.sleep(max(0.005, condition.again()))
 
@@ -40,7 +44,7 @@ async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
         async with api, asyncio.TaskGroup() as group:
             group.create_task(condition.watch())
             for _ in range(int(at_once)):
-                group.create_task(fetch_for_ever(condition, api))
+                group.create_task(fetch_for_ever(condition, api, Counter()))
 
 
 if __name__ == "__main__":

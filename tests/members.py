@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -151,11 +152,16 @@ async def members(count: int, redis_url: str, url: str, rate: float | None = Non
 
 
 @asynccontextmanager
-async def fetching(fleet: list[Member], at_once: int) -> AsyncIterator[None]:
-    """Each member has so many calls under way, as far as it is let."""
-    tasks = [asyncio.create_task(fetch_for_ever(one.condition, one.fetching)) for one in fleet for _ in range(at_once)]
+async def fetching(fleet: list[Member], at_once: int) -> AsyncIterator[Counter[str]]:
+    """Each member has so many calls under way, as far as it is let; yields how many `calls` have not ended."""
+    under_way: Counter[str] = Counter()
+    tasks = [
+        asyncio.create_task(fetch_for_ever(one.condition, one.fetching, under_way))
+        for one in fleet
+        for _ in range(at_once)
+    ]
     try:
-        yield
+        yield under_way
     finally:
         for task in tasks:
             task.cancel()

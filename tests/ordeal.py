@@ -261,12 +261,12 @@ class Ordeal:
     def record(self, webhook_id: str) -> dict[str, str]:
         return record(self.redis, webhook_id)
 
-    def reaches(self, webhook_id: str, state: str, within: float = 30) -> dict[str, str]:
+    def reaches(self, webhook_id: str, state: str, within: float = 60.0) -> dict[str, str]:
         """The ledger's record, once it is in that state."""
         until(lambda: self.record(webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=within)
         return self.record(webhook_id)
 
-    def settles(self, within: float = 60) -> None:
+    def settles(self, within: float = 60.0) -> None:
         """Return once no event is open."""
         until(lambda: not self.redis.exists("credhook:credhook:open"), what="the end of all events", within=within)
 

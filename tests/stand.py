@@ -62,5 +62,5 @@ class Stand:
 
     def reaches(self, webhook_id: str, state: str) -> dict[str, str]:
         """The ledger's record, once it is in that state."""
-        until(lambda: record(self.redis, webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=30)
+        until(lambda: record(self.redis, webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=60)
         return record(self.redis, webhook_id)

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], *, within: float = 20.0, what: str = "the condition") -> T:
+def until(condition: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
     """The first true value of the condition.
 
     Raises:
@@ -23,7 +23,7 @@ def until(condition: Callable[[], T], *, within: float = 20.0, what: str = "the 
         time.sleep(0.02)
 
 
-async def until_async(condition: Callable[[], T], *, within: float = 20.0, what: str = "the condition") -> T:
+async def until_async(condition: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
     """The same on an event loop."""
     deadline = time.monotonic() + within
     while True:

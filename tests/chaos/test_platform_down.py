@@ -149,7 +149,7 @@ def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(ordeal: Or
 @pytest.mark.parametrize("size", SIZES)
 def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -> None:
     lasts = 4.0 if size == SHORT else 30.0
-    count = int(50 * (lasts + 4))
+    count = int(50 * (lasts + 30))
     ordeal.accept(*events(0, count))
     with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="50") as worker:
         ordeal.started(worker, each=3)
@@ -169,7 +169,9 @@ def test_idle_processes_do_not_use_the_rate_up(ordeal: Ordeal) -> None:
     """What was admitted and found nothing to do is given back: one event at a time is handled at once."""
     with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
         ordeal.started(worker, each=3)
+        took = []
         for number in range(10):
             ordeal.accept(*events(number, 1))
             record = ordeal.reaches(f"m{number}", "done")
-            assert int(record["settled"]) - int(record["received"]) < 1_500
+            took.append(int(record["settled"]) - int(record["received"]))
+    assert sorted(took)[5] < 1_500, took  # Else each would wait for its turn, and longer every time.

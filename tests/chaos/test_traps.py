@@ -101,7 +101,7 @@ def handled_once(stand: Stand, *ids: str) -> None:
     """Each of these events, and nothing is left of any of them but its record."""
     for one in ids:
         stand.reaches(one, "done")
-    until(lambda: not left_of_rq(stand.redis), within=5, what=f"the end of {left_of_rq(stand.redis)}")
+    until(lambda: not left_of_rq(stand.redis), within=60, what=f"the end of {left_of_rq(stand.redis)}")
     assert handled(stand) == sorted(ids)
     for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.urgent, INDEX.jobs):
         assert not stand.redis.exists(key), key
@@ -240,7 +240,7 @@ def test_a_stale_copy_of_a_job_does_not_run_it_again(stand: Stand) -> None:
     stand.redis.restore("rq:job:" + job, 0, whole)
     stand.redis.rpush(INDEX.jobs, job)
     with stock_worker(stand, "--burst") as stock:
-        assert stock.process.wait(30) == 0
+        assert stock.process.wait(60) == 0
     handled_once(stand, "m1")
 
 
@@ -413,7 +413,7 @@ def test_a_retry_waits_for_no_scheduler(stand: Stand) -> None:
         assert first.stop() == 0
     stand.happens("m2")
     with stock_worker(stand, "--burst") as stock:
-        assert stock.process.wait(30) == 0
+        assert stock.process.wait(60) == 0
     assert record(stand.redis, "m2")["state"] == "waiting"
     assert sorted(stand.redis.zrange(INDEX.scheduled, 0, -1)) == [b"e-m1", b"e-m2"]
     until(lambda: stand.redis.zcount(INDEX.scheduled, 0, time.time()) == 2, what="the time of both")

@@ -91,7 +91,7 @@ def test_all_ten_buttons_of_the_page_end_in_handled_events(stand: Stand, inbox: 
         press(browser, f"fieldset button[value='{event_type}']")
 
     with stand.worker():
-        until(lambda: states(stand) == ["done"] * 10, what="ten events done", within=40)
+        until(lambda: states(stand) == ["done"] * 10, what="ten events done", within=60)
     assert {fields["type"] for fields in records(stand)} == set(EVENT_TYPES)
     assert len(stand.notes()) == 10
     until(lambda: outcomes(browser) == ["acknowledged"] * 10, what="ten acknowledged deliveries on the page")

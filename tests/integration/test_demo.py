@@ -60,7 +60,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(folder: Path, instant: int) -> None
         demo.wait(seconds)
     except subprocess.TimeoutExpired:
         demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=40)
+    output, _ = demo.communicate(timeout=60)
     deadline = time.monotonic() + 5
     while left_running(folder) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_what_stays_up_ends_with_the_signal_or_with_its_terminal(folder: Path, n
     assert "credhook trigger issuance.offered --url" in text
     assert len(list(folder.glob(".credhook/play-*/env"))) == 1
     demo.send_signal(number)
-    demo.communicate(timeout=40)
+    demo.communicate(timeout=60)
     deadline = time.monotonic() + 10
     while left_running(folder) and time.monotonic() < deadline:
         time.sleep(0.05)

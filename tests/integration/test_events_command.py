@@ -157,7 +157,7 @@ def test_a_reader_that_leaves_early_is_no_error(redis_client: Redis, redis_url: 
         assert running.stderr is not None
         running.stdout.readline()
         running.stdout.close()
-        running.wait(30)
+        running.wait(60)
         assert running.stderr.read() == ""
 
 
@@ -312,11 +312,11 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
         asked(running)
         plant(redis_client, "m2", State.DEAD)
         write("y\n")
-        assert running.communicate(timeout=30)[0] == "replayed 1, left 1 (1 changed meanwhile)\n"
+        assert running.communicate(timeout=60)[0] == "replayed 1, left 1 (1 changed meanwhile)\n"
     with terminal(redis_url, "erase", "--all") as (running, write):
         asked(running)
         write("n\n")
-        assert running.communicate(timeout=30)[1].endswith("nothing was changed\n")
+        assert running.communicate(timeout=60)[1].endswith("nothing was changed\n")
         assert running.returncode == 1
     with terminal(redis_url, "erase", "--all") as (running, _):
         asked(running)
@@ -331,12 +331,12 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
 
 def test_ctrl_c_ends_between_two_batches_with_what_was_done(redis_client: Redis, redis_url: str) -> None:
     plant_many(redis_client, 500, State.DEAD)
-    redis_client.client_pause(4_000, all=False)  # Writes wait, reads do not.
+    redis_client.client_pause(60_000, all=False)  # Writes wait, reads do not.
     with process(redis_url, "replay", "--state", "dead") as running:
         until(lambda: redis_client.info("clients")["blocked_clients"], what="the first batch")
         running.send_signal(signal.SIGINT)
         redis_client.client_unpause()
-        assert running.communicate(timeout=30) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
+        assert running.communicate(timeout=60) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
         assert running.returncode == 130
     assert redis_client.llen(INDEX.jobs) == 200
 
@@ -348,14 +348,14 @@ def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(
     with redis_proxy(redis_url) as proxy:
         proxy.lose = 1
         with process(proxy.url, "replay", "--state", "dead") as running:
-            out, err = running.communicate(timeout=30)
+            out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (1, "")
     assert err == (
         "Error: Redis does not answer any more (ConnectionError): replayed at least 0 of 500; "
         "run the command again for the others\n"
     )
     with process(redis_url, "replay", "--state", "dead") as running:
-        assert running.communicate(timeout=30)[0] == "replayed 300\n"
+        assert running.communicate(timeout=60)[0] == "replayed 300\n"
     assert redis_client.llen(INDEX.jobs) == redis_client.zcard(INDEX.open) == 500
 
 
@@ -410,9 +410,9 @@ def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis
     with terminal(redis_url, "erase", "--state", "dead") as (running, write):
         asked(running)
         with process(redis_url, "replay", "--id", "m1") as replay:
-            assert replay.communicate(timeout=30)[0] == "replayed 1\n"
+            assert replay.communicate(timeout=60)[0] == "replayed 1\n"
         write("y\n")
-        assert running.communicate(timeout=30)[0] == "erased 1, left 1 (1 changed meanwhile)\n"
+        assert running.communicate(timeout=60)[0] == "erased 1, left 1 (1 changed meanwhile)\n"
     assert record(redis_client, "m1")["state"] == "accepted"
 
 

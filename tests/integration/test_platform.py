@@ -127,16 +127,16 @@ async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(re
     stub.answer = lambda _: DOWN
     stub.takes = 0.05
     with capture_logs() as logs:
-        async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=25):
+        async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=25) as under_way:
             await until_async(lambda: all(one.condition.pause() for one in fleet), what="the breaker")
-            await until_async(lambda: not stub.under_way, what="the end of the calls that were under way")
+            await until_async(lambda: not under_way["calls"], what="the end of the calls that were under way")
             spent = len(stub.arrivals)
             stub.most = 0
             await until_async(lambda: len(stub.arrivals) >= spent + 2, what="two probes")
             assert stub.most == 1
             probes = stub.arrivals[spent:]
             assert probes[1] - probes[0] > 0.5
-            await until_async(lambda: not stub.under_way, what="the second probe's end")
+            await until_async(lambda: not under_way["calls"], what="the second probe's end")
             tried = [entry["event"] for entry in logs].count("platform_probed")
             stub.answer, stub.takes = (lambda _: WELL), 0.3  # Longer than anybody waits before asking again.
             before = len(stub.arrivals)

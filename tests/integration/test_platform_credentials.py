@@ -84,7 +84,7 @@ def test_credentials_that_are_refused_pause_the_fleet_and_cost_few_calls(ordeal:
         assert said["cause"] == "401"
         assert "CREDHOOK_CLIENT_ID" in str(said["hint"])
         stub.answer = well
-        until(lambda: '"platform_resumed"' in worker.text, what="the end of the pause", within=30)
+        until(lambda: '"platform_resumed"' in worker.text, what="the end of the pause", within=60)
         ordeal.accept(("late", COMPLETED, "iss_late"))
         assert "attempts" not in ordeal.reaches("late", "done")
 

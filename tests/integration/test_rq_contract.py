@@ -331,7 +331,7 @@ def test_a_worker_whose_record_has_expired_registers_anew(stand: Stand) -> None:
         stand.redis.delete(worker.key)
         stand.redis.srem("rq:workers", worker.key)
         stand.redis.srem("rq:workers:credhook", worker.key)
-        until(lambda: stand.redis.hexists(worker.key, "birth"), what="another birth", within=10)
+        until(lambda: stand.redis.hexists(worker.key, "birth"), what="another birth", within=60)
         assert the_worker(stand).name == worker.name
         assert stand.redis.sismember("rq:workers:credhook", worker.key)
         assert 0 < stand.redis.ttl(worker.key) <= 600
@@ -379,7 +379,7 @@ def test_the_shutdown_command_ends_the_worker_in_order(stand: Stand) -> None:
         send_shutdown_command(stand.redis, the_worker(stand).name)
         until(lambda: '"worker_draining"' in process.text)
         (stand.folder / "go").touch()
-        assert process.process.wait(10) == 0
+        assert process.process.wait(60) == 0
     assert record(stand.redis, "m1")["state"] == "done"
 
 

@@ -22,7 +22,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
 def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -62,7 +62,7 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
         url = process.stdout.readline().strip().removeprefix("CREDHOOK_API_URL=")
         assert httpx.get(f"{url}/sandbox/deliveries").status_code == 200
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         _, errors = process.communicate()
@@ -197,6 +197,6 @@ def test_the_module_and_the_console_command_are_the_same() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
     for arguments in (["-m", "sandbox", "--env"], ["-m", "credhook", "sandbox", "--env"]):
         done = subprocess.run(
-            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=30, check=False
+            [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.stdout.startswith("CREDHOOK_API_URL="), done.stderr

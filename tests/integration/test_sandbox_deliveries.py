@@ -463,4 +463,4 @@ def test_a_receiver_that_hangs_does_not_keep_the_sandbox_from_ending(
         happen(sandbox, count=20)
         until(lambda: receiver.received)
         sandbox.process.terminate()
-        assert sandbox.process.wait(5) == 0
+        assert sandbox.process.wait(60) == 0

@@ -89,17 +89,17 @@ def test_answers_are_slow(sandbox: Platform, api: httpx.Client) -> None:
 
 
 def test_the_sandbox_itself_is_neither_slow_nor_failing(sandbox: Platform, api: httpx.Client) -> None:
-    sandbox.faults(slowMs=5000, serverErrors=1)
+    sandbox.faults(slowMs=30_000, serverErrors=1)
     began = time.monotonic()
     assert api.get("/sandbox/deliveries").status_code == 200
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
 
 
 def test_details_are_missing_at_first(sandbox: Platform, api: httpx.Client) -> None:
     sandbox.faults(detailsLagMs=400)
     path = f"/me-creds/api/presentations/{sandbox.make('openid4vc.verification.data')}"
     assert api.get(path).status_code == 404
-    until(lambda: api.get(path).status_code == 200, within=5)
+    until(lambda: api.get(path).status_code == 200, within=60)
 
 
 def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
@@ -107,7 +107,7 @@ def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
     sandbox.faults(detailsStaleMs=400)
     sandbox.make("openid4vc.verification.verified", resourceId=id_)
     assert presentation(api, id_)["status"] == "requested"
-    until(lambda: presentation(api, id_)["status"] == "verified", within=5)
+    until(lambda: presentation(api, id_)["status"] == "verified", within=60)
 
 
 def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:

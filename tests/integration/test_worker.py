@@ -162,7 +162,7 @@ def test_a_worker_outlives_a_redis_that_is_read_only_for_a_while(stand: Stand) -
         until(lambda: '"worker_started"' in worker.text)
         stand.redis.replicaof("127.0.0.1", str(free_port()))
         try:
-            until(lambda: '"redis_unusable"' in worker.text, within=40)
+            until(lambda: '"redis_unusable"' in worker.text, within=60)
         finally:
             stand.redis.replicaof("NO", "ONE")
         stand.happens("m1")
@@ -268,7 +268,7 @@ async def second_time(event, context):
 def test_a_plugin_that_does_not_import_ends_the_worker_with_its_name_and_2(stand: Stand) -> None:
     stand.plugin("import nothing_of_that_name\n")
     with stand.worker() as worker:
-        assert worker.process.wait(20) == 2
+        assert worker.process.wait(60) == 2
     (line,) = worker.text.splitlines()
     assert "plugin" in line
     assert "nothing_of_that_name" in line

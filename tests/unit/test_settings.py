@@ -143,7 +143,7 @@ def test_secrets_print_as_stars() -> None:
 @pytest.mark.parametrize("command", ["receiver", "worker"])
 def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", command], capture_output=True, text=True, env={"PORT": "x"}, check=False, timeout=30
+        [sys.executable, "-m", command], capture_output=True, text=True, env={"PORT": "x"}, check=False, timeout=60
     )
     assert done.returncode == 2
     assert "credhook: " in done.stderr
