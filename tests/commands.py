@@ -50,9 +50,7 @@ def credhook(*arguments: str, environment: Mapping[str, str]) -> Done:
 
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["commands", "credhook", "worker.endpoints", "worker.history", "worker.api.commands"]
-    )
+    context.set_forkserver_preload(IMPORTED)
     return context
 
 
