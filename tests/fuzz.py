@@ -13,6 +13,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -150,6 +151,13 @@ class Fuzzer:
         return int(sent[0]["status"])
 
 
+def spells(signature: bytes, digest: bytes) -> bool:
+    version, _, encoded = signature.partition(b",")
+    with suppress(ValueError):
+        return version == b"v1" and base64.b64decode(encoded, validate=True) == digest
+    return False
+
+
 def authentic(headers: Headers, content: bytes) -> bool:
     """Whether our own sender could have signed it just now; written apart from the receiver."""
     found = {name: [value for header, value in headers if header == name] for name, _ in headers}
@@ -160,8 +168,9 @@ def authentic(headers: Headers, content: bytes) -> bool:
         return False
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
     digest = hmac.new(key, webhook_id + b"." + timestamp + b"." + content, hashlib.sha256).digest()
-    good = b"v1," + base64.b64encode(digest)
-    return good in signatures.split(b" ") and timestamp.isdigit() and abs(time.time() - int(timestamp)) <= 301
+    # Base64 has four spellings of these bytes: whoever changes the last two bits has signed nothing else.
+    signed = any(spells(one, digest) for one in signatures.split(b" "))
+    return signed and timestamp.isdigit() and abs(time.time() - int(timestamp)) <= 301
 
 
 async def fuzz(count: int, seed: int) -> Fuzzer:
