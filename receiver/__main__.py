@@ -1,7 +1,7 @@
-"""`python -m receiver` is `credhook receiver`."""
+"""`python -m credhook.receiver` is `credhook receiver`."""
 
 import sys
 
-from credhook import main
+from credhook.cli import main
 
-main([__package__ or "receiver", *sys.argv[1:]])
+main(["receiver", *sys.argv[1:]])

@@ -20,13 +20,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from receiver import metrics
-from receiver.events import Event, Malformed
-from receiver.inbox import Inbox, Unavailable
-from receiver.refusal_log import RefusalLog
-from receiver.script import Outcome
-from receiver.settings import ReceiverSettings
-from receiver.signature import BadHeaders, Encoded, Unauthenticated, authenticate, read_headers
+from credhook.events import Event, Malformed
+from credhook.receiver.inbox import metrics
+from credhook.receiver.inbox.inbox import Inbox, Unavailable
+from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.refusal_log import RefusalLog
+from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.signature import BadHeaders, Encoded, Unauthenticated, authenticate, read_headers
 
 log = structlog.get_logger("credhook.receiver")
 

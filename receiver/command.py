@@ -15,17 +15,17 @@ import structlog
 import uvicorn
 from prometheus_client import REGISTRY
 
-from receiver import metrics
-from receiver.app import create_app
-from receiver.inbox import Inbox
-from receiver.ledger.admin import AdminListener, bind, create_admin, gathered
-from receiver.ledger.connection import open_redis
-from receiver.ledger.health import examine
-from receiver.ledger.listener.connections import Connections
-from receiver.ledger.listener.server import Server
-from receiver.ledger.stopping import stop_on
-from receiver.settings import ReceiverSettings
-from receiver.workers import Children
+from credhook.listener.admin import AdminListener, bind, create_admin, gathered
+from credhook.listener.connections import Connections
+from credhook.listener.server import Server
+from credhook.receiver.app import create_app
+from credhook.receiver.inbox import metrics
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.settings import ReceiverSettings
+from credhook.receiver.workers import Children
+from credhook.redis.connection import open_redis
+from credhook.redis.health import examine
+from credhook.stopping import stop_on
 
 log = structlog.get_logger("credhook.receiver")
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from receiver.ledger.listener.limits import Limits, affordable
-from receiver.ledger.settings import LedgerSettings
-from receiver.signature import Key, parse_key
+from credhook.listener.limits import Limits, affordable
+from credhook.receiver.signature import Key, parse_key
+from credhook.settings import LedgerSettings
 
 
 class ReceiverSettings(LedgerSettings):

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from receiver.ledger.stopping import TOLD_EARLY, stop_on
+from credhook.stopping import TOLD_EARLY, stop_on
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -41,7 +41,16 @@ class Children:
         # Its other end closes when we die, however we die: children that read the end of it drain and go.
         self._lifeline, self._held = os.pipe()
         fds = (listener.fileno(), self._lifeline)
-        self._command = [sys.executable, "-m", "receiver", "--fd", str(fds[0]), "--lifeline", str(fds[1])]
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "credhook.receiver",
+            "--fd",
+            str(fds[0]),
+            "--lifeline",
+            str(fds[1]),
+        ]
         self._fds = fds
         self._listener = listener
         self._number = number

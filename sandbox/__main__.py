@@ -1,6 +1,6 @@
-"""`python -m sandbox` does what `credhook sandbox` does."""
+"""`python -m credhook.sandbox` is `credhook sandbox`."""
 
-from sandbox.command import sandbox
+from credhook.sandbox.command import sandbox
 
 if __name__ == "__main__":
     sandbox(prog_name="sandbox")

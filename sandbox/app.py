@@ -11,34 +11,32 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sandbox import (
+from credhook.sandbox import page
+from credhook.sandbox.deliveries import deliveries, endpoints
+from credhook.sandbox.deliveries.courier import Courier
+from credhook.sandbox.deliveries.signing import parse_key
+from credhook.sandbox.http import tokens
+from credhook.sandbox.http.errors import HANDLERS
+from credhook.sandbox.http.guard import Guard
+from credhook.sandbox.resources import (
     certificates,
-    deliveries,
-    endpoints,
-    happenings,
     issuances,
-    openapi,
-    page,
     presentations,
     presets,
-    switchboard,
     templates,
-    tokens,
     trusted_entities,
     users,
     wallet,
 )
-from sandbox.authority import Authority
-from sandbox.courier import Courier
-from sandbox.errors import HANDLERS
-from sandbox.faults import FaultSwitch
-from sandbox.guard import Guard
-from sandbox.operations import Operation, routes
-from sandbox.seeds import sow
-from sandbox.settings import Settings
-from sandbox.signing import parse_key
-from sandbox.state import State
-from sandbox.tenant import Tenant, utc_now
+from credhook.sandbox.settings import Settings
+from credhook.sandbox.tenant import openapi
+from credhook.sandbox.tenant.authority import Authority
+from credhook.sandbox.tenant.faults import FaultSwitch
+from credhook.sandbox.tenant.operations import Operation, routes
+from credhook.sandbox.tenant.state import State
+from credhook.sandbox.tenant.tenant import Tenant, utc_now
+from credhook.sandbox.triggers import happenings, switchboard
+from credhook.sandbox.triggers.seeds import sow
 
 OPERATIONS: tuple[Operation, ...] = (
     *presets.OPERATIONS,

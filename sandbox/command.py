@@ -13,14 +13,14 @@ from typing import Any
 import click
 import httpx
 
-from sandbox import tokens
-from sandbox.events import EventType
-from sandbox.faults import Faults
-from sandbox.guard import is_loopback
-from sandbox.options import EventName, SigningKey, fault_options
-from sandbox.settings import SANDBOX_SECRET, TIME_SCALE, Settings
-from sandbox.signing import parse_key
-from sandbox.state import StateError
+from credhook.sandbox.deliveries.signing import parse_key
+from credhook.sandbox.http import tokens
+from credhook.sandbox.http.guard import is_loopback
+from credhook.sandbox.options import EventName, SigningKey, fault_options
+from credhook.sandbox.settings import SANDBOX_SECRET, TIME_SCALE, Settings
+from credhook.sandbox.tenant.events import EventType
+from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.state import StateError
 
 #: Connections that wait to be accepted, so that a burst of a whole fleet finds room.
 BACKLOG = 2048
@@ -161,7 +161,7 @@ def serve(settings: Settings, listener: socket.socket) -> None:
     # Imported here so that `--env` and `trigger` answer at once.
     import uvicorn  # noqa: PLC0415  See above.
 
-    from sandbox.app import create_app  # noqa: PLC0415  See above.
+    from credhook.sandbox.app import create_app  # noqa: PLC0415  See above.
 
     try:
         app = create_app(settings)

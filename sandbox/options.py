@@ -7,9 +7,9 @@ import click
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
-from sandbox.events import EVENT_TYPES, PREFIX, EventType, named
-from sandbox.faults import Faults
-from sandbox.signing import BadKeyError, parse_key
+from credhook.sandbox.deliveries.signing import BadKeyError, parse_key
+from credhook.sandbox.tenant.events import EVENT_TYPES, PREFIX, EventType, named
+from credhook.sandbox.tenant.faults import Faults
 
 
 class SigningKey(click.ParamType[str]):

@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from sandbox import certificates, deliveries, endpoints, issuances, presentations, templates, users
-from sandbox.body import read_form
-from sandbox.errors import Refusal
-from sandbox.events import EVENT_TYPES, PREFIX, EventType, concerns_issuance
-from sandbox.faults import Faults
-from sandbox.happenings import Happening, happen
-from sandbox.lifecycle import possible
-from sandbox.tenant import Tenant
+from credhook.sandbox.deliveries import deliveries, endpoints
+from credhook.sandbox.http.body import read_form
+from credhook.sandbox.http.errors import Refusal
+from credhook.sandbox.resources import certificates, issuances, presentations, templates, users
+from credhook.sandbox.tenant.events import EVENT_TYPES, PREFIX, EventType, concerns_issuance
+from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.lifecycle import possible
+from credhook.sandbox.tenant.tenant import Tenant
+from credhook.sandbox.triggers.happenings import Happening, happen
 
 #: Rows of each table that grows.
 ROWS = 20

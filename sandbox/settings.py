@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox.faults import Faults
+from credhook.sandbox.tenant.faults import Faults
 
 #: Published on purpose: it signs nothing but the deliveries of sandboxes, and a fixed value lets
 #: `credhook sandbox --env` in another process agree with a sandbox that already runs.

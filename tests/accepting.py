@@ -8,8 +8,8 @@ from typing import Any
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from receiver.events import Event
-from receiver.inbox import Inbox
+from credhook.events import Event
+from credhook.receiver.inbox.inbox import Inbox
 
 #: How each kind of key is read whole.
 READ = {

@@ -8,17 +8,17 @@ from typing import Any
 from accepting import inbox_on
 from ordeal import Stub
 
-from receiver.events import Event
-from receiver.ledger.connection import open_redis
-from worker.api.auth import ClientCredentials
-from worker.attempt import Attempt
-from worker.claims import Claim, Claims, Settlement, Worker
-from worker.handlers import Handlers, Registry
-from worker.platform import Condition
-from worker.processor import Processor
-from worker.settings import WorkerSettings
-from worker.slots import Slot
-from worker.snapshots import Snapshots
+from credhook.events import Event
+from credhook.redis.connection import open_redis
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.slots import Slot
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.fleet.platform import Condition
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.settings import WorkerSettings
 
 
 class Attempts:

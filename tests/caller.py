@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from redis.asyncio import Redis
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi
-from worker.api.errors import ApiError
-from worker.api.tokens import Token, TokenCache
-from worker.platform import Condition
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
+from credhook.worker.api.tokens import Token, TokenCache
+from credhook.worker.fleet.platform import Condition
 
 
 def credentials() -> ClientCredentials:

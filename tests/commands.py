@@ -20,7 +20,13 @@ ROOT = Path(__file__).parents[1]
 PATIENCE = 60
 
 #: What the server has imported; the rest of a command is imported by its own process.
-IMPORTED = ["commands", "credhook", "worker.endpoints", "worker.history", "worker.api.commands"]
+IMPORTED = [
+    "commands",
+    "credhook.cli",
+    "credhook.worker.commands.api",
+    "credhook.worker.commands.endpoints",
+    "credhook.worker.commands.events",
+]
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,6 @@ def _run(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err
     # As a new process would find it, which has asked nobody for its path yet.
     sys.path[:0] = [one for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
     sys.argv = ["credhook", *arguments]
-    from credhook import main  # noqa: PLC0415  Here it is imported already.
+    from credhook.cli import main  # noqa: PLC0415  Here it is imported already.
 
     main(list(arguments))

@@ -10,7 +10,7 @@ from redis import Redis
 from serving import Platform, platform
 from stand import PLAIN, Stand
 
-from sandbox.local_redis import local_redis
+from credhook.sandbox.local.local_redis import local_redis
 
 # A busy machine is no bug: what a property says holds however long it takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

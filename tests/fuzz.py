@@ -19,10 +19,10 @@ from typing import Any
 import structlog
 from signing import SECRET, body, sign
 
-from receiver.app import create_app
-from receiver.events import EVENT_TYPES, Event
-from receiver.script import Outcome
-from receiver.settings import ReceiverSettings
+from credhook.events import EVENT_TYPES, Event
+from credhook.receiver.app import create_app
+from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.settings import ReceiverSettings
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -13,10 +13,10 @@ from caller import credentials, fetch_for_ever
 from serving import Process
 from waiting import until_async
 
-from receiver.ledger.connection import open_redis
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError
-from worker.platform import Condition
+from credhook.redis.connection import open_redis
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError
+from credhook.worker.fleet.platform import Condition
 
 CALLER = Path(__file__).parent / "caller.py"
 

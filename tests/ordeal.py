@@ -22,8 +22,8 @@ from serving import Process, running
 from structlog.testing import capture_logs
 from waiting import until
 
-from receiver.events import Event
-from receiver.inbox import Inbox
+from credhook.events import Event
+from credhook.receiver.inbox.inbox import Inbox
 
 SHORT, LONG = "short", "long"
 
@@ -31,7 +31,7 @@ SHORT, LONG = "short", "long"
 #: as are Redis's.
 PLUGIN = """
 import asyncio, os, pathlib, random, sys, time
-from worker.handlers import GiveUp, Handlers, Retry
+from credhook import GiveUp, Handlers, Retry
 
 here = pathlib.Path(__file__).parent
 handlers = Handlers("test")
@@ -247,7 +247,7 @@ class Ordeal:
     def fleet(self, name: str, *options: str, **settings: str) -> Process:
         """A worker that is to be killed; by name, for its log goes on in the same file."""
         log = self.folder / f"{name}.log"
-        return Process(log, "-m", "worker", *options, environment=self.environment | settings)
+        return Process(log, "-m", "credhook.worker", *options, environment=self.environment | settings)
 
     def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
         """What the ledger says of each."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 
 class RedisProxy:

@@ -13,7 +13,7 @@ import httpx
 from signing import SECRET
 from waiting import until
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 
 class Process:
@@ -56,7 +56,8 @@ class Process:
 
 @contextmanager
 def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[Process]:
-    process = Process(log, "-m", *command, environment=environment)
+    name, *options = command
+    process = Process(log, "-m", f"credhook.{name}", *options, environment=environment)
     try:
         yield process
     finally:
@@ -71,7 +72,7 @@ class Receiver(Process):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/webhooks"
         environment = {"REDIS_URL": redis_url, "PORT": str(self.port), "CREDHOOK_WEBHOOK_SECRETS": SECRET} | settings
-        super().__init__(folder / "receiver.log", "-m", "receiver", *options, environment=environment)
+        super().__init__(folder / "receiver.log", "-m", "credhook.receiver", *options, environment=environment)
         until(self._alive, what="the receiver's /healthz")
 
     def _alive(self) -> bool:
@@ -98,7 +99,7 @@ class Platform(Process):
     def __init__(self, folder: Path, *options: str) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        arguments = ["-m", "sandbox", "--port", str(port), *options]
+        arguments = ["-m", "credhook.sandbox", "--port", str(port), *options]
         super().__init__(folder / "sandbox.log", *arguments, environment={})
         until(self._alive, what="the sandbox")
         #: What points a worker at it, which it prints when it starts.

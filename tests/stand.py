@@ -13,7 +13,7 @@ DATA = "openid4vc.verification.data"
 
 PLUGIN = """
 import asyncio, pathlib, time
-from worker.handlers import GiveUp, Handlers, Retry
+from credhook import GiveUp, Handlers, Retry
 
 here = pathlib.Path(__file__).parent
 handlers = Handlers("test")

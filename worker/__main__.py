@@ -1,7 +1,7 @@
-"""`python -m worker` is `credhook worker`."""
+"""`python -m credhook.worker` is `credhook worker`."""
 
 import sys
 
-from credhook import main
+from credhook.cli import main
 
-main([__package__ or "worker", *sys.argv[1:]])
+main(["worker", *sys.argv[1:]])

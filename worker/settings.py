@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from receiver.ledger.settings import LedgerSettings
-from worker.api.sizes import LONGEST_BODY
-from worker.api.token_request import Method
+from credhook.settings import LedgerSettings
+from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.token_request import Method
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32

@@ -41,7 +41,7 @@ def _receiver(title: str, durability: str, appendfsync: str) -> Contender:
     return Contender(
         durability,
         title,
-        lambda: (sys.executable, "-m", "receiver"),
+        lambda: (sys.executable, "-m", "credhook.receiver"),
         "rq:queue:credhook",
         appendfsync,
         {"CREDHOOK_DURABILITY": durability},

@@ -17,7 +17,7 @@ from bench.results import Latency, Throughput
 from bench.server import NotServing, Server, serving
 from redis import Redis
 
-from sandbox.local_redis import local_redis
+from credhook.sandbox.local.local_redis import local_redis
 
 #: Seconds without a new job after which the jobs are counted: requests are under way when wrk stops.
 _QUIET: Final = 0.2

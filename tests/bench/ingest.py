@@ -20,7 +20,7 @@ from bench.meeting import Meeting, Plan
 from bench.results import Results
 from rich.console import Console
 
-from sandbox.local_redis import NoRedis
+from credhook.sandbox.local.local_redis import NoRedis
 
 _PLAN: Final = Plan()
 

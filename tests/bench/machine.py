@@ -11,7 +11,7 @@ from bench import cores
 from bench.load import has_wrk
 from bench.meeting import Plan
 
-from sandbox.local_redis import find_server
+from credhook.sandbox.local.local_redis import find_server
 
 
 def here() -> dict[str, str]:

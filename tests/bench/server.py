@@ -12,7 +12,7 @@ from bench.environments import ROOT
 from bench.field import Contender
 from bench.process import Process
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 #: Seconds until a server must answer.
 _START_TIMEOUT: Final = 30.0

@@ -18,8 +18,8 @@ from bench.work.results import Results, rate
 from redis import Redis
 from waiting import until
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import SyncApi
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import SyncApi
 
 TERMS = Terms(latency=0.0, events=20, seconds=1.0, limit=10.0, patience=0.1)
 

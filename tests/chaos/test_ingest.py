@@ -18,8 +18,8 @@ from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until_async
 
-from receiver.ledger import job_id
-from sandbox.local_redis import free_port, start_server
+from credhook.ledger import job_id
+from credhook.sandbox.local.local_redis import free_port, start_server
 
 Breaks = Callable[[], Awaitable[None]]
 

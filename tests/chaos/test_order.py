@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 from ordeal import LONG, SHORT, Answer, Call, Ordeal, Stub, issuance, well
 
-from worker.order import moment
+from credhook.worker.attempt.order import moment
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 

@@ -11,7 +11,7 @@ from serving import Process
 from stand import DATA, Stand
 from waiting import until
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 HELD = """
 import os

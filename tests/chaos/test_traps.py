@@ -33,10 +33,10 @@ from serving import Process
 from stand import COMPLETED, Stand
 from waiting import until
 
-from receiver.events import Event
-from receiver.ledger import Index, State, job_id
-from receiver.ledger.connection import open_redis
-from worker.claims import Claim, Claims, Settlement, Worker
+from credhook.events import Event
+from credhook.ledger import Index, State, job_id
+from credhook.redis.connection import open_redis
+from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
 
 HELD = """
 import os

@@ -32,8 +32,8 @@ from redis.exceptions import RedisError
 from serving import Process
 from waiting import until
 
-from receiver.inbox import Unavailable
-from sandbox.local_redis import free_port, start_server
+from credhook.receiver.inbox.inbox import Unavailable
+from credhook.sandbox.local.local_redis import free_port, start_server
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10

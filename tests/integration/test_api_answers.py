@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
-from worker.api.errors import ApiError, NotUnderstood
-from worker.api.line import Line
-from worker.api.sizes import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.errors import ApiError, NotUnderstood
+from credhook.worker.api.line import Line
+from credhook.worker.api.sizes import MOST_LISTED, MOST_VALUES
 
 #: Calls a method of the platform's nouns, by name, over one sender.
 Caller = Callable[..., Coroutine[Any, Any, Any]]

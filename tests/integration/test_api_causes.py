@@ -11,11 +11,11 @@ import pytest
 import trustme
 from answering import RESET, TOKEN, answering, presentation
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
-from worker.api.errors import TryLater
-from worker.api.hints import hint
-from worker.api.line import Line
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.errors import TryLater
+from credhook.worker.api.hints import hint
+from credhook.worker.api.line import Line
 
 WAYS = ["line", "httpx", "thread"]
 

@@ -20,11 +20,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 
-from worker.api import operations
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
-from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
-from worker.api.models import (
+from credhook.worker.api import operations
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
     IdentityLinkRequest,
@@ -33,7 +33,7 @@ from worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from worker.api.operations import Call, Operation
+from credhook.worker.api.operations import Call, Operation
 
 TYPES = (
     "openid4vc.issuance.offered",

@@ -12,13 +12,13 @@ from attempting import Attempts, attempts
 from ordeal import Answer, Call, Stub, presentation
 from redis import Redis
 
-from receiver.ledger import State
-from worker.api.errors import TryLater
-from worker.attempt import Attempt, Interruption
-from worker.claims import Claims
-from worker.handlers import GiveUp, Handlers, Retry
-from worker.outcome import DONE
-from worker.snapshots import Snapshots
+from credhook.ledger import State
+from credhook.worker.api.errors import TryLater
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.outcome import DONE
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.handlers.registry import GiveUp, Handlers, Retry
+from credhook.worker.queue.claims import Claims
 
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"

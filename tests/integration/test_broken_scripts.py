@@ -1,7 +1,6 @@
 """Every command of every script that moves events, refused in turn: nothing is lost, and nothing done is done again.
 
-The scripts of worker/bulletin.py and worker/shared_token.py are left out: they touch no event, and where they fail each
-process goes on by itself.
+The scripts of worker/fleet/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
 
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,13 +19,15 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from receiver import script
-from receiver.events import Event
-from receiver.ledger import EVENT, Index, State, job_data, job_id
-from receiver.script import Delivery
-from worker import erase, reconcile, replay, scripts, snapshots, writes
-from worker.claims import Claim, Claims, Settlement, Worker
-from worker.reconcile import Reconciler
+from credhook.events import Event
+from credhook.ledger import EVENT, Index, State, job_data, job_id
+from credhook.receiver.inbox import script
+from credhook.receiver.inbox.script import Delivery
+from credhook.worker.attempt import snapshots
+from credhook.worker.commands import erase, replay
+from credhook.worker.queue import reconcile, scripts, writes
+from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 INDEX = Index("credhook")

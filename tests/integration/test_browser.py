@@ -20,8 +20,8 @@ from serving import Platform, platform, running
 from stand import Stand
 from waiting import until
 
-from receiver.events import EVENT_TYPES
-from sandbox.local_redis import free_port
+from credhook.events import EVENT_TYPES
+from credhook.sandbox.local.local_redis import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from turns import TurningLoop, cancelled_after, on_turning_loop
 
-from receiver.ledger.connection import open_redis
-from receiver.line import Line
-from sandbox.local_redis import local_redis
+from credhook.receiver.inbox.line import Line
+from credhook.redis.connection import open_redis
+from credhook.sandbox.local.local_redis import local_redis
 
 #: More turns of the event loop than any of the questions takes.
 MOST_TURNS = 500

@@ -11,11 +11,11 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 from waiting import until_async
 
-from receiver.events import Event
-from receiver.ledger import State, job_id
-from worker.claims import Claims, Settlement, Worker
-from worker.order import moment
-from worker.reconcile import Reconciler
+from credhook.events import Event
+from credhook.ledger import State, job_id
+from credhook.worker.attempt.order import moment
+from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
 

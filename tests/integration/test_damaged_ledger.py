@@ -12,14 +12,14 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
-from receiver.events import Event
-from receiver.inbox import Unavailable
-from receiver.ledger import CONFLICT, EVENT, RESOURCE, Index, State, job_id
-from receiver.ledger.admin import create_admin
-from receiver.script import Outcome
-from worker import history
-from worker.claims import Claims, Settlement, Worker
-from worker.reconcile import Reconciler
+from credhook.events import Event
+from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State, job_id
+from credhook.listener.admin import create_admin
+from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.script import Outcome
+from credhook.worker.commands import events as history
+from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 INDEX = Index("credhook")

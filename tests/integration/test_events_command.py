@@ -22,8 +22,8 @@ from redis_proxy import redis_proxy
 from stand import COMPLETED, DATA, Stand
 from waiting import until
 
-from receiver.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, Index, State, job_id
-from worker import history
+from credhook.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, Index, State, job_id
+from credhook.worker.commands import events as history
 
 ROOT = Path(__file__).parents[2]
 INDEX = Index("credhook")
@@ -233,7 +233,9 @@ def test_one_handler_is_named_and_only_its_record_goes(redis_client: Redis, even
 
 def test_a_handler_that_is_loaded_runs_for_events_from_before_its_time(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended={"a.other": "done"})
-    result = events("replay", "--all", "--handler", "log.event", CREDHOOK_HANDLERS="worker.logging_handler")
+    result = events(
+        "replay", "--all", "--handler", "log.event", CREDHOOK_HANDLERS="credhook.worker.handlers.logging_handler"
+    )
     assert result.stdout == "replayed 1\n"
     assert record(redis_client, "m1")["state"] == "accepted"
 

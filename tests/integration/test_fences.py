@@ -12,13 +12,14 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from receiver.events import Event
-from receiver.ledger import EVENT, Index, State
-from worker import history, scripts
-from worker.claims import Claim, Claims, Settlement, Worker
-from worker.group_commit import GroupCommit
-from worker.leases import Leases
-from worker.reconcile import HEAD, Reconciler
+from credhook.events import Event
+from credhook.ledger import EVENT, Index, State
+from credhook.worker.commands import events as history
+from credhook.worker.queue import scripts
+from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.group_commit import GroupCommit
+from credhook.worker.queue.leases import Leases
+from credhook.worker.queue.reconcile import HEAD, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

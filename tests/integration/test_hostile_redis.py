@@ -8,12 +8,12 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
-from receiver.events import Event
-from receiver.ledger import EVENT, Index, State, lua
-from receiver.script import Outcome
-from worker import scripts
-from worker.claims import Claims, Settlement, Worker
-from worker.reconcile import MOST, Reconciler
+from credhook.events import Event
+from credhook.ledger import EVENT, Index, State, lua
+from credhook.receiver.inbox.script import Outcome
+from credhook.worker.queue import scripts
+from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.reconcile import MOST, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

@@ -20,11 +20,11 @@ from redis_proxy import redis_proxy
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
-from receiver.events import Event
-from receiver.inbox import Unavailable
-from receiver.ledger.health import examine
-from receiver.script import Outcome
-from sandbox.local_redis import find_server, free_port, local_redis
+from credhook.events import Event
+from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.script import Outcome
+from credhook.redis.health import examine
+from credhook.sandbox.local.local_redis import find_server, free_port, local_redis
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
@@ -239,7 +239,7 @@ async def test_a_first_reply_that_is_lost_is_asked_for_once_more(redis_url: str)
 async def test_what_redis_keeps_is_asked_again_after_a_while(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("receiver.inbox._FACTS_LAST", 0.0)
+    monkeypatch.setattr("credhook.receiver.inbox.inbox._FACTS_LAST", 0.0)
     async with inbox_on(async_redis) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         with configured(redis_client, "maxmemory-policy", "allkeys-lru"), pytest.raises(Unavailable, match="noevict"):

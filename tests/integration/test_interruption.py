@@ -10,10 +10,10 @@ from attempting import Attempts, attempts
 from ordeal import Stub
 from turns import TurningLoop, on_turning_loop
 
-from receiver.ledger import State
-from worker.attempt import Attempt, Interruption
-from worker.claims import Settlement
-from worker.handlers import Handlers
+from credhook.ledger import State
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.queue.claims import Settlement
 
 DATA = "openid4vc.verification.data"
 

@@ -46,7 +46,7 @@ def test_a_planted_job_is_refused_and_kept_aside(stand: Stand) -> None:
     queue = Queue("credhook", connection=stand.redis, serializer=JSONSerializer)
     planted = stand.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
-    queue.enqueue("worker.jobs.process", args=("m1", "m2"), job_id="evil_too")
+    queue.enqueue("credhook.worker.process.jobs.process", args=("m1", "m2"), job_id="evil_too")
     stand.happens("m1")
     with stand.worker("worker", *FORK) as worker:
         stand.reaches("m1", "done")

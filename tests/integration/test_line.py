@@ -9,7 +9,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError  # noqa: A004  Redis's own.
 from waiting import until_async
 
-from receiver.line import Line, packed
+from credhook.receiver.inbox.line import Line, packed
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from serving import receiver, running
 from signing import SECRET
 from waiting import until
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 #: Bytes that a flood may get rid of before it is cut off: what the sockets' buffers hold besides.
 MOST = 64 << 20

@@ -6,10 +6,10 @@ from pathlib import Path
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from receiver.events import Event
-from receiver.inbox import Inbox
-from receiver.ledger import State
-from worker.claims import Claim, Claims, Settlement
+from credhook.events import Event
+from credhook.ledger import State
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.worker.queue.claims import Claim, Claims, Settlement
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 COUNT = 1_000

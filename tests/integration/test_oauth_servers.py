@@ -19,11 +19,11 @@ import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import NotAuthenticated
-from worker.api.line import Line
-from worker.api.token_request import Method
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import NotAuthenticated
+from credhook.worker.api.line import Line
+from credhook.worker.api.token_request import Method
 
 ROOT = Path(__file__).parents[2]
 RESOURCE = "https://api.example/me-creds"

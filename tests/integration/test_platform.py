@@ -26,12 +26,12 @@ from redis import Redis
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
-from receiver.ledger.connection import open_redis
-from sandbox.local_redis import free_port, start_server
-from worker.api.client import AsyncApi
-from worker.api.errors import TryLater
-from worker.breaker import THRESHOLD, PlatformPaused
-from worker.platform import Condition
+from credhook.redis.connection import open_redis
+from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import TryLater
+from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
+from credhook.worker.fleet.platform import Condition
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from ordeal import Stub as TimedStub
 from redis.asyncio import Redis
 from waiting import until
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, NotAuthenticated, TryLater
-from worker.breaker import THRESHOLD, PlatformPaused
-from worker.platform import Condition
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
+from credhook.worker.fleet.platform import Condition
 
 COMPLETED = "openid4vc.issuance.completed"
 EVENTS = 60

@@ -11,8 +11,8 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from worker.bulletin import Bulletin
-from worker.unreadable import UNREADABLE
+from credhook.worker.fleet.bulletin import Bulletin
+from credhook.worker.fleet.unreadable import UNREADABLE
 
 DAY = 86_400
 

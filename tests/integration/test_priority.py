@@ -13,11 +13,11 @@ from rq.serializers import JSONSerializer
 from stand import COMPLETED, DATA, Stand
 from waiting import until
 
-from receiver.events import Event
-from receiver.inbox import Inbox
-from receiver.ledger import Index, State, job_id
-from receiver.ledger.lua import MOST_URGENT, URGENT_LASTS
-from worker.claims import Claims, Settlement, Worker
+from credhook.events import Event
+from credhook.ledger import Index, State, job_id
+from credhook.ledger.lua import MOST_URGENT, URGENT_LASTS
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.worker.queue.claims import Claims, Settlement, Worker
 
 INDEX = Index("credhook")
 

@@ -26,8 +26,8 @@ from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 from waiting import until
 
-from receiver.ledger import job_id
-from sandbox.local_redis import free_port
+from credhook.ledger import job_id
+from credhook.sandbox.local.local_redis import free_port
 
 DATA = "openid4vc.verification.data"
 CLAIM, SECRET, TOKEN, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e", "Canary-message-52e8"
@@ -305,7 +305,7 @@ def test_when_rq_itself_runs_the_jobs_or_looks_at_them(ordeal: Ordeal) -> None:
 def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(ordeal: Ordeal) -> None:
     queue = Queue("credhook", connection=ordeal.redis, serializer=JSONSerializer)
     queue.enqueue("os.system", args=(f"echo {CLAIM}",), job_id="evil", description=CLAIM)
-    queue.enqueue("worker.jobs.process", args=(CLAIM, MESSAGE), job_id="wrong", meta={"a": CLAIM})
+    queue.enqueue("credhook.worker.process.jobs.process", args=(CLAIM, MESSAGE), job_id="wrong", meta={"a": CLAIM})
     with ordeal.worker() as worker:
         until(lambda: worker.text.count('"jobs_refused"') >= 1)
         until(lambda: not ordeal.redis.exists("rq:job:evil") and not ordeal.redis.exists("rq:job:wrong"))

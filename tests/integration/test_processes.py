@@ -20,7 +20,7 @@ from serving import receiver, running
 from signing import SECRET
 from waiting import until
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 
 def children(pid: int) -> set[int]:

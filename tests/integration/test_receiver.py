@@ -16,8 +16,8 @@ from serving import Receiver, receiver, running
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
-from receiver.ledger import job_id
-from sandbox.local_redis import free_port, start_server
+from credhook.ledger import job_id
+from credhook.sandbox.local.local_redis import free_port, start_server
 
 PATH_SECRET = "an-unguessable-path-0123456789"
 

@@ -14,9 +14,9 @@ from serving import Receiver, receiver
 from signing import SECRET
 from waiting import until
 
-from receiver.app import create_app
-from receiver.inbox import Inbox
-from receiver.settings import ReceiverSettings
+from credhook.receiver.app import create_app
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.settings import ReceiverSettings
 
 NAMES = [refusal.name for refusal in refusals()]
 

@@ -64,7 +64,7 @@ def test_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(endpoint
 
 def test_the_handlers_decide_which_types_are_wanted(endpoints: Run, sandbox: Platform, tmp_path: Path) -> None:
     (tmp_path / "plugin_two.py").write_text(
-        "from worker.handlers import Handlers\nhandlers = Handlers('two')\n"
+        "from credhook import Handlers\nhandlers = Handlers('two')\n"
         "@handlers.on('openid4vc.verification.failed')\ndef f(e, c): ...\n"
     )
     done = endpoints("apply", CREDHOOK_HANDLERS="plugin_two", PYTHONPATH=str(tmp_path))

@@ -24,10 +24,10 @@ from serving import Process
 from stand import Stand
 from waiting import until
 
-from receiver.events import Event
-from receiver.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
-from receiver.script import Outcome
-from worker.claims import Claim, Claims, Settlement, Worker
+from credhook.events import Event
+from credhook.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
+from credhook.receiver.inbox.script import Outcome
+from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}

@@ -30,7 +30,7 @@ def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_env_prints_the_five_lines_and_ends() -> None:
-    printed = run("-m", "sandbox", "--env", "--port", "8711")
+    printed = run("-m", "credhook.sandbox", "--env", "--port", "8711")
     assert printed.returncode == 0
     assert printed.stderr == ""
     assert printed.stdout.splitlines() == [
@@ -43,11 +43,13 @@ def test_env_prints_the_five_lines_and_ends() -> None:
 
 
 def test_an_unsigned_sandbox_has_no_secret_to_print() -> None:
-    assert "SECRETS" not in run("-m", "sandbox", "--env", "--unsigned").stdout
+    assert "SECRETS" not in run("-m", "credhook.sandbox", "--env", "--unsigned").stdout
 
 
 def test_an_ed25519_key_prints_its_public_half() -> None:
-    printed = run("-m", "sandbox", "--env", "--signing-secret", "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+    printed = run(
+        "-m", "credhook.sandbox", "--env", "--signing-secret", "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+    )
     assert "CREDHOOK_WEBHOOK_SECRETS=whpk_A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=" in printed.stdout
     assert "whsk_" not in printed.stdout
 
@@ -55,7 +57,10 @@ def test_an_ed25519_key_prints_its_public_half() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "sandbox", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "credhook.sandbox", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -71,7 +76,7 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
 
 def test_a_port_in_use_is_one_line(sandbox: Platform) -> None:
     port = sandbox.url.rpartition(":")[2]
-    refused = run("-m", "sandbox", "--port", port)
+    refused = run("-m", "credhook.sandbox", "--port", port)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.strip().count("\n") == 0
     assert port in refused.stderr
@@ -81,13 +86,13 @@ def test_a_port_in_use_is_one_line(sandbox: Platform) -> None:
 def test_a_state_file_in_use_or_not_ours_is_one_line(tmp_path: Path) -> None:
     state = tmp_path / "state.db"
     with platform(tmp_path, "--state", str(state)):
-        refused = run("-m", "sandbox", "--port", "0", "--state", str(state))
+        refused = run("-m", "credhook.sandbox", "--port", "0", "--state", str(state))
         assert refused.returncode == 1
         assert "another sandbox is using it" in refused.stderr
     other = tmp_path / "other.db"
     other.write_text("this is no database, however long it goes on for\n" * 100)
     for path in (other, tmp_path / "nowhere" / "state.db"):
-        refused = run("-m", "sandbox", "--port", "0", "--state", str(path))
+        refused = run("-m", "credhook.sandbox", "--port", "0", "--state", str(path))
         assert refused.returncode == 1
         assert refused.stderr.strip().count("\n") == 0
         assert str(path) in refused.stderr
@@ -96,7 +101,7 @@ def test_a_state_file_in_use_or_not_ours_is_one_line(tmp_path: Path) -> None:
 def test_an_authority_that_is_none_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("nonsense")
-    refused = run("-m", "sandbox", "--port", "0", "--ca", str(path))
+    refused = run("-m", "credhook.sandbox", "--port", "0", "--ca", str(path))
     assert refused.returncode == 1
     assert refused.stderr.strip().count("\n") == 0
 
@@ -112,21 +117,21 @@ def test_an_authority_that_is_none_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_option_is_wrong_usage(options: list[str]) -> None:
-    refused = run("-m", "sandbox", "--port", "0", *options)
+    refused = run("-m", "credhook.sandbox", "--port", "0", *options)
     assert refused.returncode == 2
     assert "secretword" not in refused.stderr
 
 
 def test_listening_to_others_is_warned_of() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "sandbox", "--port", "0", "--host", socket.gethostbyname("localhost")],
+        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", socket.gethostbyname("localhost")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     quiet = _first_line(process)
     process = subprocess.Popen(
-        [sys.executable, "-m", "sandbox", "--port", "0", "--host", "0.0.0.0"],
+        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", "0.0.0.0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -195,7 +200,7 @@ def test_the_sandbox_imports_no_other_room() -> None:
 
 def test_the_module_and_the_console_command_are_the_same() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    for arguments in (["-m", "sandbox", "--env"], ["-m", "credhook", "sandbox", "--env"]):
+    for arguments in (["-m", "credhook.sandbox", "--env"], ["-m", "credhook", "sandbox", "--env"]):
         done = subprocess.run(
             [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
         )

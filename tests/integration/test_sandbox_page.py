@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from serving import Platform, platform
 from waiting import until
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 

@@ -22,12 +22,12 @@ from redis import Redis
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
-from sandbox.local_redis import free_port
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, NotAuthenticated, TryLater
-from worker.settings import WorkerSettings
-from worker.shared_token import LONGEST_LOCK, SharedTokens, key_name
+from credhook.sandbox.local.local_redis import free_port
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.fleet.shared_token import LONGEST_LOCK, SharedTokens, key_name
+from credhook.worker.settings import WorkerSettings
 
 SECRET = "s3cret-of-the-client"
 
@@ -170,7 +170,7 @@ def at_once(members: list[Member]) -> list[str | ApiError]:
 #: Calls the API once for each line that it reads.
 MEMBER = """
 import sys
-from credhook import configure_logs
+from credhook.logs import configure_logs
 from worker.api.auth import ClientCredentials
 from worker.api.client import SyncApi
 from worker.settings import WorkerSettings

@@ -4,7 +4,7 @@ from pydantic import SecretStr
 from redis import Redis
 from structlog.testing import capture_logs
 
-from worker.snapshots import LARGEST, LIFETIME, Snapshots, key_name
+from credhook.worker.attempt.snapshots import LARGEST, LIFETIME, Snapshots, key_name
 
 OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
 

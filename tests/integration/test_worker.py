@@ -12,8 +12,8 @@ from rq.serializers import JSONSerializer
 from stand import COMPLETED, DATA, Stand
 from waiting import until
 
-from receiver.ledger import job_id
-from sandbox.local_redis import free_port, start_server
+from credhook.ledger import job_id
+from credhook.sandbox.local.local_redis import free_port, start_server
 
 
 def test_a_handler_runs_with_the_details_and_the_event_is_settled(stand: Stand) -> None:
@@ -228,7 +228,7 @@ def test_a_planted_job_is_refused(stand: Stand) -> None:
     queue = Queue("credhook", connection=stand.redis, serializer=JSONSerializer)
     planted = stand.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
-    job = queue.enqueue("worker.jobs.process", args=("none",), job_id="callbacks")
+    job = queue.enqueue("credhook.worker.process.jobs.process", args=("none",), job_id="callbacks")
     stand.redis.hset(job.key, mapping={"success_callback_name": "os.getcwd", "failure_callback_name": "os.getcwd"})
     stand.happens("m1")
     with stand.worker() as worker:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.api import operations
-from worker.api.answers import error_objects, read, seconds_to_wait
-from worker.api.errors import (
+from credhook.worker.api import operations
+from credhook.worker.api.answers import error_objects, read, seconds_to_wait
+from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
@@ -24,7 +24,7 @@ from worker.api.errors import (
     NotUnderstood,
     TryLater,
 )
-from worker.api.operations import Operation
+from credhook.worker.api.operations import Operation
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 PRESENTATION = {"id": "p", "status": "verified"}

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from waiting import until, until_async
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
-from worker.api.tokens import Token, TokenCache
-from worker.api.tokens import granted as read_token
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.tokens import Token, TokenCache
+from credhook.worker.api.tokens import granted as read_token
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"

@@ -7,9 +7,9 @@ import ssl
 import httpx
 import pytest
 
-from worker.api.causes import cause_of
-from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
-from worker.api.hints import advice, hint, unanswered
+from credhook.worker.api.causes import cause_of
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.hints import advice, hint, unanswered
 
 
 def led_by(error: Exception, *causes: BaseException) -> Exception:

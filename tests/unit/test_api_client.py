@@ -13,11 +13,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi, shared_ssl_context
-from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
-from worker.api.sizes import LONGEST_BODY
-from worker.api.token_request import Method
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.token_request import Method
 
 TOKEN_URL = "https://id.example/token"
 API_URL = "https://api.example"

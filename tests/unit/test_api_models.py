@@ -8,8 +8,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from rich.pretty import pretty_repr
 
-from worker.api import models
-from worker.api.models import (
+from credhook.worker.api import models
+from credhook.worker.api.models import (
     CertificateRequest,
     Endpoint,
     EndpointRequest,
@@ -24,7 +24,7 @@ from worker.api.models import (
     path_name,
     resource_id,
 )
-from worker.api.models.base import Wire, mismatch
+from credhook.worker.api.models.base import Wire, mismatch
 
 SD_JWT: dict[str, Any] = {
     "credentialFormat": "sd-jwt",

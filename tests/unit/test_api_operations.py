@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from worker.api import operations
-from worker.api.auth import ClientCredentials
-from worker.api.client import SyncApi
-from worker.api.errors import ApiError, InvalidRequest
-from worker.api.models import (
+from credhook.worker.api import operations
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import SyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest
+from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
     Future,
@@ -24,8 +24,8 @@ from worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from worker.api.operations import Operation
-from worker.api.roots import Root
+from credhook.worker.api.operations import Operation
+from credhook.worker.api.roots import Root
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 CERTIFICATE = CertificateRequest(certificate=PEM)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from worker.breaker import (
+from credhook.worker.fleet.breaker import (
     FIRST,
     LONGEST,
     LONGEST_ASKED,

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
-from worker.attempt import Attempt, Interruption
-from worker.concurrent import ConcurrentWorker
-from worker.slots import Slots
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.slots import Slots
+from credhook.worker.process.concurrent import ConcurrentWorker
 
 NOTHING: Any = None
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from receiver.ledger.connection import RedisAddress
+from credhook.redis.connection import RedisAddress
 
 GOOD = {
     "redis://": None,

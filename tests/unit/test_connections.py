@@ -7,10 +7,10 @@ from io import StringIO
 import pytest
 import structlog
 
-from credhook import configure_logs
-from receiver.ledger.listener.connections import Connections
-from receiver.ledger.listener.limits import ADMIN, Limits, affordable
-from receiver.ledger.listener.refusals import FULL, IDLE, MADE_ROOM, SLOW_HEAD, Refusal
+from credhook.listener.connections import Connections
+from credhook.listener.limits import ADMIN, Limits, affordable
+from credhook.listener.refusals import FULL, IDLE, MADE_ROOM, SLOW_HEAD, Refusal
+from credhook.logs import configure_logs
 
 LIMITS = Limits(connections=3, buffered=1_000, body=100, header_timeout=5.0, body_timeout=10.0, idle_timeout=5.0)
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from click import Context
 
-from credhook import LazyGroup
-from receiver.settings import ReceiverSettings
-from worker.settings import EndpointSettings, WorkerSettings
+from credhook.cli import LazyGroup
+from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -121,7 +121,10 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
     assert "USER credhook" in text
     assert text.count("--require-hashes") == 2
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for path in packaged["only-include"]:
+    (package,) = packaged["packages"]
+    linked = [link.name for link in (ROOT / package).iterdir() if link.is_symlink()]
+    assert linked
+    for path in (package, *linked):
         assert re.search(rf"^COPY .*\b{re.escape(path)}\b", text, re.MULTILINE), path
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from receiver.events import EVENT_TYPES
-from worker.api.models import Endpoint
-from worker.endpoints import ALL, plan, shown
+from credhook.events import EVENT_TYPES
+from credhook.worker.api.models import Endpoint
+from credhook.worker.commands.endpoints import ALL, plan, shown
 
 URL = "https://inbox.example/webhooks"
 TWO = frozenset({"openid4vc.issuance.completed", "openid4vc.verification.data"})

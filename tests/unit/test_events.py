@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.events import EVENT_TYPES, Event, Malformed
+from credhook.events import EVENT_TYPES, Event, Malformed
 
 
 def notification(event_type: object, payload: object) -> bytes:

@@ -7,9 +7,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
 API_URL = "https://platform.example"

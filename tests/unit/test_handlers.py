@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from receiver.events import EVENT_TYPES
-from worker.handlers import CannotLoad, Handlers, Registry, load
+from credhook.events import EVENT_TYPES
+from credhook.worker.handlers.registry import CannotLoad, Handlers, Registry, load
 
 
 async def activate(event: Any, context: Any) -> None: ...
@@ -92,7 +92,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-GOOD = "from worker.handlers import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
+GOOD = "from credhook import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
 
 
 def test_a_module_may_be_named_with_or_without_its_object(plugin: Any) -> None:

@@ -1,89 +1,165 @@
-"""The rules of the house: who may import whom, and what the job's name points to."""
+"""The rules of the house: one import root, who may import whom, and what the job's name points to.
+
+CONTRIBUTING.md draws the map; here it is compared with the code, edge by edge.
+"""
 
 import ast
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
-from receiver.ledger import JOB_FUNCTION
+from credhook.ledger import JOB_FUNCTION
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("receiver", "worker", "sandbox")
+#: The folders at the top that `credhook/` holds a link to.
+LINKED = ("receiver", "worker", "sandbox")
+#: What a reader holds in mind. Those that are larger today may only become smaller.
+MOST_LINES, MOST_FILES = 300, 10
+LARGER = {
+    "sandbox/page.py": 340,
+    "worker/api/client.py": 355,
+    "worker/commands/selection.py": 375,
+    "worker/fleet/bulletin.py": 305,
+    "worker/fleet/platform.py": 420,
+    "worker/fleet/shared_token.py": 320,
+    "worker/process/concurrent.py": 385,
+    "worker/queue/claims.py": 330,
+    "worker/queue/reconcile.py": 315,
+    "worker/api": 17,
+    "worker/api/models": 13,
+    "sandbox/resources": 11,
+}
 
 
 def modules() -> dict[str, Path]:
-    return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*.py")
-    }
+    """Every module of ours, by the name that it is imported by."""
+    found = {}
+    for top in ("credhook", *LINKED):
+        for path in (ROOT / top).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(("credhook", *parts) if top in LINKED else parts).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
 
 
 def imports(name: str, path: Path) -> Iterator[str]:
-    """Our own modules that the file imports, wherever in it."""
-    ours = modules()
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    """Our own modules that the file imports, wherever in it, and those that it names to import them later."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join(
-                    [*package.split(".")[: len(package.split(".")) - node.level + 1], *filter(None, [base])]
-                )
-            targets = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in ours else base for alias in node.names]
+            assert not node.level, f"{name} imports relatively"
+            targets = [
+                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in MODULES else str(node.module)
+                for alias in node.names
+            ]
+        elif is_late_import(node):
+            targets = [ast.literal_eval(node.args[0])]
+        elif name == "credhook.cli" and isinstance(node, ast.Constant):  # Its table of commands.
+            named = str(node.value).partition(":")[0]
+            targets = [named] if named in MODULES and named != "credhook" else []
         else:
             continue
-        yield from (target for target in targets if target.split(".")[0] in ROOMS)
+        yield from (target for target in targets if target.split(".")[0] in {"credhook", *LINKED})
 
 
-GRAPH = {name: set(imports(name, path)) for name, path in modules().items()}
+def is_late_import(node: ast.AST) -> TypeGuard[ast.Call]:
+    """`importlib.import_module("…")`."""
+    if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+        return False
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "import_module"
+
+
+GRAPH = {name: set(imports(name, path)) for name, path in MODULES.items()}
 
 
 def room(name: str) -> str:
-    return name.split(".", maxsplit=1)[0]
+    """The folder that a module lives in. What lies in `credhook/` itself is a room of its own, and what `-m` starts."""
+    path = MODULES[name].relative_to(ROOT)
+    return str(path if path.parent == Path("credhook") or path.name == "__main__.py" else path.parent)
 
 
-def test_the_graph_is_seen_at_all() -> None:
-    assert "receiver.ledger" in GRAPH["worker.claims"]
-    assert len(GRAPH) > 20
+def edges() -> set[tuple[str, str]]:
+    """Which room knows which, as the code has it."""
+    found = {(room(name), room(target)) for name, targets in GRAPH.items() for target in targets}
+    return {(one, other) for one, other in found if one != other}
 
 
-def test_the_receiver_imports_nothing_of_the_others() -> None:
-    assert {target for name in GRAPH if room(name) == "receiver" for target in GRAPH[name]} <= {
-        name for name in GRAPH if room(name) == "receiver"
-    }
+def drawn() -> set[tuple[str, str]]:
+    """The same, as CONTRIBUTING.md has it."""
+    (picture,) = re.findall(r"^```rooms\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"^(\S+) +→ +(.+)$", picture, re.MULTILINE)
+    return {(one, other) for one, others in lines for other in others.split()}
 
 
-def test_the_worker_imports_only_the_vocabulary_and_the_ledger_of_the_receiver() -> None:
-    foreign = {t for name in GRAPH if room(name) == "worker" for t in GRAPH[name] if room(t) != "worker"}
-    assert {".".join(target.split(".")[:2]) for target in foreign} == {"receiver.events", "receiver.ledger"}
+def test_nothing_of_ours_is_imported_by_another_name_than_credhooks() -> None:
+    assert {target.split(".")[0] for targets in GRAPH.values() for target in targets} == {"credhook"}
+    assert {target for targets in GRAPH.values() for target in targets} <= set(MODULES)
 
 
-def test_the_sandbox_imports_neither() -> None:
-    assert {room(t) for name in GRAPH if room(name) == "sandbox" for t in GRAPH[name]} == {"sandbox"}
+def test_the_map_shows_every_import_between_rooms_and_no_other() -> None:
+    assert sorted(edges()) == sorted(drawn())
 
 
-def test_there_is_no_import_cycle() -> None:
+def test_the_rooms_know_each_other_in_one_direction() -> None:
+    known: dict[str, set[str]] = {}
+    for one, other in edges():
+        known.setdefault(one, set()).add(other)
+    assert circle(known) == ""
+
+
+def test_no_module_imports_itself_on_a_detour() -> None:
+    assert circle(GRAPH) == ""
+
+
+def circle(graph: dict[str, set[str]]) -> str:
+    """The first way that leads back to where it began."""
     done: set[str] = set()
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " → ".join([*path[path.index(name) :], name])
+    def visit(name: str, path: tuple[str, ...]) -> str:
+        if name in path:
+            return " → ".join([*path[path.index(name) :], name])
         if name not in done:
-            for target in GRAPH.get(name, ()):
-                visit(target, (*path, name))
+            for target in sorted(graph.get(name, ())):
+                if found := visit(target, (*path, name)):
+                    return found
             done.add(name)
+        return ""
 
-    for name in GRAPH:
-        visit(name, ())
+    return next(filter(None, (visit(name, ()) for name in sorted(graph))), "")
+
+
+@pytest.mark.parametrize(
+    ("who", "never"),
+    [
+        ("receiver", ("worker", "sandbox")),
+        ("worker", ("receiver", "sandbox")),
+        ("sandbox", ("receiver", "worker", "credhook")),
+    ],
+)
+def test_the_three_never_know_each_other(who: str, never: tuple[str, ...]) -> None:
+    assert not {(one, other) for one, other in edges() if one.split("/")[0] == who and other.split("/")[0] in never}
+
+
+def test_files_and_rooms_stay_small() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in MODULES.values()}
+    folders = [
+        path.parent.relative_to(ROOT) for path in MODULES.values() if path.name not in {"__init__.py", "__main__.py"}
+    ]
+    counts = {str(folder): folders.count(folder) for folder in folders}
+    assert {name for name, lines in sizes.items() if lines > LARGER.get(name, MOST_LINES)} == set()
+    assert {name for name, count in counts.items() if count > LARGER.get(name, MOST_FILES)} == set()
 
 
 def test_the_name_in_the_job_is_the_workers_function() -> None:
     module, _, function = JOB_FUNCTION.rpartition(".")
-    tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
+    tree = ast.parse(MODULES[module].read_text())
     assert function in {node.name for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
 
 
@@ -97,5 +173,5 @@ def test_nothing_else_stands_at_the_top() -> None:
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     visible = {name.split("/")[0] for name in files if name[0] != "."}
-    allowed = {*ROOMS, "credhook.py", "tests", "deploy", "pyproject.toml", "Procfile", "Makefile"}
-    assert visible <= allowed | {"README.md", "LICENSE", "CHANGELOG.md", "dist"}
+    allowed = {*LINKED, "credhook", "tests", "deploy", "pyproject.toml", "Procfile", "Makefile"}
+    assert visible <= allowed | {"README.md", "CONTRIBUTING.md", "LICENSE", "CHANGELOG.md", "dist"}

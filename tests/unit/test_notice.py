@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from worker.breaker import LONGEST_ASKED, MARGIN, THRESHOLD, Circuit
-from worker.notice import LONGEST, SLACK, NotANotice, Notice, read, read_message, written
+from credhook.worker.fleet.breaker import LONGEST_ASKED, MARGIN, THRESHOLD, Circuit
+from credhook.worker.fleet.notice import LONGEST, SLACK, NotANotice, Notice, read, read_message, written
 
 #: This process's clock, and how far Redis's is ahead of it, in seconds.
 NOW, AHEAD = 5_000.0, 1_700_000_000.0

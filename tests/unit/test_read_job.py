@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from receiver.ledger import job_data, job_id
-from worker.claims import read_job
+from credhook.ledger import JOB_FUNCTION, job_data, job_id
+from credhook.worker.queue.claims import read_job
 
-OURS: list[Any] = ["worker.jobs.process", None, ["m1"], {}]
+OURS: list[Any] = [JOB_FUNCTION, None, ["m1"], {}]
 
 
 def packed(content: Any) -> bytes:
@@ -19,7 +19,7 @@ def packed(content: Any) -> bytes:
 @pytest.mark.parametrize("event_id", ["m1", "m:1", "m.1"])
 def test_a_job_as_we_write_it_or_as_rq_packs_it_anew_is_ours(event_id: str) -> None:
     assert read_job(job_id(event_id), job_data(event_id)) == event_id
-    assert read_job(job_id(event_id), packed(["worker.jobs.process", None, [event_id], {}])) == event_id
+    assert read_job(job_id(event_id), packed([JOB_FUNCTION, None, [event_id], {}])) == event_id
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ def test_a_job_as_we_write_it_or_as_rq_packs_it_anew_is_ours(event_id: str) -> N
         packed({}),
         packed(OURS[:3]),
         packed(["os.system", None, ["m1"], {}]),
-        packed(["worker.jobs.process", "x", ["m1"], {}]),
-        packed(["worker.jobs.process", None, ["m1"], {"a": 1}]),
-        packed(["worker.jobs.process", None, ["m1", "m1"], {}]),
-        packed(["worker.jobs.process", None, {"m1": 1}, {}]),
-        packed(["worker.jobs.process", None, "m1", {}]),
-        packed(["worker.jobs.process", None, [1], {}]),
-        packed(["worker.jobs.process", None, [["m1"]], {}]),
-        packed(["worker.jobs.process", None, ["\ud800"], {}]),
-        packed(["worker.jobs.process", None, ["m2"], {}]),
+        packed([JOB_FUNCTION, "x", ["m1"], {}]),
+        packed([JOB_FUNCTION, None, ["m1"], {"a": 1}]),
+        packed([JOB_FUNCTION, None, ["m1", "m1"], {}]),
+        packed([JOB_FUNCTION, None, {"m1": 1}, {}]),
+        packed([JOB_FUNCTION, None, "m1", {}]),
+        packed([JOB_FUNCTION, None, [1], {}]),
+        packed([JOB_FUNCTION, None, [["m1"]], {}]),
+        packed([JOB_FUNCTION, None, ["\ud800"], {}]),
+        packed([JOB_FUNCTION, None, ["m2"], {}]),
     ],
 )
 def test_any_other_is_not_and_raises_nothing(data: bytes) -> None:

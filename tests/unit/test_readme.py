@@ -9,14 +9,14 @@ import pytest
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
-from credhook import COMMANDS, LazyGroup
-from receiver.settings import ReceiverSettings
-from worker.settings import EndpointSettings, WorkerSettings
+from credhook.cli import COMMANDS, LazyGroup
+from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
-#: Read before any settings are, by credhook.py itself.
+#: Read before any settings are, by credhook/logs.py itself.
 LOG_VARIABLES = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL"}
 
 
@@ -80,7 +80,7 @@ def test_every_command_explains_itself_and_all_its_options() -> None:
 
 
 def test_the_handler_in_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from worker.handlers import load  # noqa: PLC0415  Only this test needs it.
+    from credhook.worker.handlers.registry import load  # noqa: PLC0415  Only this test needs it.
 
     (code,) = re.findall(r"^```python\n(# accounts\.py\n.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "readme_accounts.py").write_text(code)

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from receiver.refusal_log import MOST, PERIOD, RefusalLog
+from credhook.receiver.refusal_log import MOST, PERIOD, RefusalLog
 
 
 def test_each_refusal_is_a_line_until_they_become_a_flood() -> None:

@@ -3,10 +3,20 @@ from datetime import timedelta
 
 import pytest
 
-from worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
-from worker.breaker import PlatformPaused
-from worker.retry import CEILING, PATIENCE, GiveUp, Postponed, Retry, after_fetch, after_handler, backoff, cause
-from worker.runs import StillRunning
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.handlers.retry import (
+    CEILING,
+    PATIENCE,
+    GiveUp,
+    Postponed,
+    Retry,
+    after_fetch,
+    after_handler,
+    backoff,
+    cause,
+)
+from credhook.worker.handlers.runs import StillRunning
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
-from worker.handlers import Handler
-from worker.running import HandlerCrashed, HandlerTimeout, Threads, run
-from worker.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
+from credhook.worker.handlers.registry import Handler
+from credhook.worker.handlers.running import HandlerCrashed, HandlerTimeout, Threads, run
+from credhook.worker.handlers.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 
 NOTHING: Any = None
 

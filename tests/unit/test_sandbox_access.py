@@ -2,9 +2,9 @@
 
 import pytest
 
-from sandbox.errors import Refusal
-from sandbox.guard import objection
-from sandbox.tokens import LIFETIME, Tokens
+from credhook.sandbox.http.errors import Refusal
+from credhook.sandbox.http.guard import objection
+from credhook.sandbox.http.tokens import LIFETIME, Tokens
 
 
 class Clock:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sandbox.errors import Refusal
-from sandbox.events import EVENT_TYPES, EventType, concerns_issuance, named, notice
-from sandbox.faults import Faults
-from sandbox.issuances import BATCH, CREDENTIALS
-from sandbox.lifecycle import STEPS, ImpossibleError, follow, possible
-from sandbox.resources import as_seen
+from credhook.sandbox.http.errors import Refusal
+from credhook.sandbox.resources.issuances import BATCH, CREDENTIALS
+from credhook.sandbox.resources.resources import as_seen
+from credhook.sandbox.tenant.events import EVENT_TYPES, EventType, concerns_issuance, named, notice
+from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.lifecycle import STEPS, ImpossibleError, follow, possible
 
 OFFERED: EventType = "openid4vc.issuance.offered"
 COMPLETED: EventType = "openid4vc.issuance.completed"

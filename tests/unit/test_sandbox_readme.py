@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.app import OPERATIONS
-from sandbox.command import sandbox
-from sandbox.faults import Faults
-from sandbox.operations import Operation
-from sandbox.settings import SANDBOX_SECRET
+from credhook.sandbox.app import OPERATIONS
+from credhook.sandbox.command import sandbox
+from credhook.sandbox.settings import SANDBOX_SECRET
+from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.operations import Operation
 
 README = (Path(__file__).parents[2] / "sandbox" / "README.md").read_text(encoding="utf-8")
 

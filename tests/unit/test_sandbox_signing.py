@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from sandbox.settings import SANDBOX_SECRET
-from sandbox.signing import BadKeyError, headers, parse_key
+from credhook.sandbox.deliveries.signing import BadKeyError, headers, parse_key
+from credhook.sandbox.settings import SANDBOX_SECRET
 
 BODY = b'{"eventType": "x"}'
 SEED = base64.b64encode(bytes(range(32))).decode()

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sandbox.attributes import example, fit
-from sandbox.deliveries import WAITS, wait_after
-from sandbox.endpoints import NewEndpoint
-from sandbox.errors import CODES, Refusal, error, pointer
-from sandbox.faults import Faults, FaultSwitch
-from sandbox.presets import NewMdocPreset, NewPreset, NewSdJwtPreset
-from sandbox.settings import Settings
-from sandbox.trusted_entities import NewTrustedEntity
-from sandbox.users import NewUser, User
+from credhook.sandbox.deliveries.deliveries import WAITS, wait_after
+from credhook.sandbox.deliveries.endpoints import NewEndpoint
+from credhook.sandbox.http.errors import CODES, Refusal, error, pointer
+from credhook.sandbox.resources.attributes import example, fit
+from credhook.sandbox.resources.presets import NewMdocPreset, NewPreset, NewSdJwtPreset
+from credhook.sandbox.resources.trusted_entities import NewTrustedEntity
+from credhook.sandbox.resources.users import NewUser, User
+from credhook.sandbox.settings import Settings
+from credhook.sandbox.tenant.faults import Faults, FaultSwitch
 
 FUTURE = {"days": 0, "months": 6, "years": 1}
 SD_JWT: dict[str, Any] = {

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from worker.sealed import NotOurs, Seal
+from credhook.worker.fleet.sealed import NotOurs, Seal
 
 SECRET = SecretStr("correct horse battery staple")
 #: `b"plain"` under the name "here", sealed by version 1: what lies in Redis must open after an upgrade.

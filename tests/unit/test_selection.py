@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from receiver.ledger import Index, State
-from worker.history import events
-from worker.selection import Found, Selection, event_type, moment
+from credhook.ledger import Index, State
+from credhook.worker.commands.events import events
+from credhook.worker.commands.selection import Found, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Index("q")

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
-from credhook import setting_errors
-from receiver.settings import ReceiverSettings
-from worker.settings import EndpointSettings, WorkerSettings
+from credhook.cli import setting_errors
+from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 PLATFORM = {
     "CREDHOOK_API_URL": "https://api.example",
@@ -143,7 +143,12 @@ def test_secrets_print_as_stars() -> None:
 @pytest.mark.parametrize("command", ["receiver", "worker"])
 def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", command], capture_output=True, text=True, env={"PORT": "x"}, check=False, timeout=60
+        [sys.executable, "-m", f"credhook.{command}"],
+        capture_output=True,
+        text=True,
+        env={"PORT": "x"},
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 2
     assert "credhook: " in done.stderr

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from signing import OTHER_SECRET, SECRET, sign
 
-from receiver.signature import BadHeaders, Claim, Key, Unauthenticated, authenticate, parse_key, read_headers
+from credhook.receiver.signature import BadHeaders, Claim, Key, Unauthenticated, authenticate, parse_key, read_headers
 
 NOW = 1_700_000_000
 BODY = b'{"eventType": "openid4vc.issuance.offered"}'

@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from worker.attempt import Attempt, Interruption
-from worker.leases import Leases
-from worker.slots import Slots
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.slots import Slots
+from credhook.worker.queue.leases import Leases
 
 NOTHING: Any = None
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from worker.api.models import Issuance, Presentation
-from worker.settings import WorkerSettings
-from worker.snapshots import from_bytes, to_bytes
+from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.attempt.snapshots import from_bytes, to_bytes
+from credhook.worker.settings import WorkerSettings
 
 ISSUED, VERIFIED = "openid4vc.issuance.completed", "openid4vc.verification.data"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from worker.supervisor import Supervisor
+from credhook.worker.process.supervisor import Supervisor
 
 
 @pytest.fixture

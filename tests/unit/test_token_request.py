@@ -7,9 +7,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from worker.api.auth import ClientCredentials
-from worker.api.token_request import TokenRequest
-from worker.settings import PlatformSettings
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.token_request import TokenRequest
+from credhook.worker.settings import PlatformSettings
 
 URL = "https://id.example/token"
 SECRET = SecretStr("p:w%d+ /ä")

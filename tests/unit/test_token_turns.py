@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
-from worker.api.auth import ClientCredentials
-from worker.api.client import AsyncApi, SyncApi
-from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from worker.api.tokens import Pause, Token, TokenCache
-from worker.settings import WorkerSettings
-from worker.shared_token import SharedTokens, _noted, _quiet, _refusal, key_name
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.tokens import Pause, Token, TokenCache
+from credhook.worker.fleet.shared_token import SharedTokens, _noted, _quiet, _refusal, key_name
+from credhook.worker.settings import WorkerSettings
 
 API_URL, TOKEN_URL = "https://api.example", "https://id.example/token"
 

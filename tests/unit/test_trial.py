@@ -6,8 +6,8 @@ from contextlib import suppress
 import pytest
 from waiting import until_async
 
-from worker import trial as module
-from worker.trial import Trial
+from credhook.worker.fleet import trial as module
+from credhook.worker.fleet.trial import Trial
 
 
 async def test_one_tries_at_a_time_and_all_go_on_once_it_is_over() -> None:

@@ -9,7 +9,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from worker.api.errors import (
+from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
@@ -18,9 +18,9 @@ from worker.api.errors import (
     NotUnderstood,
     TryLater,
 )
-from worker.api.models.base import mismatch
-from worker.api.operations import Operation
-from worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
+from credhook.worker.api.models.base import mismatch
+from credhook.worker.api.operations import Operation
+from credhook.worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
 
 R = TypeVar("R")
 

@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol, Self
 import httpx
 from pydantic import SecretStr
 
-from worker.api.errors import ApiError, NotUnderstood
-from worker.api.hanging_up import hang_up
-from worker.api.hints import unanswered
-from worker.api.token_request import Method, TokenRequest
-from worker.api.tokens import Pause, Token, TokenCache, Tokens, granted
-from worker.api.transport import FAILURE
+from credhook.worker.api.errors import ApiError, NotUnderstood
+from credhook.worker.api.hanging_up import hang_up
+from credhook.worker.api.hints import unanswered
+from credhook.worker.api.token_request import Method, TokenRequest
+from credhook.worker.api.tokens import Pause, Token, TokenCache, Tokens, granted
+from credhook.worker.api.transport import FAILURE
 
 
 class Client(Protocol):

@@ -20,18 +20,18 @@ from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 
-from worker.api import answers
-from worker.api.auth import Client, ClientCredentials
-from worker.api.causes import cause_of
-from worker.api.errors import ApiError, InvalidRequest, NotUnderstood
-from worker.api.gate import OPERATION, AsyncGated, Gate, Gated, conclude
-from worker.api.hanging_up import hang_up
-from worker.api.hints import unanswered
-from worker.api.namespaces import AsyncSender, Platform, SyncSender
-from worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
-from worker.api.roots import Root
-from worker.api.sizes import LONGEST_BODY
-from worker.api.transport import AsyncBounded, BodyRefused, Bounded
+from credhook.worker.api import answers
+from credhook.worker.api.auth import Client, ClientCredentials
+from credhook.worker.api.causes import cause_of
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotUnderstood
+from credhook.worker.api.gate import OPERATION, AsyncGated, Gate, Gated, conclude
+from credhook.worker.api.hanging_up import hang_up
+from credhook.worker.api.hints import unanswered
+from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
+from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
+from credhook.worker.api.roots import Root
+from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.transport import AsyncBounded, BodyRefused, Bounded
 
 R = TypeVar("R")
 

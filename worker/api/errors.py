@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from worker.api.models.base import Answer
+from credhook.worker.api.models.base import Answer
 
 
 def _text(value: object) -> str | None:

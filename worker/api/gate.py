@@ -11,8 +11,8 @@ from typing import Final, Protocol, cast
 
 import httpx
 
-from worker.api.answers import seconds_to_wait
-from worker.api.causes import cause_of
+from credhook.worker.api.answers import seconds_to_wait
+from credhook.worker.api.causes import cause_of
 
 #: Where a request to the API keeps its operation's name, among its `extensions`; other requests have none.
 OPERATION: Final = "credhook.operation"

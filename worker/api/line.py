@@ -16,7 +16,7 @@ from typing import Final, Self, cast
 import httptools
 import httpx
 
-from worker.api.hanging_up import CONNECTION
+from credhook.worker.api.hanging_up import CONNECTION
 
 #: Seconds after which an idle connection is not used again: servers close theirs after 5 s and more.
 _KEPT: Final = 4.0

@@ -10,9 +10,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from pydantic import ValidationError
 
-from worker.api import operations
-from worker.api.errors import InvalidRequest
-from worker.api.models import (
+from credhook.worker.api import operations
+from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
     Endpoint,
@@ -35,8 +35,8 @@ from worker.api.models import (
     UserRequest,
     WalletCredential,
 )
-from worker.api.models.base import mismatch
-from worker.api.operations import Call
+from credhook.worker.api.models.base import mismatch
+from credhook.worker.api.operations import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter
 
-from worker.api.errors import InvalidRequest
-from worker.api.models import (
+from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
     Endpoint,
@@ -40,7 +40,7 @@ from worker.api.models import (
     path_name,
     resource_id,
 )
-from worker.api.models.base import Ask
+from credhook.worker.api.models.base import Ask
 
 R = TypeVar("R")
 

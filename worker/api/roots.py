@@ -5,8 +5,8 @@ from typing import Any
 
 import httpx
 
-from worker.api.errors import InvalidRequest
-from worker.api.operations import Call
+from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.operations import Call
 
 #: A host as it goes over the wire. httpx itself would send spaces, percent-encoded.
 _HOST = re.compile(rb"[A-Za-z0-9._:-]+")

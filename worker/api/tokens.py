@@ -11,9 +11,9 @@ import httpx
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import from_json
 
-from worker.api.answers import parse, refusal
-from worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from worker.api.models.base import Answer
+from credhook.worker.api.answers import parse, refusal
+from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.models.base import Answer
 
 #: Seconds before its expiry at which a token is renewed. Specification, Limits.
 EARLY = 30.0

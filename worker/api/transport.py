@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, cast
 
 import httpx
 
-from worker.api.causes import cause_of
-from worker.api.hanging_up import hang_up, has_surplus
-from worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.causes import cause_of
+from credhook.worker.api.hanging_up import hang_up, has_surplus
+from credhook.worker.api.sizes import LONGEST_BODY
 
 #: Bytes of any other answer that are read. Its error objects take a few hundred, and its status says most.
 LONGEST_REFUSAL: Final = 64 * 1024

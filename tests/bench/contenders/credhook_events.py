@@ -6,9 +6,9 @@ import time
 
 from redis.asyncio import Redis
 
-from receiver.events import Event
-from receiver.inbox import Inbox
-from worker.handlers import Context, FetchedEvent, Handlers
+from credhook.events import Event
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handlers
 
 #: Events that are on their way to Redis at once.
 BLOCK = 5_000

@@ -26,7 +26,7 @@ from bench.work.results import Results
 from bench.work.sheets import sheets
 from rich.console import Console
 
-from sandbox.local_redis import NoRedis
+from credhook.sandbox.local.local_redis import NoRedis
 
 _PLAN: Final = Plan()
 

@@ -15,7 +15,7 @@ from bench.deliveries import Deliveries
 from bench.process import Process
 from bench.work import stub
 
-from sandbox.local_redis import free_port
+from credhook.sandbox.local.local_redis import free_port
 
 _STUB: Final = Path(stub.__file__)
 

@@ -19,7 +19,7 @@ from bench.work.field import OURS
 from bench.work.heat import told_to, working
 from bench.work.results import EndToEnd
 
-from sandbox.local_redis import local_redis
+from credhook.sandbox.local.local_redis import local_redis
 
 #: Seconds until the first deliveries must have been handled.
 _START_TIMEOUT: Final = 60.0

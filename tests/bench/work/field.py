@@ -88,7 +88,7 @@ OURS: Final = Contender(
     "credhook",
     100,
     "credhook_events",
-    ("-m", "worker"),
+    ("-m", "credhook.worker"),
     ("rq:queue:credhook", "rq:failed:credhook", "credhook:credhook:open", "credhook:credhook:dead"),
     appendfsync="always",
     settings={"CREDHOOK_HANDLERS": "bench.contenders.credhook_events:nothing"},

@@ -18,7 +18,7 @@ from bench.work.field import Contender
 from bench.work.results import Work
 from redis import Redis
 
-from sandbox.local_redis import local_redis
+from credhook.sandbox.local.local_redis import local_redis
 
 #: Seconds until a worker must have asked for the first event.
 _START_TIMEOUT: Final = 60.0

@@ -1,6 +1,6 @@
 """What is sent to the platform and what it answers, a file for each noun."""
 
-from worker.api.models.attribute import (
+from credhook.worker.api.models.attribute import (
     AnyAttribute,
     AttributeNamespace,
     MdocArray,
@@ -12,12 +12,12 @@ from worker.api.models.attribute import (
     SdJwtObject,
     SdJwtValue,
 )
-from worker.api.models.certificate import CertificateRecord, CertificateRequest
-from worker.api.models.endpoint import Endpoint, EndpointRequest, EventType
-from worker.api.models.ids import path_name, resource_id
-from worker.api.models.issuance import Issuance, IssuedCredential
-from worker.api.models.presentation import Presentation, PresentationError, PresentedCredential
-from worker.api.models.preset import (
+from credhook.worker.api.models.certificate import CertificateRecord, CertificateRequest
+from credhook.worker.api.models.endpoint import Endpoint, EndpointRequest, EventType
+from credhook.worker.api.models.ids import path_name, resource_id
+from credhook.worker.api.models.issuance import Issuance, IssuedCredential
+from credhook.worker.api.models.presentation import Presentation, PresentationError, PresentedCredential
+from credhook.worker.api.models.preset import (
     CertificateSigner,
     DidSigner,
     Future,
@@ -30,14 +30,9 @@ from worker.api.models.preset import (
     SdJwtPresetRequest,
     SdJwtValidUntil,
 )
-from worker.api.models.template import Template
-from worker.api.models.trusted_entity import (
-    TrustedDid,
-    TrustedDidRequest,
-    TrustedEntity,
-    TrustedEntityRequest,
-)
-from worker.api.models.user import (
+from credhook.worker.api.models.template import Template
+from credhook.worker.api.models.trusted_entity import TrustedDid, TrustedDidRequest, TrustedEntity, TrustedEntityRequest
+from credhook.worker.api.models.user import (
     ExternalIdentifier,
     IdentityLink,
     IdentityLinkRequest,
@@ -45,7 +40,7 @@ from worker.api.models.user import (
     User,
     UserRequest,
 )
-from worker.api.models.wallet import OfferRequest, WalletCredential
+from credhook.worker.api.models.wallet import OfferRequest, WalletCredential
 
 __all__ = [
     "AnyAttribute",

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import Answer, Ask
 
 Flag = Annotated[bool, Field(strict=True)]
 

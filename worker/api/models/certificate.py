@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
-from worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import Answer, Ask
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 

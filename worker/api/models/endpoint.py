@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from receiver.events import EVENT_TYPES
-from worker.api.models.base import Answer, Ask, Timestamp
-from worker.api.models.ids import resource_id
+from credhook.events import EVENT_TYPES
+from credhook.worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.ids import resource_id
 
 
 def _known_type(value: str) -> str:

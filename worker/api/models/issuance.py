@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, FailFast
 
-from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
+from credhook.worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
 
 class IssuedCredential(Answer):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, FailFast, model_validator
 
-from worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
+from credhook.worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
 
 
 def _only_a_boolean(value: object) -> bool | None:

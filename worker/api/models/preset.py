@@ -4,13 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from worker.api.models.attribute import (
-    AnyAttribute,
-    AttributeNamespace,
-    MdocNamespace,
-    SdJwtAttribute,
-)
-from worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.attribute import AnyAttribute, AttributeNamespace, MdocNamespace, SdJwtAttribute
+from credhook.worker.api.models.base import Answer, Ask, Timestamp
 
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 Count = Annotated[int, Field(strict=True, ge=0)]

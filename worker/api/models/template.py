@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from worker.api.models.attribute import AnyAttribute
-from worker.api.models.base import Answer, Timestamp
+from credhook.worker.api.models.attribute import AnyAttribute
+from credhook.worker.api.models.base import Answer, Timestamp
 
 
 class Template(Answer):

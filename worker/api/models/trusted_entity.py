@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
-from worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.base import Answer, Ask, Timestamp
 
 
 class TrustedDidRequest(Ask):

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import Answer, Ask
 
 
 class UserRequest(Ask):

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from worker.api.models.base import Ask, Stateful, Timestamp
+from credhook.worker.api.models.base import Ask, Stateful, Timestamp
 
 
 class OfferRequest(Ask):

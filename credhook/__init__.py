@@ -1,0 +1,67 @@
+"""The inbox for a credential platform's webhooks, as handler authors meet it.
+
+    from credhook import Handlers
+
+    handlers = Handlers("accounts")
+
+    @handlers.on("openid4vc.issuance.completed")
+    async def activate(event, context): ...
+
+Each name is imported when it is first used: a receiver loads nothing of the worker's.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from credhook.events import EVENT_TYPES
+    from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+    from credhook.worker.api.models import Issuance, Presentation
+    from credhook.worker.fleet.breaker import PlatformPaused
+    from credhook.worker.handlers.registry import Context, FetchedEvent, Handlers
+    from credhook.worker.handlers.retry import GiveUp, Retry
+
+__all__ = [
+    "EVENT_TYPES",
+    "ApiError",
+    "Context",
+    "FetchedEvent",
+    "GiveUp",
+    "Handlers",
+    "InvalidRequest",
+    "Issuance",
+    "NotAuthenticated",
+    "NotThere",
+    "NotUnderstood",
+    "PlatformPaused",
+    "Presentation",
+    "Retry",
+    "TryLater",
+]
+
+_HOMES = {
+    "credhook.events": {"EVENT_TYPES"},
+    "credhook.worker.api.errors": {
+        "ApiError",
+        "InvalidRequest",
+        "NotAuthenticated",
+        "NotThere",
+        "NotUnderstood",
+        "TryLater",
+    },
+    "credhook.worker.api.models": {"Issuance", "Presentation"},
+    "credhook.worker.fleet.breaker": {"PlatformPaused"},
+    "credhook.worker.handlers.registry": {"Context", "FetchedEvent", "Handlers"},
+    "credhook.worker.handlers.retry": {"GiveUp", "Retry"},
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,5 @@
+"""`python -m credhook` is `credhook`."""
+
+from credhook.cli import main
+
+main()

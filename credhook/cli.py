@@ -1,0 +1,87 @@
+"""The command line: one line per command, each module imported only when its command runs.
+
+It is also the edge of every process: here logs are set up, and here an error becomes one line and an exit code.
+
+Exit codes: 0 done; 1 it could not be done; 2 wrong usage or a wrong setting, or (`endpoints plan`) a difference was
+found.
+"""
+
+import importlib
+import sys
+from typing import Final
+
+import click
+from pydantic import ValidationError
+
+from credhook.logs import configure_logs
+
+#: Name → where its click command is, and the line that `credhook --help` prints without importing it.
+COMMANDS: Final = {
+    "receiver": ("credhook.receiver.command:receiver", "Accept deliveries: verify, deduplicate, store, acknowledge."),
+    "worker": ("credhook.worker.commands.worker:worker", "Fetch what each event refers to and run the handlers."),
+    "endpoints": (
+        "credhook.worker.commands.endpoints:endpoints",
+        "List, plan, apply and delete the platform's webhook endpoints.",
+    ),
+    "handlers": ("credhook.worker.commands.handlers:handlers", "Show which handlers are loaded, and for which types."),
+    "events": ("credhook.worker.commands.events:events", "List, show, replay and erase what the ledger remembers."),
+    "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
+    "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
+    "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
+    "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
+}
+
+
+class LazyGroup(click.Group):
+    """The commands of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  Click hands it over.
+        """Name them in the order of the way of an event."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List them without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup)
+@click.version_option(package_name="credhook")
+def cli() -> None:
+    """The inbox for a credential platform's webhooks.
+
+    The receiver stores what the platform posts, workers fetch the details and run your handlers. Every command reads
+    its settings from the environment; README.md has the table.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run a command; the process ends with its exit code."""
+    try:
+        configure_logs()
+        cli(args, prog_name="credhook")
+    except ValidationError as invalid:
+        if not invalid.title.endswith("Settings"):
+            raise
+        for line in setting_errors(invalid):
+            click.echo(f"credhook: {line}", err=True)
+        sys.exit(2)
+
+
+def setting_errors(invalid: ValidationError) -> list[str]:
+    """One line per wrong setting: its variable's name and what it should be. Never its value, it may be a secret."""
+    lines = []
+    for error in invalid.errors(include_input=False, include_url=False):
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "missing":
+            message = "is not set; README.md says what it should be"
+        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
+    return lines

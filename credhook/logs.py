@@ -1,0 +1,200 @@
+"""Logs: one line per event, whoever logs, and nothing in them that a delivery or a handler could have put there."""
+
+import logging
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final
+
+import click
+import structlog
+
+#: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
+#: screen.
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+#: Where what an error says begins in other libraries' messages; and in asyncio's, which quote a callback's arguments.
+_EXCEPTION: Final = re.compile(r"\n|exception=")
+_ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
+
+
+def configure_logs(stream: Any = None) -> None:
+    """One line per event on standard error: readable on a terminal, JSON elsewhere, whoever logs.
+
+    `CREDHOOK_LOG` (`json` or `console`) overrides the choice, `CREDHOOK_LOG_LEVEL` sets the threshold (default `info`).
+    """
+    stream = stream or sys.stderr
+    form = os.environ.get("CREDHOOK_LOG") or ("console" if stream.isatty() else "json")
+    level = (os.environ.get("CREDHOOK_LOG_LEVEL") or "info").upper()
+    for name, value, allowed in (
+        ("CREDHOOK_LOG", form, ("json", "console")),
+        ("CREDHOOK_LOG_LEVEL", level, ("DEBUG", "INFO", "WARNING", "ERROR")),
+    ):
+        if value not in allowed:
+            click.echo(f"credhook: {name}: should be one of {', '.join(allowed).lower()}", err=True)
+            sys.exit(2)
+    renderer = (
+        _console_line(structlog.dev.ConsoleRenderer(colors=stream.isatty()))
+        if form == "console"
+        else structlog.processors.JSONRenderer()
+    )
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _class_instead_of_traceback,
+        _one_line,
+    ]
+    handler = _Handler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _always(renderer)],
+            foreign_pre_chain=[_without_foreign_details, *shared],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    # They announce every request and every start in words of their own; ours are structured and say the same.
+    for name in ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+    # What Python itself reports would be a traceback with the error's message, which may hold claims.
+    sys.excepthook = lambda _, error, __: _log_uncaught("uncaught", error)
+    threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
+    sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
+    warnings.showwarning = _log_warning
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _log_uncaught(event: str, error: BaseException | None) -> None:
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        structlog.get_logger("credhook").error(event, exc_info=error)
+
+
+def _log_warning(
+    message: Warning | str,  # noqa: ARG001  Python hands it over.
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *_: Any,
+    **__: Any,
+) -> None:
+    """Say which warning it was and where, without what it says: a handler's may quote claims."""
+    structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=_place(filename, lineno))
+
+
+class _Handler(logging.StreamHandler[Any]):
+    """Writes lines, and says of one that cannot be made no more than which it was.
+
+    Python would print the message and its arguments, unformatted, with a traceback.
+    """
+
+    _failing = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  The name is logging's.
+        """Log the place that the line comes from; nothing if not even that can be written."""
+        if self._failing:
+            return
+        self._failing = True  # Called with the handler's lock held.
+        try:
+            error, at = sys.exc_info()[0] or Exception, _place(record.pathname, record.lineno)
+            structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
+        finally:
+            self._failing = False
+
+
+Renderer = Callable[[Any, str, MutableMapping[str, Any]], str | bytes]
+
+#: What structlog's console prints below the line, as text that it expects to be a traceback.
+_BELOW: Final = ("stack", "exception", "exc_info")
+
+
+def _console_line(renderer: Renderer) -> Renderer:
+    """Keep on the line what structlog's console would print below it, and values whose text would end it."""
+
+    def render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
+        shown = {key: _shown(value) for key, value in event.items()}
+        rest = [f"{key}={shown.pop(key)}" for key in _BELOW if key in shown]
+        return " ".join([str(renderer(logger, name, shown)), *rest])
+
+    return render
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float)) else _printable(repr(value))
+
+
+def _always(renderer: Renderer) -> Renderer:
+    """Show the types of values that cannot be rendered, rather than lose the line."""
+
+    def render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str | bytes:
+        try:
+            return renderer(logger, name, dict(event))
+        except Exception:  # noqa: BLE001  Whatever a value's own methods raise.
+            plain = {key: _plain(value) for key, value in event.items()}
+            return renderer(logger, name, plain)
+
+    return render
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or type(value) in {str, int, float, bool} else f"<{type(value).__name__}>"
+
+
+def _place(filename: str, line: int) -> str:
+    """`folder/file:line`, which says enough."""
+    return f"{'/'.join(filename.split('/')[-2:])}:{line}"
+
+
+def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
+    given = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
+        event.setdefault("error", type(error).__name__)
+        event["at"] = frames(error)
+    return event
+
+
+def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Cut what other libraries write into their messages: tracebacks, and exceptions with what they say."""
+    details = _ARGUMENTS if event["_record"].name == "asyncio" else _EXCEPTION
+    event["event"] = details.split(str(event["event"]), maxsplit=1)[0]
+    return event
+
+
+def frames(error: BaseException, limit: int = 4) -> list[str]:
+    """The last few places that an error came through, `file:line function`, innermost last."""
+    places, step = [], error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(f"{_place(code.co_filename, step.tb_lineno)} {code.co_name}")
+        step = step.tb_next
+    return places[-limit:]
+
+
+def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what could end the line or act on a terminal, in names and values alike."""
+    return {_printable(name): _printable(value) for name, value in event.items() if (name, value) != ("hint", "")}
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
+    if isinstance(value, (list, tuple)):
+        return [_printable(item) for item in value]
+    if isinstance(value, BaseException):
+        return type(value).__name__  # As for `exc_info`.
+    return value

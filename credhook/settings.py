@@ -1,0 +1,58 @@
+"""What every process that works on the ledger is told by its environment."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from credhook.ledger import PER_ID
+from credhook.redis.connection import RedisAddress
+
+
+def _checked_redis(value: SecretStr) -> SecretStr:
+    RedisAddress.parse(value.get_secret_value())
+    return value
+
+
+def _queue(value: str) -> str:
+    if value in PER_ID:
+        raise ValueError("is a name that keys of another kind have; choose another")
+    return value
+
+
+def _address(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r".+:[1-9]\d{0,4}", value):
+        raise ValueError("should be host:port")
+    return value
+
+
+class LedgerSettings(BaseSettings):
+    """Where the events are kept, for how long, and who may watch: what the settings of all processes share."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
+
+    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        validation_alias="REDIS_URL",
+        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
+        "`redis+sentinel://host:port,host:port/service/db`.",
+    )
+    queue: Annotated[str, AfterValidator(_queue)] = Field(
+        "credhook",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        validation_alias="CREDHOOK_QUEUE",
+        description="Name of the RQ queue between receiver and workers.",
+    )
+    retention: int = Field(
+        7 * 86_400,
+        ge=3_600,
+        le=3_650 * 86_400,
+        validation_alias="CREDHOOK_RETENTION",
+        description="Seconds that a settled event is remembered, and its duplicates recognised.",
+    )
+    admin: Annotated[str | None, AfterValidator(_address)] = Field(
+        None,
+        validation_alias="CREDHOOK_ADMIN",
+        description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
+    )

@@ -1,0 +1,1 @@
+"""Where an accepted delivery goes: one script writes the event and its job."""

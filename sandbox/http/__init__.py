@@ -1,0 +1,1 @@
+"""How the sandbox speaks HTTP: bodies, tokens, errors, JSON on the wire."""

@@ -1,0 +1,1 @@
+"""Everything on one machine: Redis, certificates, processes; for demo and `make up`."""

@@ -1,0 +1,234 @@
+"""`credhook demo`: every part on this machine, one event of each type delivered twice, and what became of them."""
+
+import json
+import shlex
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import httpx
+from honcho.environ import parse_procfile
+from honcho.manager import Manager
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from credhook.sandbox.local.local_redis import NoRedis
+from credhook.sandbox.local.stage import Stage, StageFright, staged
+from credhook.sandbox.tenant.events import EVENT_TYPES
+
+#: Seconds until all ten must have been delivered twice and handled.
+DEADLINE: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one event.
+
+    Attributes:
+        event_type: its type.
+        delivered: how often the receiver acknowledged it.
+        deduplicated: how often it said that it knew it already.
+        fetched: the status in the details that were fetched, or "".
+        handlers: handler → how often it ran to its end.
+        milliseconds: from stored to settled.
+    """
+
+    event_type: str
+    delivered: int
+    deduplicated: int
+    fetched: str
+    handlers: Counter[str]
+    milliseconds: int | None
+
+    @property
+    def right(self) -> bool:
+        """Delivered twice, known the second time, fetched, and handled exactly once."""
+        once = bool(self.handlers) and set(self.handlers.values()) == {1}
+        return self.delivered == 2 and self.deduplicated == 1 and bool(self.fetched) and once and self._settled  # noqa: PLR2004
+
+    @property
+    def _settled(self) -> bool:
+        return self.milliseconds is not None
+
+
+@click.command()
+@click.option("--stay", is_flag=True, help="Run the Procfile until Ctrl-C instead, with the sandbox beside it.")
+def demo(*, stay: bool) -> None:
+    """Run every part on this machine, make one event of each type happen, and show what became of it.
+
+    Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS, and a worker. Leaves nothing
+    behind.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    try:
+        with _stoppable(), staged(own_handlers=stay) as stage:
+            _stay(stage, console) if stay else _play(stage, console)
+    except (NoRedis, StageFright) as error:
+        raise click.ClickException(str(error)) from error
+    except _Stopped:
+        console.print("stopped; nothing is left running")
+        sys.exit(130)
+
+
+#: A closed terminal ends the play as Ctrl-C does.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM: the stage is taken down on the way out."""
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn the first signal into `_Stopped`, and ignore the next ones while everything is being ended."""
+
+    def stop(*_: object) -> None:
+        for name in _SIGNALS:
+            signal.signal(name, signal.SIG_IGN)
+        raise _Stopped
+
+    before = {name: signal.signal(name, stop) for name in _SIGNALS}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _play(stage: Stage, console: Console) -> None:
+    commands = _procfile()
+    stage.start("web", *shlex.split(commands["web"]))
+    stage.wait_for("web", f"{stage.receiver_url}/readyz")
+    stage.start("worker", *shlex.split(commands["worker"]))
+    console.print(f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}", highlight=False)
+    console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
+    rows = _watch(stage, _trigger(stage), console)
+    console.print(_table(rows))
+    wrong = [row.event_type for row in rows if not row.right]
+    if wrong:
+        raise StageFright(f"not handled exactly once: {', '.join(wrong)}; worker: {stage.tail('worker')}")
+    console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
+
+
+def _procfile() -> dict[str, str]:
+    """Process → command.
+
+    Raises:
+        StageFright: there is no Procfile here.
+    """
+    try:
+        text = Path("Procfile").read_text()
+    except FileNotFoundError:
+        raise StageFright("there is no Procfile here; run the demo from the root of the checkout") from None
+    return dict(parse_procfile(text).processes)
+
+
+def _trigger(stage: Stage) -> dict[str, str]:
+    """Make one event of each type happen; its webhook-id → its type."""
+    with httpx.Client(base_url=stage.sandbox_url) as platform:
+        happened: dict[str, str] = {}
+        for event_type in EVENT_TYPES:
+            answer = platform.post("/sandbox/events", json={"eventType": event_type, "count": 1}).raise_for_status()
+            for event in answer.json()["data"]:
+                happened[event["webhookIds"][0]] = event_type
+    return happened
+
+
+def _watch(stage: Stage, happened: dict[str, str], console: Console) -> list[Row]:
+    """Look until every event is as it should be, or the deadline has passed."""
+    deadline = time.monotonic() + DEADLINE
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        handled = progress.add_task("events handled", total=len(happened))
+        while True:
+            stage.check()
+            rows = _rows(stage, happened)
+            right = sum(row.right for row in rows)
+            progress.update(handled, completed=right)
+            if right == len(rows) or time.monotonic() > deadline:
+                return rows
+            time.sleep(0.1)
+
+
+def _rows(stage: Stage, happened: dict[str, str]) -> list[Row]:
+    attempts = httpx.get(f"{stage.sandbox_url}/sandbox/deliveries").raise_for_status().json()["data"]
+    ledger = {
+        record["webhook_id"]: record
+        for record in map(json.loads, stage.run("credhook", "events", "list", "--json").splitlines())
+    }
+    logged = list(_log_lines(stage.logs["worker"]))
+    return [_row(webhook_id, happened[webhook_id], attempts, ledger, logged) for webhook_id in happened]
+
+
+def _row(
+    webhook_id: str,
+    event_type: str,
+    attempts: list[dict[str, Any]],
+    ledger: dict[str, dict[str, Any]],
+    logged: list[dict[str, Any]],
+) -> Row:
+    """Three witnesses for one event: the platform's attempts, the ledger's record, the worker's log."""
+    answers = [one for one in attempts if one["webhookId"] == webhook_id and one["status"] == httpx.codes.ACCEPTED]
+    lines = [line for line in logged if line.get("webhook_id") == webhook_id]
+    record = ledger.get(webhook_id, {})
+    return Row(
+        event_type,
+        delivered=len(answers),
+        deduplicated=sum(one["answer"] == "duplicate" for one in answers),
+        fetched=next((str(line["status"]) for line in lines if line["event"] == "event_fetched"), ""),
+        handlers=Counter(name for line in lines if line["event"] == "event_done" for name in line["handlers"]),
+        milliseconds=record.get("milliseconds") if record.get("state") == "done" else None,
+    )
+
+
+def _log_lines(log: Path) -> Iterator[dict[str, Any]]:
+    for line in log.read_text(errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue  # The last line may still be being written.
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table("event type", "delivered", "deduplicated", "fetched", "handled by", "milliseconds")
+    for row in rows:
+        handled = ", ".join(name if times == 1 else f"{name}, {times} times" for name, times in row.handlers.items())
+        milliseconds = "" if row.milliseconds is None else str(row.milliseconds)
+        counts = str(row.delivered), str(row.deduplicated)
+        table.add_row(*map(Text, (row.event_type, *counts, row.fetched, handled or "nobody", milliseconds)))
+    return table
+
+
+def _stay(stage: Stage, console: Console) -> None:
+    """The Procfile's processes under honcho, as on a developer's machine."""
+    commands = _procfile()
+    console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
+    console.print(
+        f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}\n"
+        f"try        .venv/bin/credhook trigger {_registered_type(stage)} --url {stage.sandbox_url}\n"
+        f"settings   set -a; . {stage.write_environment()}; set +a\nstop       Ctrl-C",
+        highlight=False,
+        soft_wrap=True,
+    )
+    manager = Manager()
+    for name in ("web", "worker"):
+        manager.add_process(name, commands[name], env=stage.environment, cwd=str(Path.cwd()))
+    try:
+        manager.loop()  # Returns once a process has ended or Ctrl-C was pressed, with all of them ended.
+    finally:
+        manager.terminate()  # A closed terminal does not get as far as that.
+
+
+def _registered_type(stage: Stage) -> str:
+    """A type that the loaded handlers want, so that what we propose to try has an effect."""
+    (endpoint,) = httpx.get(f"{stage.sandbox_url}/sandbox/endpoints").raise_for_status().json()["data"]
+    return str(endpoint["endpoint"]["filterTypes"][0]).removeprefix("openid4vc.")

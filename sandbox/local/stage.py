@@ -1,0 +1,220 @@
+"""The stage for a play on one machine: Redis, the platform, a certificate authority, and the commands of the Procfile.
+
+It drives credhook through its command line alone, as an operator would.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+import trustme
+
+from credhook.sandbox.local.local_redis import free_port, local_redis
+
+#: Everything that a play writes is below this folder of the current directory, and is removed with its end.
+SCENE: Final = Path(".credhook")
+
+#: Seconds until a process must answer, and until it must have ended.
+START_TIMEOUT, STOP_TIMEOUT = 30.0, 12.0
+
+
+class StageFright(Exception):
+    """A part did not start, or ended before its time; the message names it and the end of its log."""
+
+
+@dataclass
+class Stage:
+    """What a play has to work with.
+
+    Attributes:
+        folder: where its files are.
+        environment: what every process is given; the same variables as in production.
+        sandbox_url: the platform.
+        receiver_url: the receiver, https.
+        ca: PEM file of the authority that signed the receiver's certificate.
+        logs: process name → its log.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    sandbox_url: str
+    receiver_url: str
+    ca: Path
+    logs: dict[str, Path] = field(default_factory=dict)
+    _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a process; its output goes into a log of its own."""
+        self.logs[name] = log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are the Procfile's and our own.
+                command,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C reaches us alone, and we end the others in order.
+            )
+
+    def run(self, *command: str) -> str:
+        """Run a command to its end; what it printed.
+
+        Raises:
+            StageFright: it failed.
+        """
+        done = subprocess.run(  # noqa: S603  As above.
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_TIMEOUT
+        )
+        if done.returncode:
+            raise StageFright(f"{' '.join(command[-3:])} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    def wait_for(self, name: str, url: str) -> None:
+        """Return once the process answers there with 200.
+
+        Raises:
+            StageFright: it ended, or took longer than `START_TIMEOUT`.
+        """
+        deadline = time.monotonic() + START_TIMEOUT
+        with httpx.Client(verify=_trusting(self.ca), timeout=2.0) as client:
+            while time.monotonic() < deadline:
+                self.check()
+                try:
+                    if client.get(url).status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.05)
+        raise StageFright(f"{name} does not answer at {url}: {self.tail(name)}")
+
+    def write_environment(self) -> Path:
+        """A file that a shell can read, with what points the other commands at this play."""
+        lines = [
+            f"{name}={shlex.quote(value)}\n"
+            for name, value in self.environment.items()
+            if name.startswith(("CREDHOOK_", "REDIS_"))
+        ]
+        path = self.folder / "env"
+        path.write_text("".join(lines))
+        return path.relative_to(Path.cwd())
+
+    def check(self) -> None:
+        """Return if every process that was started still runs.
+
+        Raises:
+            StageFright: one has ended.
+        """
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise StageFright(f"{name} ended with {process.returncode}: {self.tail(name)}")
+
+    def tail(self, name: str) -> str:
+        """The end of a process's log."""
+        return self.logs[name].read_text(errors="replace")[-800:].strip() or "it has logged nothing"
+
+    def stop(self) -> None:
+        """End every process: ask all, wait, insist."""
+        for process in self._processes.values():
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(process, signal.SIGKILL)
+                process.wait()
+        self._processes.clear()
+
+
+@contextmanager
+def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
+    """Set the stage: Redis and the platform run, the rest can be started; afterwards nothing is left.
+
+    Args:
+        own_handlers: whether credhook's settings are taken over from the environment, where the stage does not need its
+            own; if not, only the handler that logs is loaded, whatever is installed.
+        environ: the environment.
+
+    Raises:
+        NoRedis: there is no Redis to be found.
+        StageFright: the sandbox did not start.
+    """
+    with ExitStack() as stack:
+        try:
+            SCENE.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="play-", dir=SCENE)).absolute()
+        except OSError as error:
+            raise StageFright(f"{SCENE} cannot be written here: {error.strerror}") from error
+        stack.callback(_remove_if_empty, SCENE)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        redis_url = environ.get("REDIS_URL") or stack.enter_context(
+            local_redis(folder, options=("--maxmemory", "512mb"))
+        )
+        sandbox_port, receiver_port = free_port(), free_port()
+        ca = _make_certificates(folder)
+        sandbox = [sys.executable, "-P", "-m", "credhook.sandbox", "--port", str(sandbox_port)]
+        stage = Stage(
+            folder=folder,
+            environment={
+                **{name: value for name, value in environ.items() if own_handlers or not name.startswith("CREDHOOK_")},
+                **({} if own_handlers else {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}),
+                # The commands of the Procfile are those of this installation.
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
+                "REDIS_URL": redis_url,
+                "HOST": "127.0.0.1",
+                "PORT": str(receiver_port),
+                "CREDHOOK_TLS_CERTFILE": str(folder / "receiver.pem"),
+                "CREDHOOK_PUBLIC_URL": f"https://localhost:{receiver_port}/webhooks",
+                # A queue of its own: with a shared REDIS_URL, nobody else's worker takes part in the play.
+                "CREDHOOK_QUEUE": f"play-{folder.name.removeprefix('play-')}",
+                "PYTHONUNBUFFERED": "1",
+            },
+            sandbox_url=f"http://127.0.0.1:{sandbox_port}",
+            receiver_url=f"https://localhost:{receiver_port}",
+            ca=ca,
+        )
+        for line in stage.run(*sandbox, "--env").splitlines():
+            name, _, value = line.partition("=")
+            stage.environment[name] = value
+        stack.callback(stage.stop)
+        stage.start("sandbox", *sandbox, "--ca", str(ca), "--duplicate", "2")
+        stage.wait_for("sandbox", f"{stage.sandbox_url}/sandbox/deliveries")
+        yield stage
+
+
+def _trusting(ca: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(ca))
+
+
+def _make_certificates(folder: Path) -> Path:
+    """A throw-away authority, and a certificate of it for the receiver; the authority's PEM."""
+    authority = trustme.CA()
+    ca = folder / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca))
+    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
+        str(folder / "receiver.pem")
+    )
+    return ca
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    """To the process and its children, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # Another play is on.
+        folder.rmdir()

@@ -1,0 +1,1 @@
+"""What the platform keeps: templates, issuances, presentations, users and the like."""

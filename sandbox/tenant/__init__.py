@@ -1,0 +1,1 @@
+"""The organisation that is played: its state, its rules, and its operations as data."""

@@ -1,0 +1,1 @@
+"""Making things happen, and go wrong."""

@@ -1,0 +1,83 @@
+"""One attempt at an event: what is known of it while it is under way, and how it is broken off."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import Enum
+
+from credhook.worker.attempt.details import Fetched
+from credhook.worker.attempt.outcome import Outcome
+from credhook.worker.queue.claims import Claim
+
+
+class Interruption(Enum):
+    """Why an attempt was broken off."""
+
+    #: The process stalled for longer than its lease; another worker may have the event by now.
+    LEASE_LOST = "lease_lost"
+    #: An operator stopped the job.
+    STOPPED = "stopped"
+    #: The process ends, and hands back what it has not finished.
+    DRAINED = "drained"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One event under way, and what has come of it so far."""
+
+    claim: Claim
+    #: What is known of its resource from the event before.
+    known: Fetched | None = None
+    #: Whether its fetch was counted when it was taken.
+    admitted: bool = False
+    interruption: Interruption | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    fetched: Fetched | None = None
+    #: How handlers have ended, where the ledger does not know it yet.
+    records: dict[str, str] = field(default_factory=dict)
+    #: The handlers that have done their part in this attempt.
+    ran: list[str] = field(default_factory=list)
+    _task: "asyncio.Task[object] | None" = None
+    #: How often the task had been asked to cancel when it began.
+    _cancelling: int = 0
+    #: Whether the interruption was one more such request.
+    _cancelled: bool = False
+    _over: bool = False
+
+    def begin(self) -> None:
+        """The current task works on it from now on.
+
+        Raises:
+            asyncio.CancelledError: it was broken off before.
+        """
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task else 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Return, unless it is over: asked before each step, since whatever was awaited may swallow a cancellation.
+
+        Raises:
+            asyncio.CancelledError: it was broken off, or its task cancelled.
+        """
+        if self.interruption is not None or (self._task and self._task.cancelling() > self._cancelling):
+            raise asyncio.CancelledError
+
+    def interrupt(self, why: Interruption) -> None:
+        """Break it off."""
+        if self.interruption is None and not self._over:
+            self.interruption = why
+            if self._task is not None:
+                self._cancelled = self._task.cancel()
+
+    def end(self) -> bool:
+        """It can be broken off no longer: what follows is writing down, unless its task was cancelled for itself.
+
+        Returns:
+            Whether there is something to write down.
+        """
+        self._over = True
+        if self._task is None:
+            return False
+        if self._cancelled:
+            self._task.uncancel()
+        return self._task.cancelling() <= self._cancelling

@@ -1,0 +1,70 @@
+"""What one attempt at an event came to, put together from how each handler ended. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from credhook.ledger import State
+from credhook.worker.handlers.retry import DataGone, GiveUp, Postponed, Retry, cause
+from credhook.worker.queue.claims import Settlement
+
+#: How a handler that will not run again is recorded: it has run, or this and the cause.
+DONE: Final = "done"
+GAVE_UP: Final = "dead: "
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where the event stands after the handlers so far.
+
+    Attributes:
+        again: seconds until the next attempt, the shortest that anything asks for; None if nothing does.
+        error: the cause of that attempt.
+        gave_up: what was given up and why, in this attempt or in an earlier one.
+        data_gone: whether it was given up for presented data that is gone.
+        spent: whether anything failed that counts as an attempt: a platform that is known to be down does not.
+    """
+
+    again: float | None = None
+    error: str = ""
+    gave_up: tuple[str, ...] = ()
+    data_gone: bool = False
+    spent: bool = False
+
+    @classmethod
+    def before(cls, ended: Mapping[str, str]) -> Self:
+        """The outcome before any handler has run in this attempt.
+
+        Args:
+            ended: handler → how it ended, from the ledger.
+        """
+        outcome = cls()
+        for name, how in ended.items():
+            outcome = outcome.with_ended(name, how)
+        return outcome
+
+    def with_ended(self, handler: str, how: str) -> Self:
+        """The outcome with the end of a handler that the ledger knows of."""
+        if not how.startswith(GAVE_UP):
+            return self
+        return replace(self, gave_up=(*self.gave_up, f"{handler}: {how.removeprefix(GAVE_UP)}"))
+
+    def after(self, handler: str, error: Exception, decision: Retry | GiveUp) -> Self:
+        """The outcome once the handler has failed; an empty name stands for the fetch."""
+        named = f"{handler}: {cause(error)}" if handler else cause(error)
+        if isinstance(decision, GiveUp):
+            data_gone = self.data_gone or isinstance(error, DataGone)
+            return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone)
+        marked = replace(self, spent=self.spent or not isinstance(decision, Postponed))
+        wait = decision.after or 0.0
+        if self.again is not None and self.again <= wait:
+            return marked
+        return replace(marked, again=wait, error=named)
+
+    def settlement(self) -> Settlement:
+        """How the event is to be written down."""
+        if self.again is not None:
+            return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
+        if self.gave_up:
+            return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
+        return Settlement(State.DONE)

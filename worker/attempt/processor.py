@@ -1,0 +1,219 @@
+"""One attempt at an event that has been claimed: fetch, run the handlers, settle."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from credhook.ledger import State
+from credhook.worker.api.hints import hint
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.details import fetch
+from credhook.worker.attempt.order import is_stale, moment
+from credhook.worker.attempt.outcome import DONE, GAVE_UP, Outcome
+from credhook.worker.attempt.slots import Slot
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.fleet.platform import Condition
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
+from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause
+from credhook.worker.handlers.running import HandlerTimeout, Threads, run
+from credhook.worker.handlers.runs import Runs, StillRunning
+from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.leases import Leases
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+#: What to do about a handler that was not done in time.
+_TOO_LONG: Final = "give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT"
+#: Worker processes that one event may take with it.
+MOST_KILLED: Final = 2
+
+
+class Processor:
+    """Takes claimed events to their end; many may be under way beside each other."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        claims: Claims,
+        registry: Registry,
+        condition: Condition,
+        snapshots: Snapshots,
+    ) -> None:
+        self.leases = Leases(claims)
+        self._claims = claims
+        self._registry = registry
+        self._condition = condition
+        self._snapshots = snapshots
+        self._handler_timeout = settings.handler_timeout
+        self._max_attempts = settings.max_attempts
+        self._threads = Threads(settings.concurrency)
+        self.runs = Runs(settings.concurrency)
+
+    def keep(self, attempt: Attempt) -> None:
+        """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
+        self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
+
+    async def handle(
+        self,
+        attempt: Attempt,
+        slot: Slot,
+        *,
+        follow: bool = False,
+        tried: Callable[[], None] = lambda: None,
+    ) -> tuple[Settlement | None, Claim | None]:
+        """Make the attempt and write down what it came to.
+
+        Args:
+            attempt: at what.
+            slot: the clients to use.
+            follow: whether to claim the resource's next event, if one has waited for this one.
+            tried: called when the slot is needed no more: what follows is writing down.
+
+        Returns:
+            How the event was settled, or None if it was not ours to settle any more; and the claim that follows.
+        """
+        claim = attempt.claim
+        bound = log.bind(
+            webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
+        )
+        self.keep(attempt)
+        try:
+            try:
+                attempt.begin()
+                await self._try(attempt, slot, bound)
+            except asyncio.CancelledError:
+                if attempt.interruption is None:
+                    raise
+            finally:
+                wanted = attempt.end()
+                tried()
+            if not wanted:
+                raise asyncio.CancelledError
+            return await self._settle(attempt, bound, follow=follow)
+        finally:
+            self.leases.release(claim)
+
+    async def _try(self, attempt: Attempt, slot: Slot, bound: structlog.stdlib.BoundLogger) -> None:
+        """Fetch the details and run every handler that has not ended yet."""
+        claim = attempt.claim
+        # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
+        if claim.attempt > self._max_attempts or claim.killed >= MOST_KILLED:
+            attempt.outcome = Outcome(gave_up=("WorkerDied",))
+            return
+        handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]
+        attempt.outcome = Outcome.before(claim.ended)
+        if not handlers:
+            if not claim.ended:
+                bound.warning("event_unhandled", hint="no handler that is loaded here wants this type")
+            return
+        if all(self.runs.keeps_waiting(claim.event_id, one.name) for one in handlers):
+            # Nothing is fetched for nobody: what is presented may be readable only once.
+            still_running = StillRunning()
+            attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
+            return
+        try:
+            api = slot.fetching if attempt.admitted else slot.calling
+            attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
+        except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
+            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error))
+            pause, limit = self._condition.pause(), self._max_attempts
+            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
+            attempt.outcome = attempt.outcome.after("", error, decision)
+            return
+        details = fetched.details
+        event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
+        stale = is_stale(claim, details.updated_at)
+        for handler in handlers:
+            await self._run(handler, event, attempt, slot, bound.bind(handler=handler.name), stale=stale)
+
+    async def _run(
+        self,
+        handler: Handler,
+        event: FetchedEvent,
+        attempt: Attempt,
+        slot: Slot,
+        bound: structlog.stdlib.BoundLogger,
+        *,
+        stale: bool,
+    ) -> None:
+        """Run one handler and take in how it ended. The last one's end is written together with the event's."""
+        claim = attempt.claim
+        attempt.go_on()
+        await self._record(attempt)
+        how = "" if claim.first else await self._claims.ended(claim, handler.name)
+        if how:
+            attempt.outcome = attempt.outcome.with_ended(handler.name, how)
+            return
+        attempt.go_on()
+        api = slot.calling if handler.is_async else slot.in_thread
+        context = Context(api, bound, f"{event.webhook_id}:{handler.name}", stale)
+        timeout, threads = self._handler_timeout, self._threads
+        error = await run(handler, event, context, timeout=timeout, threads=threads, runs=self.runs)
+        if error is None:
+            attempt.records[handler.name] = DONE
+            attempt.ran.append(handler.name)
+            bound.debug("event_handled")
+            return
+        pause = self._condition.pause()
+        limit = self._max_attempts
+        decision = after_handler(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
+        final = isinstance(decision, GiveUp)
+        hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
+        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint)
+        if final:
+            attempt.records[handler.name] = GAVE_UP + cause(error)
+        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
+
+    async def _record(self, attempt: Attempt) -> None:
+        """Write down the ends that the ledger does not know of yet."""
+        for name, how in attempt.records.items():
+            await self._claims.record(attempt.claim, name, how)
+        attempt.records = {}
+
+    async def _settle(
+        self, attempt: Attempt, bound: structlog.stdlib.BoundLogger, *, follow: bool
+    ) -> tuple[Settlement | None, Claim | None]:
+        claim = attempt.claim
+        if attempt.interruption is Interruption.LEASE_LOST:
+            await self._record(attempt)
+            bound.warning("lease_lost")
+            return None, None
+        settlement = self._settlement(attempt)
+        ours, following = await self._claims.settle(claim, settlement, follow=follow)
+        if not ours:
+            bound.warning("lease_lost")
+            return None, None
+        _report(settlement, attempt, bound)
+        return settlement, following
+
+    def _settlement(self, attempt: Attempt) -> Settlement:
+        if attempt.interruption is Interruption.DRAINED:
+            settlement = Settlement(State.ACCEPTED, spend=False)
+        elif attempt.interruption is Interruption.STOPPED:
+            settlement = Settlement(State.DEAD, "Stopped")
+        else:
+            settlement = attempt.outcome.settlement()
+        fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
+        return replace(
+            settlement,
+            records=attempt.records,
+            sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
+            latest=moment(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
+        )
+
+
+def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.BoundLogger) -> None:
+    """One line for each attempt, at least: what it came to."""
+    if settlement.state is State.DONE:
+        bound.info("event_done", handlers=attempt.ran)
+    elif settlement.state is State.WAITING:
+        bound.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1))
+    elif settlement.state is State.ACCEPTED:
+        bound.info("event_handed_back")
+    else:
+        hint = f"credhook events show {attempt.claim.event_id}"
+        bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint)

@@ -1,0 +1,1 @@
+"""What people type: worker, handlers, events, endpoints, api."""

@@ -1,0 +1,295 @@
+"""`credhook api`: every operation of the platform from the command line, JSON in and JSON out.
+
+Standard output is the answer, whole: whoever runs an operation has asked for it, temporary passwords and claims
+included. What goes wrong is one line on standard error; exit code 1 is the platform's refusal, 2 a mistake in the call.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import IO, Any, TypeVar
+
+import click
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from credhook.worker.api.client import SyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest
+from credhook.worker.api.models import (
+    CertificateRequest,
+    EndpointRequest,
+    MdocPresetRequest,
+    PresetRequest,
+    SdJwtPresetRequest,
+    TrustedEntityRequest,
+    UserRequest,
+)
+from credhook.worker.api.models.base import Wire
+from credhook.worker.settings import PlatformSettings
+
+A = TypeVar("A")
+
+_file = click.argument("file", type=click.File("rb"))
+
+
+class WrongInput(click.ClickException):
+    """A file does not hold what the operation needs."""
+
+    exit_code = 2
+
+
+@click.group()
+def api() -> None:
+    """Call the platform's API, JSON in and out.
+
+    FILE is a JSON file with the fields of the platform's specification, or - for standard input. The answer goes to
+    standard output as JSON. Exit codes: 0 done, 1 the platform refused or did not answer, 2 the call is wrong.
+
+    CREDHOOK_API_URL, CREDHOOK_TOKEN_URL, CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET say where and as whom.
+    """
+
+
+@api.group()
+def users() -> None:
+    """Onboard and find users of the tenant."""
+
+
+@users.command("list")
+def list_users() -> None:
+    """Print the tenant's users."""
+    _run(lambda platform: platform.users.list())
+
+
+@users.command("create")
+@_file
+def create_user(file: IO[bytes]) -> None:
+    """Create a user, or resolve one that exists.
+
+    FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, of which email or username is needed.
+    The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
+    """
+    request = _read(file, TypeAdapter(UserRequest))
+    _run(lambda platform: platform.users.create(request))
+
+
+@users.command("find")
+@click.argument("external_id")
+def find_user(external_id: str) -> None:
+    """Print the user with this external identifier."""
+    _run(lambda platform: platform.users.by_external_identifier(external_id))
+
+
+@users.command("external-id")
+@click.argument("username")
+def external_id(username: str) -> None:
+    """Print the external identifier of a user."""
+    _run(lambda platform: platform.users.external_identifier(username))
+
+
+@users.command("link")
+@click.argument("username")
+@click.option("--unlink", is_flag=True, help="Remove the link instead.")
+def link_user(*, username: str, unlink: bool) -> None:
+    """Link a user to the tenant's identity provider. Repeating it changes nothing."""
+    _run(lambda platform: platform.users.link_identity(username, enabled=not unlink))
+
+
+@api.group()
+def presets() -> None:
+    """Create credential presets."""
+
+
+@presets.command("create")
+@_file
+def create_preset(file: IO[bytes]) -> None:
+    """Create a credential preset.
+
+    FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
+    "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
+    """
+    shape: TypeAdapter[SdJwtPresetRequest | MdocPresetRequest] = TypeAdapter(PresetRequest)
+    request = _read(file, shape)
+    _run(lambda platform: platform.presets.create(request))
+
+
+@api.group()
+def templates() -> None:
+    """Read credential templates."""
+
+
+@templates.command("get")
+@click.argument("id")
+def get_template(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
+    """Print a credential template."""
+    _run(lambda platform: platform.templates.get(id))
+
+
+@api.group()
+def certificates() -> None:
+    """Import certificates for signing requests."""
+
+
+@certificates.command("import")
+@click.argument("csr_id")
+@_file
+@click.option(
+    "--parent",
+    "parents",
+    type=click.File("rb"),
+    multiple=True,
+    help="An intermediate certificate, PEM. Repeat it from leaf-adjacent to root-adjacent.",
+)
+def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[bytes]]) -> None:
+    """Import a certificate for the signing request CSR_ID. FILE is the certificate itself, PEM."""
+    try:
+        request = CertificateRequest(certificate=_text(file), parent_certificates=tuple(map(_text, parents)) or None)
+    except ValidationError as error:
+        raise WrongInput(_mistakes(error)) from None
+    _run(lambda platform: platform.certificates.import_(csr_id, request))
+
+
+@api.group("trusted-entities")
+def trusted_entities() -> None:
+    """Register issuers that the organisation trusts."""
+
+
+@trusted_entities.command("create")
+@_file
+def create_trusted_entity(file: IO[bytes]) -> None:
+    """Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed."""
+    request = _read(file, TypeAdapter(TrustedEntityRequest))
+    _run(lambda platform: platform.trusted_entities.create(request))
+
+
+@api.group()
+def endpoints() -> None:
+    """Manage webhook endpoints by hand; `credhook endpoints` does it from the handlers."""
+
+
+@endpoints.command("list")
+def list_endpoints() -> None:
+    """Print the organisation's webhook endpoints, URLs whole."""
+    _run(lambda platform: platform.endpoints.list())
+
+
+@endpoints.command("create")
+@_file
+def create_endpoint(file: IO[bytes]) -> None:
+    """Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed."""
+    request = _read(file, TypeAdapter(EndpointRequest))
+    _run(lambda platform: platform.endpoints.create(request))
+
+
+@endpoints.command("delete")
+@click.argument("id")
+def delete_endpoint(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
+    """Remove a webhook endpoint. Nothing is printed."""
+    _run(lambda platform: platform.endpoints.delete(id))
+
+
+@api.group()
+def wallet() -> None:
+    """Put credentials into the wallet."""
+
+
+@wallet.command("accept")
+@click.argument("offer")
+def accept_offer(offer: str) -> None:
+    """Accept a credential offer. OFFER is its URI, or - to read it from standard input, unseen by other processes."""
+    credential_offer = _text(sys.stdin.buffer).strip() if offer == "-" else offer
+    _run(lambda platform: platform.wallet.accept(credential_offer))
+
+
+@api.group()
+def issuances() -> None:
+    """Read issuances."""
+
+
+@issuances.command("get")
+@click.argument("id")
+def get_issuance(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
+    """Print an issuance."""
+    _run(lambda platform: platform.issuances.get(id))
+
+
+@issuances.command("list")
+def list_issuances() -> None:
+    """Print issuances: the page that the platform gives first."""
+    _run(lambda platform: platform.issuances.list())
+
+
+@api.group()
+def presentations() -> None:
+    """Read presentations."""
+
+
+@presentations.command("get")
+@click.argument("id")
+def get_presentation(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
+    """Print a presentation, claims included. A verifier can be set up so that they are readable only once."""
+    _run(lambda platform: platform.presentations.get(id))
+
+
+@presentations.command("list")
+@click.option("--id", "id_", metavar="ID", help="Only the presentation with this id.")
+def list_presentations(id_: str | None) -> None:
+    """Print presentations: the page that the platform gives first."""
+    _run(lambda platform: platform.presentations.list(id_))
+
+
+def _run(operation: Callable[[SyncApi], Wire | Sequence[Wire] | None]) -> None:
+    """Have the platform do something, and print its answer."""
+    try:
+        with SyncApi.from_settings(PlatformSettings()) as platform:
+            answer = operation(platform)
+    except ApiError as error:
+        unsendable = isinstance(error, InvalidRequest) and error.status is None
+        raise (WrongInput if unsendable else click.ClickException)(_told(error)) from None
+    if answer is not None:
+        # Escaped to ASCII: no encoding of the terminal matters, and no value can act on it.
+        click.echo(json.dumps(_json(answer), indent=2))
+
+
+def _json(answer: Wire | Sequence[Wire]) -> Any:
+    if isinstance(answer, Wire):
+        return answer.model_dump(mode="json", exclude_unset=True)
+    return [_json(each) for each in answer]
+
+
+def _read(file: IO[bytes], shape: TypeAdapter[A]) -> A:
+    """Read a request, in the platform's own spelling."""
+    try:
+        document = from_json(file.read(), allow_inf_nan=False)
+        return shape.validate_python(document, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise WrongInput(f"{_name(file)}: {_mistakes(error)}") from None
+    except ValueError as error:
+        raise WrongInput(f"{_name(file)}: is not JSON: {error}") from None
+
+
+def _text(file: IO[bytes]) -> str:
+    try:
+        return file.read().decode()
+    except UnicodeDecodeError:
+        raise WrongInput(f"{_name(file)}: is not text") from None
+
+
+def _name(file: IO[bytes]) -> str:
+    """Return the file's name as it was given. Standard input need not have one."""
+    name = getattr(file, "name", "<stdin>")
+    return "standard input" if name == "<stdin>" else str(name)
+
+
+def _mistakes(error: ValidationError) -> str:
+    """Say what is wrong where, without repeating what was given."""
+    return "; ".join(
+        ": ".join([".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")]).removeprefix(": ")
+        for each in error.errors(include_input=False, include_url=False)
+    )
+
+
+def _told(error: ApiError) -> str:
+    """Add the platform's own words, which are about the operator's own request and may be read here."""
+    words = " ".join((error.errors[0].detail or "").split()) if error.errors else ""
+    readable = "".join(letter for letter in words if letter.isprintable())
+    return f"{error}: {readable}" if readable else str(error)

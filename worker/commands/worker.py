@@ -1,0 +1,61 @@
+"""`credhook worker`: keep worker processes going. What one of them does is in life.py."""
+
+import importlib
+import os
+import sys
+import tempfile
+
+import click
+
+from credhook.worker.process.supervisor import Cords, Supervisor
+from credhook.worker.settings import WorkerSettings
+
+
+@click.command()
+@click.option(
+    "--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes to keep going."
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["loop", "fork"]),
+    default="loop",
+    show_default=True,
+    help="fork: one event at a time, each in a process of its own, for handlers that are not trusted to behave.",
+)
+@click.option("--burst", is_flag=True, help="Stop when the queue is empty.")
+@click.option("--supervised", hidden=True, help="Pipes of the supervisor that has started this process.")
+@click.option("--died", multiple=True, hidden=True, help="Token of a worker before this one, and whose fault it was.")
+def worker(*, processes: int, isolation: str, burst: bool, supervised: str | None, died: tuple[str, ...]) -> None:
+    """Fetch what each event refers to and run the handlers.
+
+    Everything else is set by environment variables; the table in README.md lists them. Run as many as you like, on as
+    many machines as you like. SIGTERM takes nothing more, finishes what is under way, hands back what CREDHOOK_GRACE
+    does not suffice for, and ends with 0.
+    """
+    settings = WorkerSettings()
+    if supervised is None:
+        sys.exit(_supervise(settings, processes, isolation, burst=burst))
+    # Imported by the workers alone: their supervisor stays small.
+    life = importlib.import_module("credhook.worker.process.life")
+    life.live(settings, Cords.parse(supervised), isolation, burst=burst, died=died)
+
+
+def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:
+    """Keep the processes going; the exit code."""
+    options = ["--isolation", isolation, *(["--burst"] if burst else [])]
+    if not settings.admin:
+        return Supervisor(processes, options, lease=settings.lease, grace=settings.grace).run()
+    # Most supervisors have no listener, and stay small without what it takes.
+    admin = importlib.import_module("credhook.worker.process.admin")
+    with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
+        admin.administrate(settings, settings.admin, folder)
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
+        supervisor = Supervisor(
+            processes,
+            options,
+            lease=settings.lease,
+            grace=settings.grace,
+            environment=environment,
+            buried=lambda pid: admin.forget(pid, folder),
+        )
+        return supervisor.run()

@@ -1,0 +1,303 @@
+"""What the fleet has written down about the platform, in Redis, for every process to read.
+
+    credhook:platform:<digest of the API's URL>         the circuit, while it is not simply closed; changes are
+                                                        published on a channel of that name
+    credhook:platform:<digest of the API's URL>:probe   who tries whether the platform is well
+    credhook:platform:<digest of the API's URL>:bucket  when the bucket of calls will be full again, in microseconds
+
+Each has a TTL. Nothing here raises: where Redis does not answer, the answer is None, and the caller goes by what it
+knows itself. What somebody else has written there counts as nothing, and the next thing that we write replaces it.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from hashlib import sha256
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from credhook.ledger import PREFIX
+from credhook.worker.fleet.breaker import Circuit
+from credhook.worker.fleet.notice import LONGEST, NotANotice, Notice, read, read_message, written
+from credhook.worker.fleet.unreadable import ANOTHER_TYPE, Unreadable
+
+log = structlog.get_logger("credhook.worker")
+
+T = TypeVar("T")
+
+#: Seconds after which everybody looks, whether or not something was published.
+LOOK_EACH: Final = 1.0
+#: Seconds that an answer may take: callers wait for it before they call the platform. After silence Redis is left alone
+#: for as long.
+PATIENCE: Final = 1.0
+#: Seconds that failures are remembered after the last, and a pause after its end if nobody tries the platform.
+SCORE_LASTS: Final = 60.0
+PAUSE_LASTS: Final = 600.0
+
+#: Seconds that somebody may try the platform, and for which calls may have drawn ahead; what is longer is not believed.
+#: More where a call may take more.
+LONGEST_CALL: Final = 60.0
+
+_MICROSECONDS: Final = 1_000_000
+
+#: KEYS: circuit, probe. ARGV: the circuit as it should still stand, or `?` to look only; the new one, or '' for none;
+#: its TTL in ms; whose probe is over, or ''; bytes of a circuit, at most; what is said of a key of another type, which
+#: can be expected like a text. Each text that is written is unique, so that no change between two looks goes unnoticed.
+#: Returns now, the circuit, and whether it was written.
+_SWAP: Final = """
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local current = redis.pcall('GETRANGE', KEYS[1], 0, ARGV[5])
+if type(current) == 'table' then
+    if not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
+    current = ARGV[6]
+end
+if ARGV[4] ~= '' and redis.pcall('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
+if current ~= ARGV[1] then return {now, current, 0} end
+if ARGV[2] == '' then
+    redis.call('DEL', KEYS[1])
+    current = ''
+else
+    current = ARGV[2] .. ' ' .. now
+    redis.call('SET', KEYS[1], current, 'PX', ARGV[3])
+end
+redis.call('PUBLISH', KEYS[1], now .. ' ' .. current)
+return {now, current, 1}
+"""
+
+#: KEYS: probe. ARGV: who would try; for how many ms; ms that anybody may. A probe without an end, or with one too far,
+#: is not ours, and would keep everybody from trying. Returns whether it may, and whether such a one stood there.
+_TAKE_PROBE: Final = """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {1, 0} end
+local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
+local honest = left >= 0 and left <= tonumber(ARGV[3]) and type(holder) ~= 'table'
+if honest and holder ~= ARGV[1] then return {0, 0} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, honest and 0 or 1}
+"""
+
+#: The generic cell rate algorithm: one number says how full the bucket is. KEYS: bucket. ARGV: tokens wanted, or given
+#: back if negative; in microseconds, how long one takes to grow, the bucket to fill, the caller would wait if there
+#: is none, and anybody would. A number from which somebody would wait for longer is not ours. Returns how many were
+#: taken, the microseconds until the one to be waited for, or the next, is there, and whether the bucket was unreadable.
+_DRAW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local wanted, each, depth, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local found = redis.pcall('GET', KEYS[1])
+if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return found end
+local full, unreadable = tonumber(found or 0), 0
+if not (full and full >= 0 and full <= now + depth + ARGV[5]) then full, unreadable = 0, 1 end
+full = math.max(now, full)
+local taken = math.min(wanted, math.max(0, math.floor((now + depth - full) / each + 0.001)))
+local wait = 0
+if taken == 0 then
+    wait = math.ceil(full + each - depth - now)
+    if wait <= patience then taken = 1 end
+end
+if taken ~= 0 then
+    full = math.max(now, full + taken * each)
+    if taken > 0 and taken < wanted then wait = math.ceil(full + each - depth - now) end
+    redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.max(1, math.ceil((full - now) / 1000)))
+end
+return {taken, wait, unreadable}
+"""
+
+#: What is said of a key of another type.
+_OTHER: Final = b"(another type)"
+
+
+class Bulletin:
+    """The fleet's notice about one platform."""
+
+    def __init__(self, redis: Redis, api_url: str, *, timeout: float) -> None:
+        """Prepare.
+
+        Args:
+            redis: where the notice is.
+            api_url: the platform's.
+            timeout: seconds that a call may take.
+        """
+        digest = sha256(api_url.encode()).hexdigest()[:16]
+        self._key = f"{PREFIX}platform:{digest}"
+        self._probe = f"{self._key}:probe"
+        self._bucket = f"{self._key}:bucket"
+        self._name = uuid4().hex
+        self._redis = redis
+        self._swap = redis.register_script(_SWAP)
+        self._draw = redis.register_script(_DRAW)
+        self._take_probe = redis.register_script(_TAKE_PROBE)
+        #: Seconds, see there.
+        self._longest = max(LONGEST_CALL, 2 * timeout)
+        self._unreadable = Unreadable()
+        #: Seconds by which Redis's clock is ahead of this process's monotonic one; refined by each answer.
+        self._ahead: float | None = None
+        self._left_alone_until = 0.0
+        self._cut_off = False
+
+    async def look(self) -> Notice | None:
+        """What stands there, also when Redis was silent just now."""
+        self._left_alone_until = 0.0
+        reply = await self._written(b"?", b"", 0.0)
+        return reply and reply[0]
+
+    async def replace(self, known: Notice, circuit: Circuit, *, probed: bool) -> tuple[Notice, bool] | None:
+        """Write a circuit where `known` still stands, and tell everybody.
+
+        Args:
+            known: what was read.
+            circuit: what follows from it.
+            probed: whether this process's probe is over.
+
+        Returns:
+            What stands there now, and whether it is ours.
+        """
+        if circuit == known.circuit:
+            return await self._written(b"?", b"", 0.0, probed=probed)
+        if circuit == Circuit():
+            return await self._written(known.text, b"", 0.0, probed=probed)
+        lasts = SCORE_LASTS
+        if circuit.is_open:
+            lasts = PAUSE_LASTS + max(0.0, circuit.until - time.monotonic())
+        return await self._written(known.text, written(circuit, ahead=self._offset), lasts, probed=probed)
+
+    async def take_probe(self, seconds: float) -> bool | None:
+        """Be the one who tries the platform, or remain it, for so long from now on; false if somebody else is."""
+        arguments: list[str | int] = [self._name, int(seconds * 1_000), int(self._longest * 1_000)]
+
+        async def take() -> tuple[int, int]:
+            taken, unreadable = await self._take_probe(keys=[self._probe], args=arguments)
+            return taken, unreadable
+
+        reply = await self._ask(take)
+        if reply is None:
+            return None
+        self._judge("probe", self._probe, "it is none of ours, or would never end" if reply[1] else "")
+        return bool(reply[0])
+
+    async def end_probe(self) -> None:
+        """Be it no longer, without having learnt anything."""
+        await self._written(b"?", b"", 0.0, probed=True)
+
+    async def draw(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float] | None:
+        """Take tokens from the fleet's bucket, which holds one second's worth, and at least one.
+
+        Args:
+            wanted: how many; fewer than none gives some back.
+            rate: tokens a second.
+            patience: seconds that the caller would wait for one if there is none now.
+
+        Returns:
+            How many were taken; and the seconds until the one that is to be waited for, or the next, is there.
+        """
+        each = _MICROSECONDS / rate
+        longest = self._longest * _MICROSECONDS
+        arguments: list[float] = [wanted, each, max(1.0, rate) * each, patience * _MICROSECONDS, longest]
+
+        async def take() -> tuple[int, float, int]:
+            taken, wait, unreadable = await self._draw(keys=[self._bucket], args=arguments)
+            return taken, wait / _MICROSECONDS, unreadable
+
+        reply = await self._ask(take)
+        if reply is None:
+            return None
+        self._judge("bucket", self._bucket, "it is no number that we would write" if reply[2] else "")
+        return reply[:2]
+
+    async def changes(self) -> AsyncGenerator[Notice | None]:
+        """Each notice when it is published, and what stands there each second; for ever, through all outages."""
+        while True:
+            try:
+                async with self._redis.pubsub() as subscription:
+                    await subscription.subscribe(self._key)
+                    due = 0.0
+                    while True:
+                        left = due - time.monotonic()
+                        if left <= 0:
+                            yield await self.look()
+                            due = time.monotonic() + LOOK_EACH
+                            continue
+                        message = await subscription.get_message(ignore_subscribe_messages=True, timeout=left)
+                        notice = message and self._change(message["data"])
+                        if notice:
+                            yield notice
+            except (RedisError, OSError):
+                yield await self.look()
+                await asyncio.sleep(LOOK_EACH * random.uniform(0.5, 1.0))  # noqa: S311  Jitter, no secret.
+
+    async def _written(
+        self, expected: bytes, new: bytes, lasts: float, *, probed: bool = False
+    ) -> tuple[Notice, bool] | None:
+        ended = self._name if probed else ""
+        arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), ended, LONGEST - 1, _OTHER]
+        asked_at = time.monotonic()
+
+        async def swap() -> tuple[int, bytes, int]:
+            at, text, written = await self._swap(keys=[self._key, self._probe], args=arguments)
+            return int(at), text, written
+
+        reply = await self._ask(swap)
+        if reply is None:
+            return None
+        at, text, written = reply
+        self._set_clock(at / _MICROSECONDS, asked_at, time.monotonic())
+        return self._notice(at, text), bool(written)
+
+    def _set_clock(self, now: float, earliest: float, latest: float) -> None:
+        """Learn that Redis's clock said `now` between two readings of ours."""
+        if self._ahead is None:
+            self._ahead = now - (earliest + latest) / 2
+        self._ahead = min(max(self._ahead, now - latest), now - earliest)
+
+    def _notice(self, at: int, text: bytes) -> Notice:
+        """What stands there; nothing, if it cannot be read."""
+        circuit, why = Circuit(), ANOTHER_TYPE if text == _OTHER else ""
+        if not why:
+            try:
+                circuit = read(text, now=time.monotonic(), ahead=self._offset)
+            except NotANotice as error:
+                why = str(error)
+        self._judge("circuit", self._key, why)
+        return Notice(at, text, circuit)
+
+    def _change(self, data: bytes) -> Notice | None:
+        """What was published, if it can be read."""
+        try:
+            at, text = read_message(data)
+        except NotANotice as error:
+            self._judge("change", self._key, str(error))
+            return None
+        self._judge("change", self._key, "")
+        return self._notice(at, text)
+
+    def _judge(self, what: str, key: str, why: str) -> None:
+        """Say why it cannot be read, or nothing if it can."""
+        if why:
+            self._unreadable.found(what, why, key=key)
+        else:
+            self._unreadable.mended(what)
+
+    @property
+    def _offset(self) -> float:
+        return time.time() - time.monotonic() if self._ahead is None else self._ahead
+
+    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T | None:
+        """Redis's answer, or None; silence is logged once."""
+        if time.monotonic() < self._left_alone_until:
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await question()
+        except (RedisError, OSError) as error:
+            self._left_alone_until = time.monotonic() + PATIENCE
+            if not self._cut_off:
+                log.warning("platform_unshared", error=type(error).__name__, hint="Redis does not answer")
+            self._cut_off = True
+            return None
+        self._cut_off = False
+        return answer

@@ -1,0 +1,420 @@
+"""What the fleet knows of the platform's condition, and the gates through which every call goes.
+
+One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `bulletin` tells
+the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it meets
+itself.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Final, Protocol, Self
+
+import structlog
+from prometheus_client import Counter, Gauge
+from redis.asyncio import Redis
+
+from credhook.worker.api.gate import Gate, Passage
+from credhook.worker.api.hints import CAUSES, advice
+from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
+from credhook.worker.fleet.bulletin import Bulletin
+from credhook.worker.fleet.notice import Notice
+from credhook.worker.fleet.trial import Trial
+
+log = structlog.get_logger("credhook.worker")
+
+PAUSED: Final = Gauge(
+    "credhook_platform_paused_seconds",
+    "Seconds until the platform may be called again.",
+    multiprocess_mode="livemax",
+)
+REFUSED: Final = Counter("credhook_platform_refused", "Calls to the platform that were refused without being sent.")
+
+#: Seconds in which an event that was admitted as the probe must have called; then another may.
+BEGIN: Final = 5.0
+#: Seconds after which to ask again whether the probe is free, about.
+ASK_AGAIN: Final = 0.2
+#: Seconds by which a pause must differ to be worth a log line, or a second notice.
+WORTH_SAYING: Final = 1.0
+#: Seconds until a slow start that allows nothing more just now may have heard of a success.
+SOON: Final = 0.05
+
+
+class Settings(Protocol):
+    """What the condition needs to know, as the worker's settings have it."""
+
+    @property
+    def api_url(self) -> str:
+        """Root of the API: who has the same sees the same condition."""
+
+    @property
+    def rate(self) -> float | None:
+        """Requests per second of the whole fleet, or None for any number."""
+
+    @property
+    def fetch_timeout(self) -> float:
+        """Seconds that one request may take."""
+
+
+class Condition:
+    """The platform's condition as this process knows it; to be made on the process's running event loop.
+
+    Attributes:
+        fetches: the gate for calls that `admit` has admitted, each once.
+        calls: the gate for all others.
+    """
+
+    def __init__(self, redis: Redis, *, api_url: str, rate: float | None = None, timeout: float = 10.0) -> None:
+        """Know nothing yet.
+
+        Args:
+            redis: where the fleet's notice is; not closed by us.
+            api_url: root of the API.
+            rate: requests per second that the whole fleet makes, or None for any number.
+            timeout: seconds that a call may take, and that it may wait for its turn.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._bulletin = Bulletin(redis, api_url, timeout=timeout)
+        self._rate = rate
+        self._timeout = timeout
+        #: What Redis said last, the outcomes that it has not been told, and what follows from both.
+        self._notice = Notice()
+        self._untold: list[Outcome] = []
+        self._circuit = Circuit()
+        self._teller: asyncio.Task[None] | None = None
+        self._slow_start = SlowStart()
+        self._trial = Trial()
+        self._ask_again_at = 0.0
+        #: Until when a probe of ours may be under way, and until when one that was admitted may begin.
+        self._probing_until = self._admitted_until = 0.0
+        self._probe_is_over = False
+        self.fetches: Gate = _Gate(self, prepaid=True)
+        self.calls: Gate = _Gate(self, prepaid=False)
+        PAUSED.set_function(self.pause)
+
+    @classmethod
+    def from_settings(cls, redis: Redis, settings: Settings) -> Self:
+        """Take what is to be known from the worker's settings."""
+        return cls(redis, api_url=settings.api_url, rate=settings.rate, timeout=settings.fetch_timeout)
+
+    async def watch(self) -> None:
+        """Learn what the others find out; until cancelled."""
+        second_passes_at = time.monotonic()
+        async with aclosing(self._bulletin.changes()) as notices:
+            async for notice in notices:
+                self._read(notice)
+                if time.monotonic() >= second_passes_at:
+                    second_passes_at = time.monotonic() + 1.0
+                    self._slow_start.second_passed()
+
+    async def aclose(self) -> None:
+        """Finish telling the others what is being told."""
+        if self._teller is not None:
+            await self._teller
+
+    def pause(self) -> float:
+        """Seconds until calls may be made again, from memory; 0 if now. From any thread."""
+        circuit, now = self._circuit, time.monotonic()
+        return circuit.until - now if circuit.phase(now) is Phase.PAUSED else 0.0
+
+    def again(self) -> float:
+        """Seconds after which to ask `admit` again when it gave less than was wanted; from memory."""
+        wait = max(self.pause(), self._ask_again_at - time.monotonic())
+        return wait if wait > 0 or self._slow_start.allows(1) else SOON
+
+    async def admit(self, wanted: int) -> int:
+        """How many of so many events may be taken now.
+
+        None while the platform is left alone; one for the whole fleet to try whether it is well; few at first when it
+        is well again; with a rate, no more than the fleet's bucket has.
+        """
+        await self._know()
+        now = time.monotonic()
+        phase = self._circuit.phase(now)
+        if wanted <= 0 or phase is Phase.PAUSED or now < self._ask_again_at:
+            return 0
+        if phase is Phase.PROBING:
+            return await self._admit_probe()
+        allowed = granted = self._slow_start.allows(wanted)
+        self._slow_start.took(allowed)
+        if allowed and self._rate is not None:
+            granted = await self._draw(allowed, self._rate)
+        if self._circuit.is_open:
+            granted = 0
+        self._slow_start.took(granted - allowed)
+        return granted
+
+    async def give_back(self, unused: int) -> None:
+        """Let others have what `admit` allowed and no event was found for. Free of cost where nothing is short."""
+        if unused <= 0:
+            return
+        self._slow_start.took(-unused)
+        if time.monotonic() < self._admitted_until:
+            self._admitted_until = self._probing_until = 0.0
+            await self._bulletin.end_probe()
+        elif self._rate is not None:
+            await self._bulletin.draw(-unused, rate=self._rate)
+
+    async def _admit_probe(self) -> int:
+        """One, if nobody else tries. It draws no token: the bucket has filled while nothing was called."""
+        if await self._take_probe(BEGIN):
+            self._admitted_until = time.monotonic() + BEGIN
+            return 1
+        self._ask_again_at = time.monotonic() + ASK_AGAIN * random.uniform(0.5, 1.5)  # noqa: S311  Jitter, no secret.
+        return 0
+
+    async def _draw(self, wanted: int, rate: float) -> int:
+        reply = await self._bulletin.draw(wanted, rate=rate)
+        if reply is None:
+            return wanted
+        taken, wait = reply
+        self._ask_again_at = time.monotonic() + wait
+        return taken
+
+    async def enter(self, operation: str, *, prepaid: bool) -> "_Passage":
+        """Wait until the call may be sent.
+
+        Raises:
+            PlatformPaused: it may not.
+        """
+        await self._know()
+        paid = prepaid or self._rate is None
+        while True:
+            phase = self._circuit.phase(time.monotonic())
+            if phase is Phase.PROBING and await self._may_probe(prepaid=prepaid):
+                log.info("platform_probed", operation=operation)
+                return _Passage(self, probe=True, prepaid=prepaid)
+            self._refuse_unless_closed(operation)
+            if not paid:
+                await self._pay(operation)
+                paid = True
+            elif self._trial.is_over:
+                return _Passage(self, prepaid=prepaid)
+            elif self._trial.begin_turn():
+                return _Passage(self, trial=True, prepaid=prepaid)
+            else:
+                await self._trial.wait()
+
+    def enter_in_thread(self, operation: str, *, prepaid: bool) -> "_Passage":
+        """The same for a thread, which asks the loop where memory does not suffice.
+
+        Raises:
+            PlatformPaused: it may not.
+        """
+        phase = self._circuit.phase(time.monotonic())
+        wants_nothing = phase is Phase.CLOSED and (prepaid or self._rate is None) and self._trial.is_over
+        # A call from the loop's own thread would wait for itself.
+        if wants_nothing or phase is Phase.PAUSED or threading.get_ident() == self._thread or self._loop.is_closed():
+            self._refuse_unless_closed(operation)
+            return _Passage(self, prepaid=prepaid)
+        entering = asyncio.run_coroutine_threadsafe(self.enter(operation, prepaid=prepaid), self._loop)
+        try:
+            return entering.result()
+        except CancelledError:
+            raise self._refusal(operation, "the worker is stopping", ASK_AGAIN) from None
+
+    def _refuse_unless_closed(self, operation: str) -> None:
+        if self._circuit.is_open:
+            seconds = self.pause() or ASK_AGAIN
+            raise self._refusal(operation, f"the platform is left alone for another {seconds:.1f} s", seconds)
+
+    async def _pay(self, operation: str) -> None:
+        """Draw one token from the fleet's bucket, and wait until it is there.
+
+        Raises:
+            PlatformPaused: that would take too long.
+        """
+        reply = self._rate and await self._bulletin.draw(1, rate=self._rate, patience=self._timeout)
+        taken, wait = reply or (1, 0.0)
+        if not taken:
+            raise self._refusal(operation, f"CREDHOOK_RATE is used up for {wait:.1f} s", wait)
+        await asyncio.sleep(wait)
+
+    @staticmethod
+    def _refusal(operation: str, why: str, seconds: float) -> PlatformPaused:
+        REFUSED.inc()
+        return PlatformPaused(f"{operation}: not sent: {why}", operation=operation, retry_after=seconds)
+
+    async def _may_probe(self, *, prepaid: bool) -> bool:
+        """Whether this call is the one that tries the platform."""
+        now, lasts = time.monotonic(), self._timeout + 1.0
+        if now < self._admitted_until:
+            self._admitted_until, self._probing_until = 0.0, now + lasts
+            return await self._bulletin.take_probe(lasts) is not False
+        return not prepaid and await self._take_probe(lasts)
+
+    async def _take_probe(self, seconds: float) -> bool:
+        """Become the fleet's prober; without Redis, this process's."""
+        now = time.monotonic()
+        if now < self._probing_until:
+            return False
+        self._probing_until = now + seconds
+        is_ours = await self._bulletin.take_probe(seconds) is not False
+        if not is_ours:
+            self._probing_until = 0.0
+        return is_ours
+
+    def hear(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
+        """Take in what a call came to; None says nothing of the platform. From any thread, which is not held up."""
+        if threading.get_ident() != self._thread:
+            self._soon(lambda: self.hear(outcome, probe=probe, trial=trial, prepaid=prepaid))
+            return
+        if probe:
+            self._probing_until, self._probe_is_over = 0.0, True
+        if not self._trial.is_over:
+            self._judge_credentials(outcome, trial=trial)
+        if outcome is not None:
+            if outcome.kind is Kind.ANSWERED and prepaid:
+                self._slow_start.succeeded()
+            if probe or outcome.kind is not Kind.ANSWERED or self._circuit.score:
+                self._untold.append(outcome)
+                self._become(self._circuit.after(outcome))
+        self._tell_soon()
+
+    def _judge_credentials(self, outcome: Outcome | None, *, trial: bool) -> None:
+        """Whatever a call is answered, its token was taken, unless it was refused."""
+        if outcome is not None and outcome.kind is not Kind.UNAUTHORIZED:
+            self._trial.end()
+        elif trial:
+            self._trial.end_turn()
+
+    def doubt(self) -> None:
+        """A token was refused: find out about the next one by one call. From any thread."""
+        if threading.get_ident() != self._thread:
+            self._soon(self.doubt)
+        else:
+            self._trial.begin_again()
+
+    def _soon(self, word: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # The loop has ended, and nobody is left to know.
+            self._loop.call_soon_threadsafe(word)
+
+    async def _know(self) -> None:
+        """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
+        if not self._notice.at:
+            self._read(await self._bulletin.look())
+
+    def _read(self, notice: Notice | None) -> None:
+        """Take in what Redis has, and what it has not been told on top.
+
+        A pause never ends early: where Redis has none, it was away or has forgotten, and is told again.
+        """
+        if notice is None:
+            return
+        if not notice.precedes(self._notice):
+            known, self._notice = self._notice.circuit, notice
+            now = time.monotonic()
+            if known.is_open and known.until - max(now, notice.circuit.until) > WORTH_SAYING:
+                self._untold.append(Outcome(Kind.REFUSED, now, known.until - now, cause="forgotten"))
+        self._become(self._notice.circuit.after_all(self._untold))
+        self._tell_soon()
+
+    def _become(self, circuit: Circuit) -> None:
+        was, self._circuit = self._circuit, circuit
+        if was.is_open and not circuit.is_open:
+            self._slow_start.begin()
+            self._ask_again_at = 0.0
+
+    def _tell_soon(self) -> None:
+        if not self._untold and not self._probe_is_over:
+            return
+        if self._teller is None or self._teller.done():
+            self._teller = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell the others, all that has come together in the meantime at once."""
+        while self._untold or self._probe_is_over:
+            count, known = len(self._untold), self._notice
+            probed, self._probe_is_over = self._probe_is_over, False
+            circuit = known.circuit.after_all(self._untold)
+            if circuit == known.circuit and not probed:
+                self._untold.clear()
+                continue
+            cause = self._untold[-1].cause if self._untold else ""
+            reply = await self._bulletin.replace(known, circuit, probed=probed)
+            if reply is None:
+                # Ours is all there is to go by, until Redis is back.
+                self._say(known.circuit, self._circuit, cause)
+                self._notice = replace(self._notice, circuit=self._circuit)
+                self._untold.clear()
+                return
+            notice, is_ours = reply
+            if is_ours or (circuit, notice.text) == (known.circuit, known.text):
+                del self._untold[:count]
+            self._read(notice)
+            if is_ours:
+                self._say(known.circuit, circuit, cause)
+            else:
+                await asyncio.sleep(0.005)  # Others write as well.
+
+    @staticmethod
+    def _say(before: Circuit, after: Circuit, cause: str) -> None:
+        now = time.monotonic()
+        if after.is_open and after.until - max(now, before.until) > (WORTH_SAYING if before.until > now else 0.0):
+            log.warning("platform_paused", seconds=round(after.until - now, 1), cause=cause, hint=_hint(cause))
+        elif before.is_open and not after.is_open:
+            log.info("platform_resumed")
+
+
+def _hint(cause: str) -> str:
+    """Which settings are the likely reason, for the operator."""
+    if cause == "401":
+        return (
+            "the platform refuses tokens that are fresh; check CREDHOOK_CLIENT_ID and its permissions, "
+            "CREDHOOK_TOKEN_URL and CREDHOOK_API_URL"
+        )
+    return (
+        advice("", cause) if cause in CAUSES else "the platform's trouble, or its wish; calls begin again by themselves"
+    )
+
+
+class _Gate:
+    """One of the condition's two gates."""
+
+    def __init__(self, condition: Condition, *, prepaid: bool) -> None:
+        self._condition = condition
+        self._prepaid = prepaid
+
+    async def enter(self, operation: str) -> Passage:
+        return await self._condition.enter(operation, prepaid=self._prepaid)
+
+    def enter_in_thread(self, operation: str) -> Passage:
+        return self._condition.enter_in_thread(operation, prepaid=self._prepaid)
+
+
+class _Passage:
+    """One call's way through a gate; the first word about it counts."""
+
+    def __init__(self, condition: Condition, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
+        self._condition = condition
+        self._prepaid = prepaid
+        self._probe = probe
+        self._trial = trial
+        self._is_over = False
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
+
+    def outdated(self) -> bool:
+        self._condition.doubt()
+        if self._probe or self._trial:
+            return True  # The others wait for what the fresh token comes to.
+        self._end(None)
+        return False
+
+    def unanswered(self, cause: str) -> None:
+        self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
+
+    def abandoned(self) -> None:
+        self._end(None)
+
+    def _end(self, outcome: Outcome | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._condition.hear(outcome, probe=self._probe, trial=self._trial, prepaid=self._prepaid)

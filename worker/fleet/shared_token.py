@@ -1,0 +1,316 @@
+"""One access token for all worker processes of a fleet, shared through Redis, and whose turn it is to fetch the next.
+
+    credhook:token:<digest>            the token, sealed; it is gone when it is time to renew it
+    credhook:token:<digest>:lock       of whoever is fetching one
+    credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
+
+The digest is of token URL, client id and what the token is asked for, the seal is made from the client secret: who has
+another secret has another token. Times are Redis's own (PTTL), never those of a host's clock.
+
+Redis saves requests here, and no more than that. Without it, or when another process takes too long, a process fetches
+a token by itself and keeps it in memory.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Generator
+from hashlib import sha256
+from secrets import token_bytes
+from typing import Any, Final, Self, TypeVar
+
+import structlog
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from credhook.ledger import PREFIX
+from credhook.redis.connection import open_redis_sync
+from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.tokens import LONGEST_LIFETIME, Pause, Token, TokenCache
+from credhook.worker.fleet.sealed import NotOurs, Seal
+from credhook.worker.fleet.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+T = TypeVar("T")
+
+#: Seconds until a silent Redis counts as gone, here, where an event loop waits: for connecting, and for a reply.
+REDIS_TIMEOUT: Final = 0.5
+#: Seconds for which Redis is then left alone.
+LEFT_ALONE: Final = 30.0
+
+#: Seconds by which a lock outlives the time-out of the request that it is for.
+_LOCK_MARGIN: Final = 0.5
+#: Seconds that a lock lasts at most, however long the time-out: a process that was killed holds the fleet up for so
+#: long. While the token endpoint is slower than this, one more request is made every so often, not one per process.
+LONGEST_LOCK: Final = 5.0
+#: Locks that a process waits for before it goes on by itself.
+_LOCKS_WAITED_FOR: Final = 2
+#: Seconds from one look at a fetch elsewhere to the next: drawn anew each time, so that not all look at once.
+_PAUSES: Final = (0.05, 0.15)
+
+#: Seconds for which the fleet does not ask again after the token endpoint has refused this client, or has answered out
+#: of contract: somebody has to mend something first.
+_REFUSED_FOR: Final = 10.0
+#: Seconds after it could not answer, where it does not say itself when to come again.
+_BUSY_FOR: Final = 2.0
+#: Seconds at most, whatever it says.
+_LONGEST_BUSY: Final = 60.0
+
+#: KEYS: a key. ARGV: its value. Delete it, unless it is another's by now.
+_DELETE: Final = "if redis.pcall('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+
+#: KEYS: a lock that somebody has. ARGV: what ours would say; for how many ms; for how many ms anybody's may be locked.
+#: One without an end, or with one too far, is not ours, and would keep everybody waiting: it is taken over. Returns
+#: whether it is ours now, and whether such a one stood there.
+_TAKE_OVER: Final = """
+local left, kind = redis.call('PTTL', KEYS[1]), redis.call('TYPE', KEYS[1]).ok
+local honest = kind == 'none' or (kind == 'string' and left ~= -1 and left <= tonumber(ARGV[3]))
+if honest and kind ~= 'none' then return {0, 0} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {1, honest and 0 or 1}
+"""
+
+
+class SharedTokens:
+    """The fleet's token, and this process's copy of it.
+
+    Args:
+        redis: Where it is shared. With short time-outs: an event loop waits.
+        seal: Made from the client secret.
+        name: Of the key that holds it, see `key_name`.
+        timeout: Seconds that a token request may take.
+        clock: Monotonic seconds, the same as the credentials'.
+    """
+
+    def __init__(
+        self, redis: Redis, seal: Seal, name: str, *, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._redis = redis
+        self._delete = redis.register_script(_DELETE)
+        self._take_over = redis.register_script(_TAKE_OVER)
+        self._seal = seal
+        self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
+        self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
+        self._clock = clock
+        self._copy = TokenCache()
+        #: The last token that the platform has refused: should Redis still have it, it is none.
+        self._invalid: Token | None = None
+        #: The last token that our secret did not open, so that each is logged once.
+        self._foreign: bytes | None = None
+        self._unreadable = Unreadable()
+        #: What our lock says, while we hold it.
+        self._lock: bytes | None = None
+        self._alone_until = -1.0
+
+    @classmethod
+    def from_settings(cls, settings: WorkerSettings) -> Self:
+        """Share the token of the client that the settings name, through their Redis. It connects at the first turn."""
+        redis = open_redis_sync(
+            settings.redis_url.get_secret_value(),
+            socket_timeout=REDIS_TIMEOUT,
+            socket_connect_timeout=REDIS_TIMEOUT,
+            retry=Retry(NoBackoff(), 0),
+        )
+        seal = Seal(settings.client_secret, "token")
+        narrowed = settings.scope, settings.audience, *settings.resource
+        name = key_name(settings.token_url, settings.client_id, *narrowed)
+        return cls(redis, seal, name, timeout=settings.fetch_timeout)
+
+    def get(self) -> Token | None:
+        """Return this process's copy."""
+        return self._copy.get()
+
+    def turn(self) -> Generator[Pause, None, Token | None]:
+        """Return the fleet's token, or None: it is our turn to fetch one. See `Tokens`."""
+        patience = self._clock() + _LOCKS_WAITED_FOR * self._lock_seconds
+        while isinstance(found := self._unless_alone(self._find_or_lock), Pause):
+            if self._clock() > patience:
+                return None
+            yield found
+        if found is not None:
+            self._copy.replace(found)
+        return found
+
+    def end_turn(self, outcome: Token | ApiError | None) -> None:
+        """Unlock, and let everyone know of a refusal. No answer may be this host's own trouble: the next one tries."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        if isinstance(outcome, ApiError) and outcome.status is not None:
+            note, seconds = self._seal.close(_noted(outcome), self._refused_name), _quiet(outcome)
+            self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
+        self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
+
+    def replace(self, token: Token) -> None:
+        """Keep a token that was just granted, for all."""
+        self._copy.replace(token)
+        sealed, left = self._seal.close(token.value.encode(), self._name), token.renew_at - self._clock()
+        if left > 0:
+            self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
+
+    def invalidate(self, token: Token) -> None:
+        """Forget a token that the platform has refused, for all, unless there is a newer one."""
+        self._invalid = token
+        if self._copy.get() == token:  # Otherwise another task or thread has seen to it.
+            self._copy.invalidate(token)
+            self._unless_alone(lambda: self._invalidate(token))
+
+    def _find_or_lock(self) -> Token | Pause | None:
+        """Return the fleet's token, or a pause while another process fetches one, or None: we have the lock.
+
+        Raises:
+            ApiError: Another process was refused one just now.
+        """
+        found = self._find()
+        if found is None:
+            lock = token_bytes(16)
+            if not self._take_lock(lock):
+                return Pause(random.uniform(*_PAUSES))  # noqa: S311  It spreads processes out, and keeps no secret.
+            self._lock = lock
+            try:
+                found = self._find()  # It may have come between our look and our lock.
+            except ApiError:
+                self.end_turn(None)
+                raise
+        return found
+
+    def _take_lock(self, lock: bytes) -> bool:
+        """Lock, if nobody fetches a token who could ever be done with it."""
+        milliseconds = _ms(self._lock_seconds)
+        if self._redis.set(self._lock_name, lock, nx=True, px=milliseconds):
+            self._unreadable.mended("lock")
+            return True
+        taken, unreadable = self._take_over(keys=[self._lock_name], args=[lock, milliseconds, _ms(LONGEST_LOCK)])
+        if unreadable:
+            self._unreadable.found("lock", "it is none of ours, or would never end", key=self._lock_name)
+        return bool(taken)
+
+    def _find(self) -> Token | None:
+        """Return the fleet's token.
+
+        Raises:
+            ApiError: There is none, and another process was refused one just now.
+        """
+        looked_at = self._clock()
+        with self._redis.pipeline() as look:
+            for name in (self._name, self._refused_name):
+                look.get(name)
+                look.pttl(name)
+            token, left, note, quiet = look.execute(raise_on_error=False)
+        value = self._token_of(token)
+        refused = self._invalid is not None and value == self._invalid.value.encode()
+        if value is not None and not refused and left > 0:  # Without an end it is not as we wrote it.
+            return Token(value.decode(), renew_at=looked_at + min(left / 1000, LONGEST_LIFETIME))
+        refusal = self._refusal_of(note, quiet)
+        if refusal is not None:
+            raise refusal
+        return None
+
+    def _token_of(self, reply: object) -> bytes | None:
+        """The token in Redis's reply, if it is one; what is none is said once."""
+        value = self._opened(reply, self._name, "token")
+        if value is not None:
+            self._unreadable.mended("token")
+        if isinstance(reply, bytes) and value is None and reply != self._foreign:
+            self._foreign = reply
+            UNREADABLE.labels("token").inc()
+            log.warning("token_not_ours", key=self._name, hint="do all workers have the same CREDHOOK_CLIENT_SECRET?")
+        return value
+
+    def _refusal_of(self, reply: object, left: int) -> ApiError | None:
+        """The refusal in Redis's reply, if there is one, which ends when our refusals end."""
+        note = self._opened(reply, self._refused_name, "refusal")
+        if note is None or not 0 < left <= _ms(_LONGEST_BUSY):
+            return None
+        try:
+            refusal = _refusal(note, left / 1000)
+        except (ValueError, LookupError, TypeError):  # Of another version of ours, which alone can have sealed it.
+            self._unreadable.found("refusal", "it has not the form of a refusal", key=self._refused_name)
+            return None
+        self._unreadable.mended("refusal")
+        return refusal
+
+    def _opened(self, reply: object, name: str, what: str) -> bytes | None:
+        """What was sealed; None if there is nothing of ours.
+
+        Raises:
+            RedisError: Redis has not said.
+        """
+        if isinstance(reply, Exception):
+            if not is_of_another_type(reply):
+                raise reply
+            self._unreadable.found(what, ANOTHER_TYPE, key=name)
+            return None
+        try:
+            return self._seal.open(reply, name) if isinstance(reply, bytes) else None
+        except NotOurs:
+            return None
+
+    def _invalidate(self, token: Token) -> None:
+        with self._redis.pipeline() as look:
+            look.get(self._name)
+            (sealed,) = look.execute(raise_on_error=False)
+        if isinstance(sealed, bytes) and self._opened(sealed, self._name, "token") == token.value.encode():
+            self._delete(keys=[self._name], args=[sealed])
+
+    def _unless_alone(self, ask: Callable[[], T]) -> T | None:
+        """Return what Redis says; None if it cannot be asked, or could not a moment ago."""
+        if self._clock() < self._alone_until:
+            return None
+        try:
+            return ask()
+        except (RedisError, OSError) as error:
+            self._alone_until = self._clock() + LEFT_ALONE
+            log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint="check REDIS_URL")
+            return None
+
+
+def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
+    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it.
+
+    Args:
+        token_url: The token endpoint.
+        client_id: OAuth client id.
+        narrowed: Scope, audience and resources that the token is asked for, None where there is none.
+    """
+    known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
+    digest = sha256(json.dumps(known_by).encode()).hexdigest()
+    return f"{PREFIX}token:{digest[:40]}"
+
+
+#: What the token endpoint's answer can be, if it is no token.
+_REFUSALS: Final[dict[str, type[ApiError]]] = {
+    kind.__name__: kind for kind in (NotAuthenticated, NotUnderstood, TryLater)
+}
+
+
+def _noted(refusal: ApiError) -> bytes:
+    """What the other processes are told: which kind of refusal it was, and its status."""
+    return json.dumps([type(refusal).__name__, refusal.status]).encode()
+
+
+def _refusal(note: bytes, seconds: float) -> ApiError:
+    """The error that another process has noted; the endpoint is asked again after so many seconds."""
+    name, status = json.loads(note)
+    kind = _REFUSALS[name]
+    message = f"token: the token endpoint has just answered {status} to another worker"
+    if kind is NotAuthenticated:
+        message += "; check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
+    more: dict[str, Any] = {"retry_after": seconds} if kind is TryLater else {}
+    return kind(message, operation="token", status=status, **more)
+
+
+def _quiet(refusal: ApiError) -> float:
+    """Seconds for which nobody asks again."""
+    if not isinstance(refusal, TryLater):
+        return _REFUSED_FOR
+    return min(refusal.retry_after or _BUSY_FOR, _LONGEST_BUSY)
+
+
+def _ms(seconds: float) -> int:
+    """Milliseconds, as Redis takes them: at least one."""
+    return max(1, int(seconds * 1000))

@@ -1,0 +1,1 @@
+"""Other people's code: how it is registered and loaded, and how one handler is run."""

@@ -1,0 +1,176 @@
+"""What to do about a failure: (error, attempt) → `Retry` or `GiveUp`. Pure.
+
+A handler may raise either itself; that is then the decision.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import httpx
+
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.fleet.breaker import PlatformPaused
+
+#: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its
+#: event by seconds. Public material about sibling platforms suggests pauses of 1 s, 5 s, 30 s and 2 min; nobody
+#: documents them. Counted by age, so that other failures do not use the patience up.
+NOT_THERE: Final = (1.0, 6.0, 36.0, 156.0)
+#: Seconds until the one second look at an event that was older than that when it was first worked on.
+NOT_THERE_LATE: Final = 5.0
+
+#: Exponential backoff: the first ceiling in seconds, its growth, and the highest ceiling. The default of twelve
+#: attempts ends after 16.6 hours at most and half of that on average, about where senders of webhooks end.
+FIRST: Final = 5.0
+GROWTH: Final = 3.0
+CEILING: Final = 4 * 3_600.0
+
+#: Seconds for which an event waits for a platform that is down without spending attempts. After that they count: it may
+#: be the event's own resource that brings the platform down.
+PATIENCE: Final = 86_400.0
+
+#: The longest wait that a handler may ask for: as long as the ledger remembers a settled event.
+LONGEST: Final = timedelta(days=7)
+
+
+class Retry(Exception):
+    """Come back to this event, after so many seconds or when the policy says.
+
+    A handler raises it when the time is not right; it counts as an attempt.
+    """
+
+    def __init__(self, after: float | timedelta | None = None) -> None:
+        """`after`: seconds until the next attempt, at most a week; None leaves it to the policy.
+
+        Raises:
+            ValueError: it is negative, not a number, or longer than a week.
+        """
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= LONGEST.total_seconds()):
+            raise ValueError("Retry(after=…) should be from 0 to 604,800 seconds")
+        super().__init__(seconds)
+        self.after = seconds
+
+
+class GiveUp(Exception):
+    """Never run this handler for this event again; the event is kept as dead, with the reason.
+
+    The reason is stored and logged: name the rule, not the person.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """`reason`: a few words for the operator."""
+        super().__init__(reason)
+        self.reason = str(reason)[:200].encode("utf-8", "replace").decode()
+
+
+class DataGone(Exception):
+    """The presentation does not hold the data that the event announces.
+
+    Attributes:
+        was_there: an earlier attempt had it, as far as is known; otherwise it may be late.
+    """
+
+    def __init__(self, *, was_there: bool) -> None:
+        super().__init__("the presented data can no longer be read" if was_there else "no presented data")
+        self.was_there = was_there
+
+
+class Postponed(Retry):
+    """Come back once what it waits for is there, most often the platform; the attempt does not count."""
+
+
+def after_fetch(
+    error: Exception,
+    attempt: int,
+    *,
+    age: float,
+    max_attempts: int,
+    pause: float = 0.0,
+    chance: Callable[[], float] = random.random,
+) -> Retry | GiveUp:
+    """Decide about a fetch that failed.
+
+    Args:
+        error: what it raised.
+        attempt: which attempt it was, counted from 1.
+        age: seconds since the event was accepted.
+        max_attempts: after how many to give up.
+        pause: seconds for which no call is made to the platform, which is known to be down.
+        chance: a number from 0 to 1, drawn anew for each decision, so that what failed together does not return
+            together.
+
+    Returns:
+        `Retry` with its seconds filled in, or `GiveUp`.
+    """
+    if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
+        return _postponed(wait, chance())
+    lost = isinstance(error, DataGone) and error.was_there
+    if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
+        return GiveUp(cause(error))  # The platform will not like the same request better tomorrow.
+    if isinstance(error, NotThere | DataGone):
+        return _look_again(error, attempt, age)
+    wait = backoff(attempt, chance())
+    if isinstance(error, TryLater) and error.retry_after is not None:
+        wait = max(wait, min(error.retry_after, CEILING))
+    return Retry(wait)
+
+
+def after_handler(
+    error: Exception,
+    attempt: int,
+    *,
+    max_attempts: int,
+    age: float = 0.0,
+    pause: float = 0.0,
+    chance: Callable[[], float] = random.random,
+) -> Retry | GiveUp:
+    """Decide about a handler that failed; arguments and result as in `after_fetch`."""
+    if isinstance(error, GiveUp | Postponed):
+        return error
+    if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
+        return _postponed(wait, chance())
+    if attempt >= max_attempts:
+        return GiveUp(cause(error))
+    if isinstance(error, Retry) and error.after is not None:
+        return error
+    return Retry(backoff(attempt, chance()))
+
+
+def backoff(attempt: int, chance: float) -> float:
+    """Seconds to wait after an attempt, counted from 1: exponential, capped, with full jitter."""
+    ceiling = min(CEILING, FIRST * GROWTH ** min(attempt - 1, 20))
+    return ceiling * chance
+
+
+def cause(error: Exception) -> str:
+    """The error in the few words that may be stored: its class, and what is known of why. No message.
+
+    For a `GiveUp` its reason; for a call to the platform its status, or why there was no answer.
+    """
+    if isinstance(error, GiveUp):
+        return error.reason
+    why = (error.status or error.cause) if isinstance(error, ApiError) else ""
+    return f"{type(error).__name__} {why}".rstrip()
+
+
+def _held_up(error: Exception, pause: float) -> float:
+    """Seconds that it is the platform's state, and not this event, that it waits for; 0 if it does not."""
+    if isinstance(error, PlatformPaused):  # It has not been sent, whether or not the pause is over by now.
+        return max(pause, error.retry_after or 0.0)
+    refused = isinstance(error, NotAuthenticated) and error.status == httpx.codes.UNAUTHORIZED
+    return pause if refused or isinstance(error, TryLater) else 0.0
+
+
+def _postponed(pause: float, chance: float) -> Postponed:
+    """After the pause, spread over as long again: what was held up together should not return together."""
+    return Postponed(pause + chance * max(1.0, pause))
+
+
+def _look_again(error: NotThere | DataGone, attempt: int, age: float) -> Retry | GiveUp:
+    later = [moment - age for moment in NOT_THERE if moment > age]
+    if later:
+        return Retry(later[0])
+    return Retry(NOT_THERE_LATE) if attempt == 1 else GiveUp(cause(error))

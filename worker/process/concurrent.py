@@ -1,0 +1,383 @@
+"""The RQ worker that keeps many events under way on one event loop.
+
+RQ's own workers do one job at a time, and a job here mostly waits for an API. This one takes events from RQ's queue in
+groups, works on up to `CREDHOOK_CONCURRENCY` of them beside each other, and settles them in groups. For RQ's tools it
+is a worker like any other: it registers, beats, and obeys suspend, stop-job and shutdown.
+"""
+
+import asyncio
+import functools
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+import uvloop
+from redis import Redis
+from redis.exceptions import RedisError
+from rq.command import parse_payload
+from rq.serializers import JSONSerializer
+from rq.suspension import WORKERS_SUSPENDED
+from rq.worker import BaseWorker, WorkerStatus
+
+from credhook.ledger import State
+from credhook.redis.connection import open_redis
+from credhook.stopping import stops
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.slots import Slot, Slots
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.process import metrics
+from credhook.worker.process.rq_worker import EventJob
+from credhook.worker.process.supervisor import HAND_BACK
+from credhook.worker.queue.claims import Claims, Worker
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds that free slots wait for more of them, so that one round trip takes several events: slots become free one by
+#: one. At 1,000 events a second it saves three of four round trips, and keeps a slot idle for a twentieth of its time.
+GATHER: Final = 0.002
+#: A full worker takes its events in so many groups at least: those that begin together end together, and then all wait
+#: for Redis at once.
+GROUPS: Final = 4
+#: Of four slots, how many urgent events get before all others, while there are any.
+URGENT_SHARE: Final = 3, 4
+#: Seconds between two signs of life to RQ, and looks for `rq suspend`.
+BEAT: Final = 1.0
+#: Seconds between two signs of life to the supervisor.
+PULSE: Final = 0.5
+#: Seconds that an idle worker waits for a job before it looks again.
+IDLE: Final = 1.0
+#: Seconds between two tries to reach Redis: the first, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+#: Characters that the log repeats of a command that nobody knows.
+_LONGEST_COMMAND: Final = 64
+#: Seconds that broken-off attempts get to be written down.
+_LAST_WORDS: Final = 5.0
+
+
+class ConcurrentWorker(BaseWorker):
+    """Works on many events of one queue, until told to stop."""
+
+    job_class = EventJob
+
+    def __init__(
+        self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: all of them.
+            registry: the handlers.
+            name: this worker's, unique in the fleet.
+            token: by which the ledger knows what this process holds.
+            connection: for what RQ does at birth and death; the rest goes over connections of its own.
+        """
+        super().__init__(
+            [settings.queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
+        )
+        self._settings = settings
+        self._registry = registry
+        self._concurrency = settings.concurrency
+        self._group = max(1, settings.concurrency // GROUPS)
+        #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
+        self._attempts: set[Attempt] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._suspended = False
+        self._token = token
+        #: Whether events wait for a process that has nothing else under way, or this one has such an event.
+        self._wanted_alone = False
+        self._taken = 0
+        self._finished = 0
+        self._exhausted = False
+
+    def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
+        """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
+
+        Args:
+            burst: whether to stop when there is nothing to do.
+            pulse: called from the event loop twice a second.
+
+        Returns:
+            Whether it ended because it was to end; otherwise it wants to be replaced.
+        """
+        rq: Any = super()  # Its methods have no types.
+        rq.register_birth()
+        try:
+            # uvloop, since half of an event's time goes to the sockets.
+            # And without a runner, which would wait for handlers that swallow their cancellation.
+            loop = uvloop.new_event_loop()
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self._work(burst=burst, pulse=pulse))
+        finally:
+            try:
+                rq.register_death()
+            except RedisError as error:
+                log.warning("death_not_registered", error=type(error).__name__)
+        return not self._exhausted
+
+    async def _work(self, *, burst: bool, pulse: Callable[[], None]) -> None:
+        settings = self._settings
+        self._stopping = asyncio.Event()
+        self._freed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in stops():
+            loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(HAND_BACK, self._interrupt_all)
+        redis = open_redis(settings.redis_url.get_secret_value())
+        worker = Worker(self.name, self._token)
+        self._claims = Claims(
+            redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker
+        )
+        auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
+        self._condition = Condition.from_settings(redis, settings)
+        self._slots = Slots(settings, auth, self._condition)
+        snapshots = Snapshots(redis, settings.snapshot_key)
+        self._processor = Processor(settings, self._claims, self._registry, self._condition, snapshots)
+        chores = [
+            asyncio.create_task(_again_and_again(chore))
+            for chore in (
+                self._processor.leases.keep,
+                self._condition.watch,
+                lambda: _pulse(pulse),
+                lambda: self._beat(redis),
+                lambda: self._listen(redis),
+            )
+        ]
+        try:
+            await self._take_and_start(burst=burst)
+            await self._drain()
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.wait(chores, timeout=BEAT)
+            await self._slots.aclose()
+            await self._condition.aclose()
+            await redis.aclose()
+
+    async def _take_and_start(self, *, burst: bool) -> None:
+        """Fill the slots, again and again, until told to stop."""
+        wait = _FIRST_WAIT
+        while not self._stopping.is_set():
+            free = min(self._room(), self._group)
+            idle = not self._tasks
+            if free <= 0 or (self._wanted_alone and not idle):
+                await self._until_freed(None)
+                await asyncio.sleep(GATHER)
+                continue
+            if self._suspended:
+                await self._until_stopped(BEAT)
+                continue
+            try:
+                admitted = await self._condition.admit(free)
+                if admitted == 0:
+                    await self._until_freed(max(0.01, min(self._condition.again(), BEAT)))
+                    continue
+                taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
+                self._wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
+                for claim in taken.claims:
+                    self._start(Attempt(claim, admitted=True))
+                await self._condition.give_back(admitted - len(taken.claims))
+                if not taken.claims and not taken.suspects:
+                    if burst and not self._tasks:
+                        return
+                    await self._until_work(IDLE if taken.due is None else min(IDLE, taken.due))
+                wait = _FIRST_WAIT
+            except (RedisError, OSError) as error:
+                log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+                await self._until_stopped(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+            except Exception as error:  # A defect of ours; what is under way should not suffer from it.
+                log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+                await self._until_stopped(_LONGEST_WAIT)
+
+    def _urgent(self, number: int) -> int:
+        """How many of the next so many events may be urgent ones before all others: three of four, over time."""
+        share, whole = URGENT_SHARE
+        before, after = self._taken * share // whole, (self._taken + number) * share // whole
+        self._taken += number
+        return after - before
+
+    def _room(self) -> int:
+        """How many more events may be taken."""
+        return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+
+    def _start(self, attempt: Attempt) -> None:
+        self._attempts.add(attempt)
+        self._processor.keep(attempt)
+        task = asyncio.create_task(self._fly(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._freed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A defect of ours. The lease lapses, and the event is put back.
+            log.error("attempt_failed", exc_info=error)
+
+    async def _fly(self, attempt: Attempt) -> None:
+        """Handle the event, then those of the same resource that have waited for it.
+
+        Its slot is free for others as soon as the handlers are done: what was done is written down beside.
+        """
+        while True:
+            slot = await self._slots.turn(attempt)
+            freeing = functools.partial(self._free, attempt, slot)
+            settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on(), tried=freeing)
+            if settlement is not None:
+                self._finished += settlement.state is State.DONE
+                metrics.ATTEMPTS.labels(settlement.state.value).inc()
+            if following is None:
+                return
+            attempt = Attempt(following, known=attempt.fetched)
+            self._attempts.add(attempt)
+            self._processor.keep(attempt)
+
+    def _free(self, attempt: Attempt, slot: Slot) -> None:
+        self._attempts.discard(attempt)
+        self._slots.free(slot)
+        self._freed.set()
+
+    def _goes_on(self) -> bool:
+        """Whether a slot may go on with the next event of its resource."""
+        going_on = not self._stopping.is_set() and not self._suspended and not self._wanted_alone
+        return going_on and self._condition.pause() == 0
+
+    async def _until_work(self, seconds: float) -> None:
+        """Return when there may be something to take, when a slot ends, or after so many seconds."""
+        if seconds > 0:
+            await self._first(self._claims.wait_for_job(seconds))
+
+    async def _until_stopped(self, seconds: float) -> None:
+        await self._first(asyncio.sleep(seconds))
+
+    async def _until_freed(self, seconds: float | None) -> None:
+        """Return when a slot has become free, or after so many seconds."""
+        self._freed.clear()
+
+        async def freed() -> None:
+            await asyncio.wait_for(self._freed.wait(), seconds)
+
+        with suppress(TimeoutError):
+            await self._first(freed())
+
+    async def _first(self, awaited: Awaitable[object]) -> None:
+        """Wait for it, or until told to stop."""
+        task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            for one in (task, stop):
+                one.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    def _stop(self) -> None:
+        """Take nothing more and finish what is under way. A signal to the whole group comes twice: it says the same."""
+        if self._stopping.is_set():
+            return
+        log.info("worker_draining", under_way=len(self._attempts))
+        self._stop_requested = True
+        self._stopping.set()
+
+    async def _drain(self) -> None:
+        """Finish what is under way, or hand it back when the grace time is over."""
+        self._slots.let_go(0)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.grace)
+        if self._tasks:
+            self._interrupt_all()
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
+
+    def _interrupt_all(self) -> None:
+        self._slots.let_go(0)
+        for attempt in list(self._attempts):
+            attempt.interrupt(Interruption.DRAINED)
+
+    async def _beat(self, redis: Any) -> None:
+        """Show RQ that this worker lives, and look whether RQ wants it suspended."""
+        while True:
+            metrics.UNDER_WAY.set(len(self._attempts))
+            self._look_for_exhaustion()
+            self._slots.let_go()
+            pipeline = redis.pipeline(transaction=False)
+            pipeline.exists(WORKERS_SUSPENDED)
+            pipeline.exists(self.key)
+            # RQ's methods only put commands into the pipeline that they are given, whichever kind it is.
+            self.heartbeat(pipeline=pipeline)
+            self.set_state(self._status(), pipeline=pipeline)
+            pipeline.hincrby(self.key, "successful_job_count", self._finished)
+            self._finished = 0
+            try:
+                suspended, registered, *_ = await pipeline.execute()
+                if not registered:
+                    await redis.delete(self.key)  # The beat itself has made it anew, without the rest.
+                    await asyncio.to_thread(self.register_birth)
+            except (RedisError, OSError):
+                pass  # Whoever takes events says so.
+            else:
+                if bool(suspended) != self._suspended:
+                    log.info("worker_suspended" if suspended else "worker_resumed")
+                self._suspended = bool(suspended)
+            await asyncio.sleep(BEAT)
+
+    def _status(self) -> WorkerStatus:
+        if self._suspended:
+            return WorkerStatus.SUSPENDED
+        return WorkerStatus.BUSY if self._attempts else WorkerStatus.IDLE
+
+    def _look_for_exhaustion(self) -> None:
+        """Handlers that hang, in threads or in tasks, can only be ended with their process."""
+        runs = self._processor.runs
+        if runs.are_too_many and not self._stopping.is_set():
+            log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
+            self._exhausted = True
+            self._stop()
+
+    async def _listen(self, redis: Any) -> None:
+        """Obey the commands that RQ's tools send to this worker."""
+        async with redis.pubsub() as channel:
+            await channel.subscribe(self.pubsub_channel_name)
+            while True:
+                message = await channel.get_message(ignore_subscribe_messages=True, timeout=IDLE)
+                if message is not None:
+                    self._obey(parse_payload(message))
+
+    def _obey(self, payload: dict[str, Any]) -> None:
+        command, job = payload.get("command"), payload.get("job_id", "")
+        if command == "shutdown":
+            log.warning("shutdown_commanded", hint="by one of RQ's tools, or by whoever can write to Redis")
+            os.kill(os.getpid(), signal.SIGINT)
+        elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
+            log.warning("job_stopped", job=job)
+            for attempt in found:
+                attempt.interrupt(Interruption.STOPPED)
+        else:
+            log.info("command_ignored", command=str(command)[:_LONGEST_COMMAND])
+
+
+async def _pulse(pulse: Callable[[], None]) -> None:
+    while True:
+        pulse()
+        await asyncio.sleep(PULSE)
+
+
+async def _again_and_again(chore: Callable[[], Awaitable[None]]) -> None:
+    """Keep a chore going for the life of the worker, whatever happens to Redis."""
+    while True:
+        try:
+            await chore()
+        except (RedisError, OSError):
+            pass  # Whoever takes events says so.
+        except Exception as error:
+            log.error("chore_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+        await asyncio.sleep(BEAT)

@@ -1,0 +1,91 @@
+"""The job: `process(event_id)`. Claim the event, fetch what it refers to, run the handlers, settle.
+
+Stock `rq worker` can run it, one event at a time; concurrent.py keeps many under way. It never fails in RQ's eyes:
+whatever goes wrong is decided in worker/attempt/ and kept in the ledger, so that RQ stores neither results nor
+tracebacks.
+"""
+
+import asyncio
+import functools
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import rq
+import structlog
+
+from credhook.ledger import State
+from credhook.logs import configure_logs
+from credhook.redis.connection import open_redis
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.slots import Slot
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.handlers.registry import Registry, load
+from credhook.worker.queue.claims import Claims, NotClaimed
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+#: RQ counts retries and stops at a maximum of its own; the policy in retry.py stops long before.
+_RQ_NEVER_STOPS: Final = 1_000_000
+
+
+async def process(event_id: str) -> rq.Retry | None:
+    """Work on one event, as the job that the receiver enqueued.
+
+    Returns:
+        `rq.Retry` if another attempt is due later, which RQ's scheduler then starts; None otherwise.
+    """
+    shared = _shared()
+    settings = shared.settings
+    redis = open_redis(settings.redis_url.get_secret_value())
+    claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention)
+    condition = Condition.from_settings(redis, settings)
+    slot = Slot(settings, shared.auth, condition)
+    processor = Processor(settings, claims, shared.registry, condition, Snapshots(redis, settings.snapshot_key))
+    beside = [asyncio.create_task(chore) for chore in (processor.leases.keep(), condition.watch())]
+    try:
+        claim = await claims.claim(event_id)
+        if isinstance(claim, NotClaimed):
+            log.info("event_left", webhook_id=event_id, reason=claim.value)
+            return None
+        settlement, _ = await processor.handle(Attempt(claim), slot)
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.wait(beside, timeout=1.0)
+        await slot.aclose()
+        await condition.aclose()
+        await redis.aclose()
+    if settlement is None or settlement.state is not State.WAITING:
+        return None
+    # RQ counts whole seconds, and an interval of 0 would enqueue at once.
+    return rq.Retry(max=_RQ_NEVER_STOPS, interval=max(1, math.ceil(settlement.wait)))
+
+
+def prepare() -> None:
+    """Read settings and load handlers before the first job, so that forks need not do it again and again."""
+    _shared()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all jobs of a process have in common: reading it anew would cost more than the job."""
+
+    settings: WorkerSettings
+    registry: Registry
+    auth: ClientCredentials
+
+
+@functools.cache
+def _shared() -> _Shared:
+    # Under stock `rq worker`, where structlog's own default would print messages and locals.
+    if not structlog.is_configured():
+        configure_logs()
+    settings = WorkerSettings()
+    auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
+    return _Shared(settings, load(settings.handlers), auth)

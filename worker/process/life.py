@@ -1,0 +1,157 @@
+"""The life of one worker process: what `credhook worker` starts, watches and replaces."""
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+from uuid import uuid4
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from credhook.ledger import PREFIX
+from credhook.redis.connection import open_redis_sync
+from credhook.stopping import stop_on
+from credhook.worker.api.client import shared_ssl_context
+from credhook.worker.handlers.registry import load
+from credhook.worker.process import jobs
+from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.rq_worker import IsolatingWorker
+from credhook.worker.process.supervisor import HAND_BACK, Cords
+from credhook.worker.queue.burial import bury
+from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds between two tries to reach Redis at start: the first, and the longest.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+#: Exit code of a process that wants to be replaced.
+_REPLACE_ME: Final = 75
+
+
+def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
+    """Work until asked to stop, then end the process: 0 in order, another code to be replaced.
+
+    Args:
+        settings: all of them.
+        cords: what ties it to its supervisor.
+        isolation: `loop` or `fork`.
+        burst: whether to stop when there is nothing to do.
+        died: the workers before this one whose deaths are to be noted, as `bury` takes them.
+    """
+    stop_on(_stop)
+    signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
+    try:
+        code = _work(settings, cords, isolation, burst=burst, died=died)
+    except _StopAsked:
+        code = 0
+    with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)  # Threads of handlers that hang would keep the process from ending.
+
+
+class _StopAsked(BaseException):
+    """A signal that asks for the end, while nothing listens for it yet."""
+
+
+def _stop(*_: object) -> None:
+    raise _StopAsked
+
+
+def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
+    """Work in this process until asked to stop; the exit code."""
+    os.set_blocking(cords.pulse, False)
+    faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
+    registry = load(settings.handlers)
+    shared_ssl_context()  # It takes a tenth of a second, which no event should have to wait for.
+    name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
+    redis = open_redis_sync(settings.redis_url.get_secret_value())
+    _wait_for(redis, settings.queue)
+    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    bury(redis, settings.queue, died)
+    interval = settings.lease / 3
+    reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
+    _every(interval, reconciler.run, "reconciler")
+    if isolation == "fork":
+        jobs.prepare()
+        _end_with(cords.lifeline)
+        _work_isolated(settings, redis, name, burst=burst)
+        code = 0
+    else:
+        concurrent = ConcurrentWorker(settings, registry, name=name, token=cords.token, connection=redis)
+        _end_with(cords.lifeline)
+        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(cords.pulse))
+        code = 0 if in_order else _REPLACE_ME
+    log.info("worker_stopped", name=name)
+    return code
+
+
+def _work_isolated(settings: WorkerSettings, redis: Redis, name: str, *, burst: bool) -> None:
+    """Let RQ's forking worker work. It ends when Redis times out, is read-only or full; the fleet should not."""
+    # Left to the supervisor, which then asks once: RQ takes a second signal as leave to kill the job at hand.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    while True:
+        rq_worker = IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
+        try:
+            rq_worker.work(burst=burst, logging_level=None)
+        except RedisError as error:
+            log.warning("worker_interrupted", error=type(error).__name__)
+        if burst or rq_worker.stop_asked:
+            return
+        signal.signal(signal.SIGTERM, _stop)  # RQ's handlers were for a worker that is no more.
+        signal.signal(signal.SIGINT, _stop)
+        _wait_for(redis, settings.queue)
+
+
+def _pulse(descriptor: int) -> None:
+    """Tell the supervisor that the loop moves."""
+    with suppress(OSError):  # Its end is closed, or it has not listened for long; the lifeline tells which.
+        os.write(descriptor, b".")
+
+
+def _end_with(lifeline: int) -> None:
+    """Stop in order when the supervisor is gone, however it went."""
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        log.warning("supervisor_gone")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+
+
+def _wait_for(redis: Redis, queue: str) -> None:
+    """Return once Redis takes writes; say so at every try until then."""
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            redis.set(f"{PREFIX}{queue}:probe", "1", px=1_000)
+        except RedisError as error:
+            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+        else:
+            return
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
+    """Do the chore again and again beside the jobs, for as long as the process lives."""
+
+    def repeat() -> None:
+        while True:
+            time.sleep(seconds)
+            try:
+                chore()
+            except Exception as error:
+                log.warning("chore_failed", chore=name, exc_info=error)
+
+    threading.Thread(target=repeat, daemon=True, name=name).start()

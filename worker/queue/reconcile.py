@@ -1,0 +1,313 @@
+"""Finds accepted events that nothing is working on, and puts them back into the queue.
+
+RQ loses sight of a job in several ways (a process killed between two of its commands, an evicted hash, a reply that
+never came); the ledger does not. An open event is at home in exactly one of these: RQ's queue, RQ's schedule, a
+worker's lease, or behind another event of its resource that a worker holds. Whatever is in none of them is enqueued
+again. Doing so once too often is harmless: the second job finds the claim, or the settled record, and leaves.
+
+It is also who deals with what somebody else has written into Redis: a record that cannot be read is set aside and named
+in the log, a settlement that was broken off is completed, and what has no record goes.
+"""
+
+import itertools
+from datetime import UTC, datetime
+from typing import Final, cast
+from zlib import crc32
+
+import structlog
+from redis import Redis
+from redis.exceptions import ResponseError
+from rq import Queue
+from rq.worker_registration import clean_worker_registry
+
+from credhook.ledger import EVENT, Index, State, job_data, job_fields, job_id, lua
+from credhook.worker.queue.group_commit import is_unwell
+
+log = structlog.get_logger("credhook.reconciler")
+
+#: Milliseconds that an event may be between two homes: popped by RQ but not claimed yet, settled but not scheduled yet.
+IN_TRANSIT: Final = 5_000
+#: Jobs at the head of the queue that are looked at, to tell from when the oldest of them is.
+HEAD: Final = 1_000
+#: Open events that are read at once, and suspects that one round deals with at most.
+PAGE: Final = 10_000
+MOST: Final = 10_000
+#: Attempts after which an event whose worker died under it has to wait, and for how long at most, in ms: first up to
+#: FIRST_DELAY, then twice that, and so on. One that takes its worker along would otherwise meet the same others again.
+PATIENT_FOR: Final = 2
+FIRST_DELAY: Final = 5_000
+LONGEST_DELAY: Final = 600_000
+#: Seconds that RQ's record of a started job outlives its worker's last sign of life, before we clear it away.
+_RQ_RECORD_LASTS: Final = 600
+#: Events that one line of the log names.
+_MOST_NAMED: Final = 20
+#: How Redis says that a key has no expiry, and milliseconds that a leader's can be away: twice three rounds of the
+#: longest lease.
+_NO_END: Final = -1
+_LONGEST_LEAD: Final = 600_000
+
+#: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job, started jobs, the job's executions, urgent,
+#: popped jobs, dead, unreadable.
+#: ARGV: webhook-id, job's id, data, in-transit ms, prefix of busy, attempts that are put back at once, chance from 0 to
+#: 1, retention in s, then fields and values of the job. Returns 1 if the event was put back, 0 if it is at home, or
+#: what of its record cannot be read. All that makes an event homeless is decided here, by Redis's clock, but for the
+#: one thing that would cost a walk through the queue for each event: whether the job stands in it.
+_PUT_BACK: Final = f"""{lua.NOW}{lua.ODD}{lua.LOCKS}{lua.READABLE}{lua.URGENT}
+local id, job, data, transit, busy, patient, chance, retention = unpack(ARGV)
+local moved = redis.call('ZSCORE', KEYS[2], id)
+if not moved or now - moved < tonumber(transit) then return 0 end
+local fields = unless_odd('HMGET', KEYS[1], 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due')
+local state, type, resource, received, fence, attempts, due = unpack(fields or {{}})
+
+local function leave()
+    redis.call('DEL', KEYS[7])
+    redis.call('ZREM', KEYS[3], id)
+    redis.call('ZREM', KEYS[2], id)
+end
+
+if redis.call('EXISTS', KEYS[1]) == 0 then
+    leave()
+    return 0
+end
+local lease = redis.call('ZSCORE', KEYS[3], id)
+if lease and tonumber(lease) > now then return 0 end
+local wrong = fields and unreadable_part(id, state, type, resource, received, fence, attempts, due)
+if wrong or not fields then
+    wrong = wrong or 'no hash'
+    redis.call('ZADD', KEYS[13], now, id)
+    if fields then
+        redis.call('HSET', KEYS[1], 'state', '{State.UNREADABLE}', 'error', 'Unreadable: ' .. wrong)
+        redis.call('HDEL', KEYS[1], 'holder', 'fence', 'attempts', 'due')
+    end
+    redis.call('EXPIRE', KEYS[1], retention)
+    leave()
+    return wrong
+end
+if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then  -- Its settlement was broken off.
+    if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], retention) end
+    if state == '{State.DEAD}' or state == '{State.DATA_GONE}' then redis.call('ZADD', KEYS[12], 'NX', now, id) end
+    leave()
+    return 0
+end
+if due and due + transit > now then return 0 end
+if lease and tonumber(attempts) > tonumber(patient) then
+    local delay = math.min({LONGEST_DELAY}, {FIRST_DELAY} * 2 ^ (attempts - patient - 1))
+    if now < lease + delay * chance then return 0 end
+end
+local holder = holder_of(busy .. resource)
+if holder and holder ~= id then return 0 end
+redis.call('ZADD', KEYS[2], now, id)
+redis.call('ZREM', KEYS[3], id)
+unless_odd('ZREM', KEYS[4], job)
+unless_odd('ZREM', KEYS[5], job)
+unless_odd('LREM', KEYS[11], 0, job)
+for _, execution in ipairs(unless_odd('ZRANGE', KEYS[9], 0, -1) or {{}}) do
+    unless_odd('ZREM', KEYS[8], job .. ':' .. execution)
+    redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
+end
+redis.call('DEL', KEYS[7], KEYS[9])
+redis.call('HSET', KEYS[7], 'data', data, unpack(ARGV, 9))
+unless_odd('SADD', 'rq:queues', KEYS[6])
+redis.call('RPUSH', KEYS[6], job)
+if is_urgent(type) then hint(KEYS[10], job) end
+return 1
+"""
+
+
+class Reconciler:
+    """Looks through the open events of one queue; of all processes that try, one leads."""
+
+    def __init__(self, redis: Redis, *, queue: str, name: str, interval: float, retention: int) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            queue: whose events.
+            name: this process, unique in the fleet.
+            interval: seconds between two rounds of it.
+            retention: seconds after which the dead, the quarantined and the unreadable are forgotten.
+        """
+        self._redis = redis
+        self._index = Index(queue)
+        self._name = name
+        self._put_back = redis.register_script(_PUT_BACK)
+        self._leads_for = max(1_000, int(interval * 3_000))
+        self._retention = retention
+        #: How many of the open events, from the oldest on, the next round leaves out: the last one has looked at them.
+        self._start = 0
+        #: What was last found to be of another type than ours.
+        self._odd: set[str] = set()
+
+    def run(self) -> int:
+        """One round, if this process leads; the number of events that were put back.
+
+        What somebody else has written does not end the round: what can be looked through is.
+        """
+        if not self._leads():
+            return 0
+        self._look_at_keys()
+        now = self._now()
+        self._clear_away(now)
+        put_back: list[str] = []
+        unreadable: dict[str, str] = {}
+        failed: list[str] = []
+        for event_id in self._suspects(now):
+            try:
+                became = self._enqueue(event_id)
+            except ResponseError as error:
+                if is_unwell(error):
+                    raise
+                failed.append(event_id)
+                continue
+            if isinstance(became, bytes):
+                unreadable[event_id] = became.decode()
+            elif became:
+                put_back.append(event_id)
+        self._start = max(0, self._start - len(put_back) - len(unreadable))  # These have left their places.
+        if put_back:
+            log.warning("events_put_back", count=len(put_back))
+        if unreadable:
+            hint = "somebody else has written to their records; see `credhook events list --state unreadable`"
+            log.error("events_unreadable", count=len(unreadable), events=_named(unreadable), hint=hint)
+        if failed:
+            log.error("events_not_put_back", count=len(failed), events=_named(dict.fromkeys(failed, "")))
+        return len(put_back)
+
+    def _leads(self) -> bool:
+        """Become or remain the leader; a leader that dies is followed after three rounds."""
+        if self._redis.set(self._index.leader, self._name, nx=True, px=self._leads_for):
+            return True
+        try:
+            left = self._redis.pttl(self._index.leader)
+            if left == _NO_END or left > _LONGEST_LEAD:  # It would lead for ever: somebody else has written it.
+                log.warning("leader_replaced", key=self._index.leader, hint="who else writes to this Redis?")
+                self._redis.set(self._index.leader, self._name, px=self._leads_for)
+                return True
+            if self._redis.get(self._index.leader) != self._name.encode():
+                return False
+        except ResponseError as error:
+            if is_unwell(error):
+                raise
+            # Of another type: nobody's. Whoever writes it next leads.
+            self._redis.set(self._index.leader, self._name, px=self._leads_for)
+            return True
+        self._redis.pexpire(self._index.leader, self._leads_for)
+        return True
+
+    def _now(self) -> int:
+        """Milliseconds since the epoch, as Redis sees it: hosts may disagree."""
+        seconds, microseconds = self._redis.time()
+        return seconds * 1_000 + microseconds // 1_000
+
+    def _look_at_keys(self) -> None:
+        """Name each key of the queue that is of another type than ours, once."""
+        pipeline = self._redis.pipeline(transaction=False)
+        types = _types(self._index)
+        for key in types:
+            pipeline.type(key)
+        found = dict(zip(types, (kind.decode() for kind in pipeline.execute()), strict=True))
+        odd = {key for key, kind in found.items() if kind not in {types[key], "none"}}
+        if new := sorted(odd - self._odd):
+            hint = "somebody else has written to them; rename or delete them"
+            log.error("keys_unusable", keys={key: f"{found[key]}, not {types[key]}" for key in new}, hint=hint)
+        self._odd = odd
+
+    def _clear_away(self, now: int) -> None:
+        """Forget what is older than the retention time, and what RQ remembers of workers that are gone."""
+        index = self._index
+        for key in (index.dead, index.quarantined, index.unreadable, index.leases):
+            if key not in self._odd:
+                self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
+        if index.started not in self._odd:
+            self._redis.zremrangebyscore(index.started, 0, now // 1_000 - _RQ_RECORD_LASTS)
+        try:
+            clean_worker_registry(Queue(index.queue, connection=self._redis))
+        except (ResponseError, ValueError) as error:  # RQ's own sets of workers may be damaged as well.
+            log.warning("rq_workers_not_cleared", error=type(error).__name__)
+
+    def _suspects(self, now: int) -> list[str]:
+        """Open events that should have come up by now, and whose job is neither queued nor waiting for its time.
+
+        The queue is worked off in order: whatever has moved since the head of it did will come up, so that a long
+        queue need not be looked through.
+        """
+        index = self._index
+        if {index.open, index.leases, index.jobs} & self._odd:
+            return []
+        jobs = cast(list[bytes], self._redis.lrange(index.jobs, 0, HEAD - 1))
+        until: float = now - IN_TRANSIT
+        if len(jobs) == HEAD:
+            until = min(until, self._oldest(jobs) - IN_TRANSIT)
+        at_home = set(jobs)
+        if index.scheduled not in self._odd:
+            # A job that is overdue has no scheduler: RQ lets the lock of a dead one stand for a minute.
+            overdue = (now - IN_TRANSIT) / 1_000
+            at_home |= set(cast(list[bytes], self._redis.zrangebyscore(index.scheduled, overdue, "+inf")))
+        found: list[str] = []
+        for start in itertools.count(self._start, PAGE):
+            page = cast(list[bytes], self._redis.zrangebyscore(index.open, 0, until, start=start, num=PAGE))
+            ids = [one.decode(errors="surrogateescape") for one in page]
+            found += (one for one in ids if job_id(one).encode() not in at_home)
+            if len(page) < PAGE or len(found) >= MOST:
+                # What stays where it is, whatever is done about it, should not hide what comes after it.
+                self._start = 0 if len(page) < PAGE else start + PAGE
+                break
+        return found
+
+    def _oldest(self, jobs: list[bytes]) -> float:
+        """When the event that has waited longest among those of these jobs moved, in ms; 0 if none of them is known."""
+        # A digest does not say whose it is.
+        ids = [job.removeprefix(b"e-") for job in jobs if job.startswith(b"e-")]
+        moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
+        return min((score for score in moved if score is not None), default=0.0)
+
+    def _enqueue(self, event_id: str) -> int | bytes:
+        index, job, name = self._index, job_id(event_id), event_id.encode(errors="surrogateescape")
+        keys: list[str | bytes] = [
+            EVENT.encode() + name,
+            index.open,
+            index.leases,
+            index.scheduled,
+            index.failed,
+            index.jobs,
+            f"rq:job:{job}",
+            index.started,
+            f"rq:executions:{job}",
+            index.urgent,
+            index.intermediate,
+            index.dead,
+            index.unreadable,
+        ]
+        # The same for all rounds, another for each event: those that died together should not return together.
+        chance = crc32(name) / 2**32
+        arguments: list[str | int | float | bytes] = [
+            name,
+            job,
+            job_data(event_id),
+            IN_TRANSIT,
+            index.busy,
+            PATIENT_FOR,
+            chance,
+            self._retention,
+        ]
+        for field, value in job_fields(index.queue, datetime.now(UTC)).items():
+            arguments += field, value
+        return cast("int | bytes", self._put_back(keys=keys, args=arguments))
+
+
+def _types(index: Index) -> dict[str, str]:
+    """Each key of a queue → the type that it has, as Redis names it."""
+    sets = (
+        index.open, index.leases, index.dead, index.quarantined, index.unreadable, index.solitary,
+        index.scheduled, index.started, index.failed,
+    )  # fmt: skip
+    lists = (index.jobs, index.intermediate, index.urgent)
+    return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list")
+
+
+def _named(events: dict[str, str]) -> dict[str, str]:
+    """The first of these events, for the log: no id that is no Unicode, and no endless line."""
+    return {
+        event_id.encode("ascii", "backslashreplace").decode(): what
+        for event_id, what in itertools.islice(events.items(), _MOST_NAMED)
+    }
