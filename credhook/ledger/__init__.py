@@ -69,6 +69,11 @@ class Index:
         return f"{PREFIX}{self.queue}:leases"
 
     @property
+    def workers(self) -> str:
+        """Sorted set of the worker processes, by when they last said that they are alive, in ms."""
+        return f"{PREFIX}{self.queue}:workers"
+
+    @property
     def dead(self) -> str:
         """Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms."""
         return f"{PREFIX}{self.queue}:dead"

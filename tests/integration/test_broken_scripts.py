@@ -25,7 +25,7 @@ from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands import erase, replay
-from credhook.worker.queue import reconcile, scripts, writes
+from credhook.worker.queue import burial, put_back, scripts, writes
 from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
 from credhook.worker.queue.reconcile import Reconciler
 
@@ -44,11 +44,11 @@ class Ledger:
         self.replaying, self.erasing = Script(redis, replay._REPLAY), Script(redis, erase._ERASE)
         self.claims = self.worker("w")
         self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
-        self.putting_back = Script(redis, reconcile._PUT_BACK)
-        self.reconciler._put_back = self.putting_back  # type: ignore[assignment]
+        self.putting_back = Script(redis, put_back.PUT_BACK)
+        self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
         self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
-        self.burying = Script(redis, scripts.BURY)
+        self.burying = Script(redis, burial.BURY)
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))

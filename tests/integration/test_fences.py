@@ -15,7 +15,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from credhook.events import Event
 from credhook.ledger import EVENT, Index, State
 from credhook.worker.commands import events as history
-from credhook.worker.queue import scripts
+from credhook.worker.queue import burial, scripts
 from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
 from credhook.worker.queue.group_commit import GroupCommit
 from credhook.worker.queue.leases import Leases
@@ -248,8 +248,8 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
 
 
 def bury(redis: Redis, name: str, *, own_fault: bool = True) -> int:
-    script = redis.register_script(scripts.BURY)
-    return int(script(keys=scripts.keys(INDEX), args=[name, "1" if own_fault else ""]))
+    script = redis.register_script(burial.BURY)
+    return len(script(keys=scripts.keys(INDEX), args=[name, "1" if own_fault else "0"]))
 
 
 async def put_back(redis: Redis) -> None:

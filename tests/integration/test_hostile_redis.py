@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.ledger import EVENT, Index, State, lua
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.queue import scripts
+from credhook.worker.queue import burial, scripts
 from credhook.worker.queue.claims import Claims, Settlement, Worker
 from credhook.worker.queue.reconcile import MOST, Reconciler
 
@@ -172,7 +172,7 @@ async def test_a_death_costs_the_same_however_many_leases_somebody_has_made_up(
     far = int(redis_client.time()[0]) * 1_000 + 100 * lua.LONGEST_LOCK
     redis_client.zadd(INDEX.leases, {f"z{number}": far for number in range(5_000)})
     redis_client.config_resetstat()
-    bury = redis_client.register_script(scripts.BURY)
-    assert bury(keys=scripts.keys(INDEX), args=["w", "1"]) == 1
+    bury = redis_client.register_script(burial.BURY)
+    assert len(bury(keys=scripts.keys(INDEX), args=["w", "1"])) == 1
     stats: Any = redis_client.info("commandstats")
     assert stats["cmdstat_hget"]["calls"] < 10

@@ -28,7 +28,6 @@ LARGER = {
     "worker/fleet/shared_token.py": 320,
     "worker/process/concurrent.py": 385,
     "worker/queue/claims.py": 330,
-    "worker/queue/reconcile.py": 315,
     "worker/api": 17,
     "worker/api/models": 13,
     "sandbox/resources": 11,

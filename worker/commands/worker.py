@@ -4,9 +4,11 @@ import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 
 import click
 
+from credhook.redis.connection import open_redis_sync
 from credhook.worker.process.supervisor import Cords, Supervisor
 from credhook.worker.settings import WorkerSettings
 
@@ -35,9 +37,19 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     settings = WorkerSettings()
     if supervised is None:
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
+    # Before the rest is imported, which takes half a second: what the dead have held can go on elsewhere.
+    unnoted = _bury(settings, died) if died else []
     # Imported by the workers alone: their supervisor stays small.
     life = importlib.import_module("credhook.worker.process.life")
-    life.live(settings, Cords.parse(supervised), isolation, burst=burst, died=died)
+    life.live(settings, Cords.parse(supervised), isolation, burst=burst, died=unnoted)
+
+
+def _bury(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
+    """Have noted what the supervisor tells of; what Redis cannot be told yet."""
+    burial = importlib.import_module("credhook.worker.queue.burial")
+    with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
+        unnoted: Sequence[str] = burial.bury_all(redis, died, queue=settings.queue, retention=settings.retention)
+    return unnoted
 
 
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:

@@ -25,7 +25,7 @@ from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Cords
-from credhook.worker.queue.burial import bury
+from credhook.worker.queue.burial import RollCall, bury_all
 from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
 
@@ -45,7 +45,7 @@ def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool,
         cords: what ties it to its supervisor.
         isolation: `loop` or `fork`.
         burst: whether to stop when there is nothing to do.
-        died: the workers before this one whose deaths are to be noted, as `bury` takes them.
+        died: the workers before this one whose deaths Redis could not be told of yet, as `bury_all` takes them.
     """
     stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
@@ -71,15 +71,17 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
     """Work in this process until asked to stop; the exit code."""
     os.set_blocking(cords.pulse, False)
     faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
-    registry = load(settings.handlers)
-    shared_ssl_context()  # It takes a tenth of a second, which no event should have to wait for.
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
-    _wait_for(redis, settings.queue)
-    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
-    bury(redis, settings.queue, died)
     interval = settings.lease / 3
     reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
+    if died:
+        _wait_for(redis, settings.queue)
+        bury_all(redis, died, queue=settings.queue, retention=settings.retention)
+    registry = load(settings.handlers)
+    shared_ssl_context()  # It takes a tenth of a second, which no event should have to wait for.
+    _wait_for(redis, settings.queue)
+    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
     _every(interval, reconciler.run, "reconciler")
     if isolation == "fork":
         jobs.prepare()
@@ -88,8 +90,15 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
         code = 0
     else:
         concurrent = ConcurrentWorker(settings, registry, name=name, token=cords.token, connection=redis)
+        roll_call = RollCall(
+            redis, queue=settings.queue, token=cords.token, lease=settings.lease, retention=settings.retention
+        )
+        with suppress(RedisError):
+            roll_call.call()
+        _every(roll_call.interval, roll_call.call, "roll call")
         _end_with(cords.lifeline)
         in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(cords.pulse))
+        roll_call.leave()
         code = 0 if in_order else _REPLACE_ME
     log.info("worker_stopped", name=name)
     return code

@@ -1,35 +1,177 @@
-"""What is written down when a worker process has died: which events it held, and whether one of them is the cause.
+"""What becomes of the events of a worker process that has died: they are let go of, and go first in the queue.
 
-The process that takes its place notes it, told by the supervisor, which has no connection to Redis. Where a whole host
-dies nobody does: its leases lapse by themselves, and speak against no event.
+The process that takes its place hears of it from their supervisor, which has seen it die, and sees to it before
+anything else. With its host its supervisor dies as well: then the others miss it at the roll call, and it speaks
+against no event. Leases, which lapse by themselves, remain for what nobody has seen.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, cast
 
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import Index
+from credhook.ledger import EVENT, Index, lua
 from credhook.worker.queue import scripts
+from credhook.worker.queue.put_back import PutBack
 
 log = structlog.get_logger("credhook.worker")
 
+#: Seconds of silence after which a process counts as dead: as many as this, or this part of its lease if that is more,
+#: and never more than the lease.
+_SILENCE, _PART = 6.0, 0.4
+#: Roll calls within that time: some may fail.
+_CALLS: Final = 3
+#: What is said of a process that was missed: `BURY` knows it.
+_WITH_ITS_HOST: Final = "host"
+#: Milliseconds that the list of workers outlives the last of them, and silent ones that one call tells of.
+ROLL_LASTS: Final = 86_400_000
+MOST_SILENT: Final = 100
+#: Leases that are looked at when a worker has died: more than any fleet has events under way.
+MOST_LEASES: Final = 20_000
 
-def bury(redis: Redis, queue: str, died: Sequence[str]) -> None:
-    """Note these deaths, and let go of what the dead held.
+#: Note that a worker process has died, and let go of what it held, so that it can be put back. ARGV: worker's token;
+#: '1' if nobody from outside has ended it, 'host' if it went with its host. Returns the events that it held.
+#:
+#: An event that was alone in its process is what has killed it. One of several may be: the attempt does not count, and
+#: after a few such deaths it is made alone.
+BURY: Final = f"""{scripts.COMMON}
+local held = {{}}
+for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {lua.LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
+    if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
+end
+local function raise(key, field, by)
+    local count = call('HGET', key, field)
+    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
+end
+for _, id in ipairs(held) do
+    local key = '{EVENT}' .. id
+    call('HDEL', key, 'holder')  -- First, so that nothing is counted twice.
+    if ARGV[2] == 'host' then  -- Nothing that it was working on has done that.
+    elseif #held > 1 then
+        raise(key, 'deaths', 1)
+        raise(key, 'attempts', -1)
+    elseif ARGV[2] == '1' then
+        raise(key, 'killed', 1)
+    end
+    call('ZADD', leases, 'XX', now, id)
+end
+return held
+"""
+
+#: Say that a worker process is alive, and learn which have not said so for long. KEYS: workers. ARGV: its token, the
+#: silence in ms after which one counts as dead, and '1' if those are to be told. Each is told to one process only.
+ROLL_CALL: Final = f"""{lua.NOW}{lua.ODD}
+if not unless_odd('ZADD', KEYS[1], now, ARGV[1]) then return {{}} end
+redis.call('PEXPIRE', KEYS[1], {ROLL_LASTS})
+if ARGV[3] ~= '1' then return {{}} end
+local silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2], 'LIMIT', 0, {MOST_SILENT})
+for _, token in ipairs(silent) do redis.call('ZREM', KEYS[1], token) end
+return silent
+"""
+
+
+def bury(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
+    """Note a death, and put what the dead process held at the head of the queue.
 
     Args:
         redis: the ledger.
+        token: the dead worker's.
+        how: 1 if nobody from outside has ended it, 0 if somebody has, `host` if nobody knows.
         queue: whose events.
-        died: of each a worker's token, a colon, and 1 if nobody from outside has ended it.
+        retention: seconds for which what cannot be read is kept.
+
+    Returns:
+        Whether Redis has noted it.
     """
-    script = redis.register_script(scripts.BURY)
-    for one in died:
-        token, _, own_fault = one.partition(":")
+    put_back = PutBack(redis, queue=queue, retention=retention)
+    try:
+        redis.zrem(Index(queue).workers, token)
+        held = redis.register_script(BURY)(keys=scripts.keys(Index(queue)), args=[token, how])
+        became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
+    except RedisError as error:
+        log.warning("death_not_noted", error=type(error).__name__)
+        return False
+    log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
+    return True
+
+
+def bury_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
+    """Bury those of whom a supervisor tells its next worker; return those that Redis could not be told of.
+
+    Args:
+        redis: the ledger.
+        died: of each its token, a colon, and `how` as `bury` takes it.
+        queue: whose events.
+        retention: as `bury` takes it.
+    """
+    return [
+        one
+        for one, (token, _, how) in ((one, one.partition(":")) for one in died)
+        if not bury(redis, token, how, queue=queue, retention=retention)
+    ]
+
+
+class RollCall:
+    """Says again and again that this process is alive, and sees to those that do not."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        queue: str,
+        token: str,
+        lease: float,
+        retention: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            queue: whose workers.
+            token: this process's, under which it holds events.
+            lease: seconds that a claim lasts.
+            retention: seconds, as `bury` takes it.
+            clock: tells monotonic seconds.
+        """
+        self._redis = redis
+        self._queue = queue
+        self._token = token
+        self._retention = retention
+        self._clock = clock
+        self._script = redis.register_script(ROLL_CALL)
+        self._silence = min(lease, max(_SILENCE, _PART * lease))
+        #: Seconds between two calls.
+        self.interval = self._silence / _CALLS
+        self._last = self._since = -float("inf")
+
+    def call(self) -> None:
+        """One roll call.
+
+        Others are judged only by who has been heard itself for as long: after an outage of Redis, or of this process,
+        nobody has been.
+
+        Raises:
+            RedisError: it could not be held.
+        """
+        asked_at = self._clock()
+        if asked_at - self._last > 2 * self.interval:
+            self._since = asked_at
+        judges = asked_at - self._since >= self._silence
+        arguments: list[str | int | float | bytes] = [self._token, int(self._silence * 1_000), int(judges)]
+        silent = cast(list[bytes], self._script(keys=[Index(self._queue).workers], args=arguments))
+        self._last = asked_at
+        for token in silent:
+            log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
+            name = token.decode(errors="replace")
+            bury(self._redis, name, _WITH_ITS_HOST, queue=self._queue, retention=self._retention)
+
+    def leave(self) -> None:
+        """Be missed by nobody."""
         try:
-            held = script(keys=scripts.keys(Index(queue)), args=[token, own_fault])
+            self._redis.zrem(Index(self._queue).workers, self._token)
         except RedisError as error:
-            log.warning("death_not_noted", error=type(error).__name__)
-        else:
-            log.info("death_noted", events=held, own_fault=own_fault == "1")
+            log.debug("roll_call_not_left", error=type(error).__name__)

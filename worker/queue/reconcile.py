@@ -10,9 +10,7 @@ in the log, a settlement that was broken off is completed, and what has no recor
 """
 
 import itertools
-from datetime import UTC, datetime
 from typing import Final, cast
-from zlib import crc32
 
 import structlog
 from redis import Redis
@@ -20,23 +18,17 @@ from redis.exceptions import ResponseError
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.ledger import EVENT, Index, State, job_data, job_fields, job_id, lua
+from credhook.ledger import Index, job_id
 from credhook.worker.queue.group_commit import is_unwell
+from credhook.worker.queue.put_back import IN_TRANSIT, PutBack
 
 log = structlog.get_logger("credhook.reconciler")
 
-#: Milliseconds that an event may be between two homes: popped by RQ but not claimed yet, settled but not scheduled yet.
-IN_TRANSIT: Final = 5_000
 #: Jobs at the head of the queue that are looked at, to tell from when the oldest of them is.
 HEAD: Final = 1_000
 #: Open events that are read at once, and suspects that one round deals with at most.
 PAGE: Final = 10_000
 MOST: Final = 10_000
-#: Attempts after which an event whose worker died under it has to wait, and for how long at most, in ms: first up to
-#: FIRST_DELAY, then twice that, and so on. One that takes its worker along would otherwise meet the same others again.
-PATIENT_FOR: Final = 2
-FIRST_DELAY: Final = 5_000
-LONGEST_DELAY: Final = 600_000
 #: Seconds that RQ's record of a started job outlives its worker's last sign of life, before we clear it away.
 _RQ_RECORD_LASTS: Final = 600
 #: Events that one line of the log names.
@@ -45,73 +37,6 @@ _MOST_NAMED: Final = 20
 #: longest lease.
 _NO_END: Final = -1
 _LONGEST_LEAD: Final = 600_000
-
-#: KEYS: event, open, leases, RQ's schedule, failed jobs, queue, job, started jobs, the job's executions, urgent,
-#: popped jobs, dead, unreadable.
-#: ARGV: webhook-id, job's id, data, in-transit ms, prefix of busy, attempts that are put back at once, chance from 0 to
-#: 1, retention in s, then fields and values of the job. Returns 1 if the event was put back, 0 if it is at home, or
-#: what of its record cannot be read. All that makes an event homeless is decided here, by Redis's clock, but for the
-#: one thing that would cost a walk through the queue for each event: whether the job stands in it.
-_PUT_BACK: Final = f"""{lua.NOW}{lua.ODD}{lua.LOCKS}{lua.READABLE}{lua.URGENT}
-local id, job, data, transit, busy, patient, chance, retention = unpack(ARGV)
-local moved = redis.call('ZSCORE', KEYS[2], id)
-if not moved or now - moved < tonumber(transit) then return 0 end
-local fields = unless_odd('HMGET', KEYS[1], 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due')
-local state, type, resource, received, fence, attempts, due = unpack(fields or {{}})
-
-local function leave()
-    redis.call('DEL', KEYS[7])
-    redis.call('ZREM', KEYS[3], id)
-    redis.call('ZREM', KEYS[2], id)
-end
-
-if redis.call('EXISTS', KEYS[1]) == 0 then
-    leave()
-    return 0
-end
-local lease = redis.call('ZSCORE', KEYS[3], id)
-if lease and tonumber(lease) > now then return 0 end
-local wrong = fields and unreadable_part(id, state, type, resource, received, fence, attempts, due)
-if wrong or not fields then
-    wrong = wrong or 'no hash'
-    redis.call('ZADD', KEYS[13], now, id)
-    if fields then
-        redis.call('HSET', KEYS[1], 'state', '{State.UNREADABLE}', 'error', 'Unreadable: ' .. wrong)
-        redis.call('HDEL', KEYS[1], 'holder', 'fence', 'attempts', 'due')
-    end
-    redis.call('EXPIRE', KEYS[1], retention)
-    leave()
-    return wrong
-end
-if state ~= '{State.ACCEPTED}' and state ~= '{State.WAITING}' then  -- Its settlement was broken off.
-    if redis.call('TTL', KEYS[1]) < 0 then redis.call('EXPIRE', KEYS[1], retention) end
-    if state == '{State.DEAD}' or state == '{State.DATA_GONE}' then redis.call('ZADD', KEYS[12], 'NX', now, id) end
-    leave()
-    return 0
-end
-if due and due + transit > now then return 0 end
-if lease and tonumber(attempts) > tonumber(patient) then
-    local delay = math.min({LONGEST_DELAY}, {FIRST_DELAY} * 2 ^ (attempts - patient - 1))
-    if now < lease + delay * chance then return 0 end
-end
-local holder = holder_of(busy .. resource)
-if holder and holder ~= id then return 0 end
-redis.call('ZADD', KEYS[2], now, id)
-redis.call('ZREM', KEYS[3], id)
-unless_odd('ZREM', KEYS[4], job)
-unless_odd('ZREM', KEYS[5], job)
-unless_odd('LREM', KEYS[11], 0, job)
-for _, execution in ipairs(unless_odd('ZRANGE', KEYS[9], 0, -1) or {{}}) do
-    unless_odd('ZREM', KEYS[8], job .. ':' .. execution)
-    redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
-end
-redis.call('DEL', KEYS[7], KEYS[9])
-redis.call('HSET', KEYS[7], 'data', data, unpack(ARGV, 9))
-unless_odd('SADD', 'rq:queues', KEYS[6])
-redis.call('RPUSH', KEYS[6], job)
-if is_urgent(type) then hint(KEYS[10], job) end
-return 1
-"""
 
 
 class Reconciler:
@@ -130,7 +55,7 @@ class Reconciler:
         self._redis = redis
         self._index = Index(queue)
         self._name = name
-        self._put_back = redis.register_script(_PUT_BACK)
+        self._put_back = PutBack(redis, queue=queue, retention=retention)
         self._leads_for = max(1_000, int(interval * 3_000))
         self._retention = retention
         #: How many of the open events, from the oldest on, the next round leaves out: the last one has looked at them.
@@ -153,7 +78,7 @@ class Reconciler:
         failed: list[str] = []
         for event_id in self._suspects(now):
             try:
-                became = self._enqueue(event_id)
+                became = self._put_back(event_id)
             except ResponseError as error:
                 if is_unwell(error):
                     raise
@@ -261,44 +186,11 @@ class Reconciler:
         moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
 
-    def _enqueue(self, event_id: str) -> int | bytes:
-        index, job, name = self._index, job_id(event_id), event_id.encode(errors="surrogateescape")
-        keys: list[str | bytes] = [
-            EVENT.encode() + name,
-            index.open,
-            index.leases,
-            index.scheduled,
-            index.failed,
-            index.jobs,
-            f"rq:job:{job}",
-            index.started,
-            f"rq:executions:{job}",
-            index.urgent,
-            index.intermediate,
-            index.dead,
-            index.unreadable,
-        ]
-        # The same for all rounds, another for each event: those that died together should not return together.
-        chance = crc32(name) / 2**32
-        arguments: list[str | int | float | bytes] = [
-            name,
-            job,
-            job_data(event_id),
-            IN_TRANSIT,
-            index.busy,
-            PATIENT_FOR,
-            chance,
-            self._retention,
-        ]
-        for field, value in job_fields(index.queue, datetime.now(UTC)).items():
-            arguments += field, value
-        return cast("int | bytes", self._put_back(keys=keys, args=arguments))
-
 
 def _types(index: Index) -> dict[str, str]:
     """Each key of a queue → the type that it has, as Redis names it."""
     sets = (
-        index.open, index.leases, index.dead, index.quarantined, index.unreadable, index.solitary,
+        index.open, index.leases, index.workers, index.dead, index.quarantined, index.unreadable, index.solitary,
         index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)

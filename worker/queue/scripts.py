@@ -29,8 +29,6 @@ MOST_SUSPECTS: Final = 100
 #: Bytes of a job's data, and of its name, beyond which it is none of ours. Ours have 400 and 258 at most.
 LONGEST_JOB: Final = 8_192
 LONGEST_NAME: Final = 512
-#: Leases that are looked at when a worker has died: more than any fleet has events under way.
-MOST_LEASES: Final = 20_000
 
 
 def keys(index: Index) -> list[str]:
@@ -268,32 +266,4 @@ for i = 2, #ARGV do
     end
     unless_odd('LREM', intermediate, 1, job)
 end
-"""
-
-#: Note that a worker process has died, and let go of what it held: the reconciler puts it back. ARGV: worker's token,
-#: and '1' if nobody from outside has ended it. Returns how many events it held.
-#:
-#: An event that was alone in its process is what has killed it. One of several may be: the attempt does not count, and
-#: after a few such deaths it is made alone.
-BURY: Final = f"""{COMMON}
-local held = {{}}
-for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {lua.LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
-    if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
-end
-local function raise(key, field, by)
-    local count = call('HGET', key, field)
-    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
-end
-for _, id in ipairs(held) do
-    local key = '{EVENT}' .. id
-    call('HDEL', key, 'holder')  -- First, so that nothing is counted twice.
-    if #held > 1 then
-        raise(key, 'deaths', 1)
-        raise(key, 'attempts', -1)
-    elseif ARGV[2] == '1' then
-        raise(key, 'killed', 1)
-    end
-    call('ZADD', leases, 'XX', now, id)
-end
-return #held
 """
