@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from credhook.events import EVENT_TYPES
     from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
-    from credhook.worker.api.models import Issuance, Presentation
+    from credhook.worker.api.models import (
+        EndpointRequest,
+        Issuance,
+        IssuedCredential,
+        Presentation,
+        PresentedCredential,
+        TrustedEntityRequest,
+        User,
+        UserRequest,
+    )
     from credhook.worker.fleet.breaker import PlatformPaused
     from credhook.worker.handlers.registry import Context, FetchedEvent, Handlers
     from credhook.worker.handlers.retry import GiveUp, Retry
@@ -25,18 +34,24 @@ __all__ = [
     "EVENT_TYPES",
     "ApiError",
     "Context",
+    "EndpointRequest",
     "FetchedEvent",
     "GiveUp",
     "Handlers",
     "InvalidRequest",
     "Issuance",
+    "IssuedCredential",
     "NotAuthenticated",
     "NotThere",
     "NotUnderstood",
     "PlatformPaused",
     "Presentation",
+    "PresentedCredential",
     "Retry",
+    "TrustedEntityRequest",
     "TryLater",
+    "User",
+    "UserRequest",
 ]
 
 _HOMES = {
@@ -49,7 +64,16 @@ _HOMES = {
         "NotUnderstood",
         "TryLater",
     },
-    "credhook.worker.api.models": {"Issuance", "Presentation"},
+    "credhook.worker.api.models": {
+        "EndpointRequest",
+        "Issuance",
+        "IssuedCredential",
+        "Presentation",
+        "PresentedCredential",
+        "TrustedEntityRequest",
+        "User",
+        "UserRequest",
+    },
     "credhook.worker.fleet.breaker": {"PlatformPaused"},
     "credhook.worker.handlers.registry": {"Context", "FetchedEvent", "Handlers"},
     "credhook.worker.handlers.retry": {"GiveUp", "Retry"},

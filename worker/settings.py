@@ -206,8 +206,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         ge=1,
         le=300,
         validation_alias="CREDHOOK_LEASE",
-        description="Seconds that a claim lasts unless renewed. A dead process's events are put back sooner: by whoever "
-        "saw it die, or when it has been silent for 6 seconds (0.4 of this if that is more).",
+        description="Seconds that a claim lasts unless renewed. A dead process's events are put back sooner: by "
+        "whoever saw it die, or when it has been silent for 6 seconds (0.4 of this if that is more).",
     )
     rate: float | None = Field(
         None,

@@ -27,7 +27,7 @@ GLANCE = 0.25
 #: And those in which they begin.
 BEGINNING = 0.1
 #: Seconds in which calls may still come that had been sent before the whole fleet knew.
-ON_THE_WIRE = 0.15
+ON_THE_WIRE = 1.0
 
 
 @pytest.fixture

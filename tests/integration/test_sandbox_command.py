@@ -12,7 +12,7 @@ import httpx
 import pytest
 from serving import Platform, platform
 
-TRIGGER = "import sys; from sandbox.command import trigger; trigger(sys.argv[1:], prog_name='credhook trigger')"
+TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv[1:]])"
 
 
 @pytest.fixture(scope="module")

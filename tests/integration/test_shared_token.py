@@ -171,10 +171,10 @@ def at_once(members: list[Member]) -> list[str | ApiError]:
 MEMBER = """
 import sys
 from credhook.logs import configure_logs
-from worker.api.auth import ClientCredentials
-from worker.api.client import SyncApi
-from worker.settings import WorkerSettings
-from worker.shared_token import SharedTokens
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import SyncApi
+from credhook.worker.settings import WorkerSettings
+from credhook.worker.fleet.shared_token import SharedTokens
 
 configure_logs()
 settings = WorkerSettings()

@@ -1,0 +1,29 @@
+"""`from credhook import …`: what is promised there is there, and costs nothing until it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import credhook
+
+
+@pytest.mark.parametrize("name", credhook.__all__)
+def test_each_name_can_be_imported(name: str) -> None:
+    assert getattr(credhook, name) is not None
+    assert name in dir(credhook)
+
+
+def test_another_name_is_an_error_that_says_so() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Handler_'"):
+        credhook.Handler_  # noqa: B018
+
+
+def test_the_names_for_type_checkers_are_those_that_are_found() -> None:
+    assert {name for names in credhook._HOMES.values() for name in names} == set(credhook.__all__)
+
+
+def test_nothing_is_loaded_before_it_is_used() -> None:
+    program = "import sys, credhook; print(sorted(name for name in sys.modules if name.startswith('credhook')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['credhook']"
