@@ -112,15 +112,8 @@ def site_of(project: Path) -> str:
     return str(site.relative_to(project / ".venv"))
 
 
-def test_the_demo_runs_there(project: Path) -> None:
-    """Receiver, worker and sandbox as processes, and the processes that they start themselves."""
-    demo = run(project, "credhook", "demo")
-    assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert "handled exactly once" in demo.stdout
-    assert "of the project" not in demo.stdout + demo.stderr
-
-
 def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:
+    """With receiver, worker and sandbox as processes, and those that they start themselves."""
     shown = run(project, "credhook", "handlers", "list", CREDHOOK_HANDLERS="handlers")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "mine.seen" in shown.stdout

@@ -1,4 +1,4 @@
-"""README.md against the code: what is missing from it, or no longer true, fails here."""
+"""The READMEs against the code: what is missing from them, or no longer true, fails here."""
 
 import re
 from collections.abc import Iterator
@@ -11,17 +11,25 @@ from pydantic_settings import BaseSettings
 
 from credhook.cli import COMMANDS, LazyGroup
 from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.handlers.registry import load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+#: Each page, by its path.
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for pattern in ("*.md", "worker/*.md", "deploy/*.md", "sandbox/*.md", "tests/bench/*.md")
+    for path in ROOT.glob(pattern)
+}
+#: Where settings and commands are.
+OPERATING = PAGES["deploy/README.md"]
 
 #: Read before any settings are, by credhook/logs.py itself.
 LOG_VARIABLES = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL"}
 
 
 def rows(settings: type[BaseSettings]) -> Iterator[str]:
-    """The README's row for each setting: name, default, meaning."""
+    """The row for each setting: name, default, meaning."""
     for field in settings.model_fields.values():
         default = field.get_default()
         if field.is_required():
@@ -40,11 +48,11 @@ EXPECTED = [*dict.fromkeys(row for one in (ReceiverSettings, WorkerSettings, End
 
 @pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row.split("`")[1])
 def test_every_setting_has_its_row(row: str) -> None:
-    assert row in README.splitlines()
+    assert row in OPERATING.splitlines()
 
 
 def test_no_row_is_of_a_setting_that_is_gone() -> None:
-    named = set(re.findall(r"^\| `([A-Z_]+)`", README, re.MULTILINE))
+    named = set(re.findall(r"^\| `([A-Z_]+)`", OPERATING, re.MULTILINE))
     assert named == {row.split("`")[1] for row in EXPECTED} | LOG_VARIABLES
 
 
@@ -60,7 +68,7 @@ def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 @pytest.mark.parametrize("command", [*leaves(LazyGroup(), ("credhook",))])
 def test_every_command_is_named(command: str) -> None:
-    assert f"`{command}" in README
+    assert f"`{command}" in OPERATING
 
 
 def test_every_command_explains_itself_and_all_its_options() -> None:
@@ -79,20 +87,41 @@ def test_every_command_explains_itself_and_all_its_options() -> None:
         explained(command)
 
 
-def test_the_handler_in_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from credhook.worker.handlers.registry import load  # noqa: PLC0415  Only this test needs it.
-
-    (code,) = re.findall(r"^```python\n(# accounts\.py\n.*?)^```", README, re.DOTALL | re.MULTILINE)
-    (tmp_path / "readme_accounts.py").write_text(code)
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [("README.md", ["accounts.open_account"]), ("worker/README.md", ["accounts.close_request"])],
+)
+def test_the_handlers_in_it_load(path: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / path).read_text(), re.DOTALL | re.MULTILINE)
+    module = "plugin_of_" + path.replace("/", "_").removesuffix(".md")
+    (tmp_path / f"{module}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    assert [one.name for one in load(["readme_accounts"]).handlers] == ["accounts.open_account"]
+    assert [one.name for one in load([module]).handlers] == names
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"`make ([a-z]+)`", README))))
+def test_the_first_page_is_one() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize(
+    "target", sorted({target for text in PAGES.values() for target in re.findall(r"`make ([a-z]+)`", text)})
+)
 def test_every_make_target_in_it_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([A-Za-z][^)#:]*)\)", README))))
-def test_every_file_that_it_links_to_exists(path: str) -> None:
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize(
+    ("page", "path"),
+    sorted({(page, path) for page, text in PAGES.items() for path in re.findall(r"\]\(([^)#:]+)\)", text)}),
+)
+def test_every_file_that_it_links_to_exists(page: str, path: str) -> None:
+    assert ((ROOT / page).parent / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("page", "anchor"),
+    sorted({(page, anchor) for page, text in PAGES.items() for anchor in re.findall(r"\]\(#([^)]+)\)", text)}),
+)
+def test_every_heading_that_it_links_to_exists(page: str, anchor: str) -> None:
+    headings = re.findall(r"^#+ (.+)$", PAGES[page], re.MULTILINE)
+    assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
