@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 from accepting import inbox_on, record
@@ -13,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from credhook.events import Event
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, Index, State, job_id
 from credhook.worker.commands import events as history
 from credhook.worker.queue import burial, scripts
 from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
@@ -98,6 +99,56 @@ async def test_what_was_done_by_one_that_lost_its_lease_is_not_done_again(
     assert await stalled.settle(old, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
     assert record(redis_client, "m1")["h:a.b"] == "done"
     assert record(redis_client, "m1")["state"] == "accepted"
+
+
+async def test_a_late_renewal_does_not_take_what_waits_for_its_time(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r"))
+    claims = worker(async_redis)
+    claim = await take_one(claims)
+    await claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
+    assert await claims.renew([claim]) == [claim]
+    assert not redis_client.zcard(INDEX.leases)
+
+
+async def test_a_job_that_comes_before_its_events_time_is_not_taken(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r"))
+    claims = worker(async_redis)
+    await claims.settle(await take_one(claims), Settlement(State.WAITING, "no", wait=60.0))
+    redis_client.rpush(INDEX.jobs, job_id("m1"))
+    assert (await claims.take(10, urgent=0)).claims == ()
+    assert record(redis_client, "m1")["state"] == "waiting"
+
+
+async def test_what_waits_for_its_time_is_not_put_back_before_it_although_rq_has_lost_it(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("m1", "r"))
+    claims = worker(async_redis)
+    await claims.settle(await take_one(claims), Settlement(State.WAITING, "no", wait=60.0))
+    redis_client.delete(INDEX.scheduled)
+    lapse(redis_client, "r")
+    assert reconciler(redis_client).run() == 0
+    redis_client.hset(EVENT + "m1", "due", 1)
+    assert reconciler(redis_client).run() == 1
+
+
+async def test_what_has_outlived_two_of_its_workers_is_not_put_back_at_once(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
+    await accept(async_redis, (late, "r"))
+    await take_one(worker(async_redis))
+    lapse(redis_client, "r")
+    redis_client.hset(EVENT + late, "attempts", 3)
+    seconds, _ = redis_client.time()
+    redis_client.zadd(INDEX.leases, {late: seconds * 1_000 - 1_000})
+    assert reconciler(redis_client).run() == 0
+    redis_client.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
+    assert reconciler(redis_client).run() == 1
 
 
 async def test_what_is_handed_back_comes_before_all_that_wait(async_redis: AsyncRedis) -> None:
