@@ -38,11 +38,11 @@ class Done:
     stderr: str
 
 
-def credhook(*arguments: str, environment: Mapping[str, str]) -> Done:
-    """Run `credhook …`, with nothing but this in its environment."""
-    with TemporaryDirectory() as folder:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        process = _server().Process(target=_run, args=(arguments, dict(environment), out, err))
+def credhook(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
+    """Run `credhook …` in a folder, with nothing but this in its environment."""
+    with TemporaryDirectory() as kept:
+        out, err = Path(kept, "out"), Path(kept, "err")
+        process = _server().Process(target=_run, args=(arguments, dict(environment), folder, out, err))
         process.start()
         process.join(PATIENCE)
         code = process.exitcode
@@ -60,8 +60,8 @@ def _server() -> ForkServerContext:
     return context
 
 
-def _run(arguments: tuple[str, ...], environment: dict[str, str], out: Path, err: Path) -> None:
-    os.chdir(ROOT)
+def _run(arguments: tuple[str, ...], environment: dict[str, str], folder: Path, out: Path, err: Path) -> None:
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     for path, stream in ((out, sys.stdout), (err, sys.stderr)):

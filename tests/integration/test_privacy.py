@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import commands
 import httpx
 import pytest
 from accepting import RANGE, READ
@@ -173,7 +174,10 @@ def run(ordeal: Ordeal, *command: str) -> str:
 
 
 def credhook(ordeal: Ordeal, *arguments: str) -> str:
-    return run(ordeal, sys.executable, "-m", "credhook", *arguments)
+    """What `credhook …` prints, on either stream."""
+    done = commands.credhook(*arguments, environment=os.environ | ordeal.environment, folder=ordeal.folder)
+    assert "Usage" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
 
 
 def rq(ordeal: Ordeal, command: str, *arguments: str) -> str:

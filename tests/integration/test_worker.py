@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 from accepting import accept, everything, record
 from rq import Queue
 from rq.serializers import JSONSerializer
@@ -307,11 +308,8 @@ def test_the_command_line_shows_what_the_ledger_remembers(stand: Stand) -> None:
     with stand.worker():
         stand.reaches("m1", "done")
 
-    def credhook(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "credhook", *arguments],
-            env=stand.environment, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def credhook(*arguments: str) -> commands.Done:
+        return commands.credhook(*arguments, environment=stand.environment)
 
     (line,) = credhook("events", "list", "--json").stdout.splitlines()
     shown: dict[str, Any] = json.loads(line)
