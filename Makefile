@@ -50,7 +50,7 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 	@$(BIN)/pytest -m soak -s
 
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
-	@PYTHONPATH=tests $(BIN)/python -m fuzz --count 0
+	@PYTHONPATH=tests/support $(BIN)/python -m fuzz --count 0
 
 bench: $(STAMP) ## measure receiver and worker beside their peers (40 minutes; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)

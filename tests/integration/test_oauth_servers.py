@@ -96,7 +96,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def provider(packages: Path, method: str) -> Iterator[str]:
     script = packages / "provider.mjs"
-    shutil.copy(ROOT / "tests" / "oidc_provider.mjs", script)
+    shutil.copy(ROOT / "tests" / "support" / "oidc_provider.mjs", script)
     process = subprocess.Popen(
         ["node", script.name, method, RESOURCE],
         cwd=packages,
