@@ -5,8 +5,11 @@ VERSION := import sys; print("%d.%d" % sys.version_info[:2])
 WANTED := $(shell $(PYTHON) -c '$(VERSION)')
 # One for each version of Python, so that another PYTHON= makes the environment anew.
 STAMP := .venv/.installed-$(WANTED)
+# And one for the little that the demo needs, in the same environment.
+DEMO := .venv/.demo-$(WANTED)
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -q
 LOCK := $(COMPILE) pyproject.toml
+LOCK_DEMO := $(LOCK) --extra local --group demo --constraint deploy/requirements-dev.txt
 LOCK_BUILD := $(COMPILE) --group build
 
 .PHONY: help demo up test lint types suite soak fuzz bench browser debian lock clean
@@ -15,23 +18,26 @@ LOCK_BUILD := $(COMPILE) --group build
 help: ## list the targets; PYTHON=python3.12 chooses another Python
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
+# Both stamps come from one recipe, which installs from the first prerequisite.
 $(STAMP): deploy/requirements-dev.txt pyproject.toml
+$(DEMO): deploy/requirements-demo.txt pyproject.toml
+$(STAMP) $(DEMO):
 	@$(PYTHON) -c 'import sys; sys.exit("credhook needs Python 3.11 or newer, this is %s: run make PYTHON=python3.11" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@found=$$(test ! -e .venv || $(BIN)/python -c '$(VERSION)' 2>/dev/null || echo broken); \
 	case "$$found" in \
-	"") echo "installing into .venv (once; a minute or two)"; $(PYTHON) -m venv .venv ;; \
+	"") echo "installing into .venv (once)"; $(PYTHON) -m venv .venv ;; \
 	$(WANTED)) echo "upgrading in .venv; whatever else is installed there stays" ;; \
 	*) echo "making .venv anew for Python $(WANTED), it was $$found; whatever else was installed there is gone"; \
 	$(PYTHON) -m venv --clear .venv ;; esac
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(BIN)/python -m ensurepip >/dev/null
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## run every part on this machine, one event of each type, and show what became of it
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO)) ## run every part on this machine, one event of each type, and show what became of it
 	@$(BIN)/credhook demo
 
-up: $(STAMP) ## the same parts through the Procfile, until Ctrl-C
+up: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO)) ## the same parts through the Procfile, until Ctrl-C
 	@$(BIN)/credhook demo --stay
 
 test: lint types suite ## all that must hold before a change lands
@@ -66,8 +72,9 @@ debian: ## what some tests want from Debian: a proxy, a browser, a load generato
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
-	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
+	@PATH=$(BIN):$$PATH $(LOCK_DEMO) -o deploy/requirements-demo.txt
+	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/fastapi_celery.in -o tests/bench/contenders/fastapi_celery.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/celery_tasks.in -o tests/bench/contenders/celery_tasks.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/dramatiq_actors.in -o tests/bench/contenders/dramatiq_actors.txt
