@@ -91,10 +91,10 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
     )
     # A sender switches an endpoint off that redirects it; and the target would be whatever host the request names.
     rest.router.redirect_slashes = False
-    return ShortWay(settings.webhook_path, webhooks, rest)
+    return FastPath(settings.webhook_path, webhooks, rest)
 
 
-class ShortWay:
+class FastPath:
     """Takes deliveries past Starlette's router and two exception wrappers: a quarter of a delivery's time, measured.
 
     A delivery is a POST to the webhook path or below it. Anything else is Starlette's.

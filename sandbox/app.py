@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from credhook.sandbox import page
 from credhook.sandbox.deliveries import deliveries, endpoints
-from credhook.sandbox.deliveries.courier import Courier
+from credhook.sandbox.deliveries.sender import Sender
 from credhook.sandbox.deliveries.signing import parse_key
 from credhook.sandbox.http import tokens
 from credhook.sandbox.http.errors import HANDLERS
@@ -35,8 +35,8 @@ from credhook.sandbox.tenant.faults import FaultSwitch
 from credhook.sandbox.tenant.operations import Operation, routes
 from credhook.sandbox.tenant.state import State
 from credhook.sandbox.tenant.tenant import Tenant, utc_now
-from credhook.sandbox.triggers import happenings, switchboard
-from credhook.sandbox.triggers.seeds import sow
+from credhook.sandbox.triggers import fault_routes, triggers
+from credhook.sandbox.triggers.fixtures import load_fixtures
 
 OPERATIONS: tuple[Operation, ...] = (
     *presets.OPERATIONS,
@@ -48,9 +48,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *wallet.OPERATIONS,
     *issuances.OPERATIONS,
     *presentations.OPERATIONS,
-    *happenings.OPERATIONS,
+    *triggers.OPERATIONS,
     *deliveries.OPERATIONS,
-    *switchboard.OPERATIONS,
+    *fault_routes.OPERATIONS,
 )
 
 
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> Starlette:
     state = State(settings.state)
     faults = FaultSwitch(settings.faults)
     access = tokens.Tokens(lambda: utc_now().timestamp())
-    courier = Courier(
+    sender = Sender(
         state,
         faults,
         [parse_key(secret) for secret in settings.signing_secrets],
@@ -73,12 +73,12 @@ def create_app(settings: Settings) -> Starlette:
         time_scale=settings.time_scale,
         now=utc_now,
     )
-    tenant = Tenant(settings.base_url, state, access, faults, courier.announce, Authority.create())
-    sow(tenant)
+    tenant = Tenant(settings.base_url, state, access, faults, sender.announce, Authority.create())
+    load_fixtures(tenant)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with courier:
+        async with sender:
             yield
         state.close()
 

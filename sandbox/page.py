@@ -19,7 +19,7 @@ from credhook.sandbox.tenant.events import EVENT_TYPES, PREFIX, EventType, conce
 from credhook.sandbox.tenant.faults import Faults
 from credhook.sandbox.tenant.lifecycle import possible
 from credhook.sandbox.tenant.tenant import Tenant
-from credhook.sandbox.triggers.happenings import Happening, happen
+from credhook.sandbox.triggers.triggers import Happening, happen
 
 #: Rows of each table that grows.
 ROWS = 20

@@ -16,8 +16,8 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError, Respons
 
 from credhook.events import Event
 from credhook.receiver.inbox import metrics, script
+from credhook.receiver.inbox.delivery_log import DeliveryLog
 from credhook.receiver.inbox.line import Line
-from credhook.receiver.inbox.report import Report
 from credhook.receiver.inbox.script import Delivery, Outcome
 from credhook.redis.health import Check, ask, examine, promises
 
@@ -69,7 +69,7 @@ class Inbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._careful: asyncio.Task[None] | None = None
-        self._report = Report()
+        self._report = DeliveryLog()
 
     async def accept(self, delivery_id: str, event: Event) -> Outcome:
         """Write the event down, once for all deliveries with that id.

@@ -77,8 +77,8 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
     stub.answer = lambda _: DOWN
     async with member(redis_url, stub.url, watches=False) as one:
         await one.condition.admit(1)
-        bulletin = one.condition._bulletin
-        tells, told, goes_on = bulletin.replace, asyncio.Event(), asyncio.Event()
+        circuit_store = one.condition._store
+        tells, told, goes_on = circuit_store.replace, asyncio.Event(), asyncio.Event()
 
         async def slowly(*words: object, **more: object) -> object:
             reply = await tells(*words, **more)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
             await goes_on.wait()
             return reply
 
-        bulletin.replace = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
+        circuit_store.replace = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
         await one.fetch()
         await told.wait()
         await one.fetch()

@@ -11,7 +11,7 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.worker.fleet.bulletin import Bulletin
+from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.fleet.unreadable import UNREADABLE
 
 DAY = 86_400
@@ -71,7 +71,7 @@ async def test_garbage_for_the_circuit_stops_nobody_and_is_replaced_by_the_next_
             for _ in range(3):
                 assert [await each.condition.admit(5) for each in (one, other)] == [5, 5]
                 assert await one.call() == await other.call_in_thread() == "verified"
-                await one.condition._bulletin.look()
+                await one.condition._store.look()
             stub.answer = lambda _: (429, {"Retry-After": "20"})
             await one.call()
             await until_async(lambda: other.condition.pause() > 15, what="the news")
@@ -155,11 +155,11 @@ async def test_a_long_call_of_another_worker_is_not_taken_for_garbage(
 
 
 async def test_where_calls_may_take_long_so_may_probes(redis_client: Redis, async_redis: AsyncRedis) -> None:
-    bulletin = Bulletin(async_redis, "http://platform.example", timeout=100.0)
-    redis_client.set(bulletin._probe, "another", px=150_000)
-    assert await bulletin.take_probe(1.0) is False
-    redis_client.pexpire(bulletin._probe, 250_000)
-    assert await bulletin.take_probe(1.0) is True
+    circuit_store = CircuitStore(async_redis, "http://platform.example", timeout=100.0)
+    redis_client.set(circuit_store._probe, "another", px=150_000)
+    assert await circuit_store.take_probe(1.0) is False
+    redis_client.pexpire(circuit_store._probe, 250_000)
+    assert await circuit_store.take_probe(1.0) is True
 
 
 async def test_a_mended_key_is_named_again_when_it_breaks_again(
@@ -169,6 +169,6 @@ async def test_a_mended_key_is_named_again_when_it_breaks_again(
         with capture_logs() as logs:
             for value in ("garbage", "other garbage", "", "garbage"):
                 redis_client.set(key(stub), value)
-                await one.condition._bulletin.look()
+                await one.condition._store.look()
     assert [entry["event"] for entry in logs] == ["shared_unreadable"] * 2
     assert "garbage" not in str(logs)

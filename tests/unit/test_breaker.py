@@ -38,7 +38,7 @@ def outcome(kind: Kind, wait: float | None = None, *, probe: bool = False, at: f
 
 @pytest.mark.parametrize(
     ("circuit", "phase"),
-    [(CLOSED, Phase.CLOSED), (NEARLY, Phase.CLOSED), (PAUSED, Phase.PAUSED), (PROBING, Phase.PROBING)],
+    [(CLOSED, Phase.CLOSED), (NEARLY, Phase.CLOSED), (PAUSED, Phase.OPEN), (PROBING, Phase.HALF_OPEN)],
 )
 def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
     assert circuit.phase(NOW) is phase

@@ -166,9 +166,9 @@ def test_a_stack_is_shown_on_its_line_in_either_form(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CREDHOOK_LOG", form)
     output = io.StringIO()
     configure_logs(output)
-    structlog.get_logger("a").error("loop_blocked", stack=["plugin.py:3 careless", "life.py:9 live"], seconds=3.1)
+    structlog.get_logger("a").error("loop_blocked", stack=["plugin.py:3 careless", "main.py:9 live"], seconds=3.1)
     (line,) = output.getvalue().splitlines()
-    for word in ("loop_blocked", "stack", "plugin.py:3 careless", "life.py:9 live", "3.1"):
+    for word in ("loop_blocked", "stack", "plugin.py:3 careless", "main.py:9 live", "3.1"):
         assert word in line
 
 

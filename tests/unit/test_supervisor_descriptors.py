@@ -28,7 +28,7 @@ def test_the_descriptors_of_a_worker_that_died_are_closed(supervisor: Any) -> No
     child = supervisor._start(0)
     child.process.wait()
     assert len(descriptors()) > len(before)
-    supervisor._bury(0, child, 1)
+    supervisor._reap(0, child, 1)
     assert descriptors() == before
 
 

@@ -1,4 +1,4 @@
-"""`credhook worker`: keep worker processes going. What one of them does is in life.py."""
+"""`credhook worker`: keep worker processes going. What one of them does is in main.py."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from credhook.redis.connection import open_redis_sync
-from credhook.worker.process.supervisor import Cords, Supervisor
+from credhook.worker.process.supervisor import Pipes, Supervisor
 from credhook.worker.settings import WorkerSettings
 
 
@@ -40,8 +40,8 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     # Before the rest is imported, which takes half a second: what the dead have held can go on elsewhere.
     unnoted = _bury(settings, died) if died else []
     # Imported by the workers alone: their supervisor stays small.
-    life = importlib.import_module("credhook.worker.process.life")
-    life.live(settings, Cords.parse(supervised), isolation, burst=burst, died=unnoted)
+    main = importlib.import_module("credhook.worker.process.main")
+    main.run(settings, Pipes.parse(supervised), isolation, burst=burst, died=unnoted)
 
 
 def _bury(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:

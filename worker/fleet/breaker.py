@@ -56,8 +56,8 @@ class Phase(Enum):
     """What may be done."""
 
     CLOSED = "closed"
-    PAUSED = "paused"
-    PROBING = "probing"
+    OPEN = "open"
+    HALF_OPEN = "half open"
 
 
 class Kind(Enum):
@@ -114,7 +114,7 @@ class Circuit:
         """What may be done at that moment."""
         if not self.is_open:
             return Phase.CLOSED
-        return Phase.PAUSED if now < self.until else Phase.PROBING
+        return Phase.OPEN if now < self.until else Phase.HALF_OPEN
 
     def after(self, outcome: Outcome) -> Self:
         """The circuit once a call has ended so; the same if that changes nothing.
@@ -125,11 +125,11 @@ class Circuit:
         if outcome.kind is Kind.REFUSED and outcome.wait:
             until = outcome.at + min(outcome.wait, LONGEST_ASKED) + MARGIN
             return replace(self, is_open=True, score=0, until=max(self.until, until))
-        if phase is Phase.PAUSED or (phase is Phase.PROBING and not outcome.probe):
+        if phase is Phase.OPEN or (phase is Phase.HALF_OPEN and not outcome.probe):
             return self
         if outcome.kind is Kind.ANSWERED:
             return type(self)(score=max(0, self.score - 1))
-        if outcome.kind is Kind.REFUSED or phase is Phase.PROBING or self.score + 1 >= THRESHOLD:
+        if outcome.kind is Kind.REFUSED or phase is Phase.HALF_OPEN or self.score + 1 >= THRESHOLD:
             trips = max(self.trips, PATIENT) if outcome.kind is Kind.UNAUTHORIZED else self.trips
             return type(self)(is_open=True, trips=trips + 1, until=outcome.at + backoff(trips, outcome.chance))
         return replace(self, score=self.score + 1)

@@ -1,8 +1,8 @@
 """What the fleet knows of the platform's condition, and the gates through which every call goes.
 
-One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `bulletin` tells
-the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it meets
-itself.
+One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `circuit_store`
+tells the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it
+meets itself.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from credhook.worker.api.gate import Gate, Passage
 from credhook.worker.api.hints import CAUSES, advice
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
-from credhook.worker.fleet.bulletin import Bulletin
+from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.fleet.notice import Notice
 from credhook.worker.fleet.trial import Trial
 
@@ -80,7 +80,7 @@ class Condition:
         """
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._bulletin = Bulletin(redis, api_url, timeout=timeout)
+        self._store = CircuitStore(redis, api_url, timeout=timeout)
         self._rate = rate
         self._timeout = timeout
         #: What Redis said last, the outcomes that it has not been told, and what follows from both.
@@ -106,7 +106,7 @@ class Condition:
     async def watch(self) -> None:
         """Learn what the others find out; until cancelled."""
         second_passes_at = time.monotonic()
-        async with aclosing(self._bulletin.changes()) as notices:
+        async with aclosing(self._store.changes()) as notices:
             async for notice in notices:
                 self._read(notice)
                 if time.monotonic() >= second_passes_at:
@@ -121,7 +121,7 @@ class Condition:
     def pause(self) -> float:
         """Seconds until calls may be made again, from memory; 0 if now. From any thread."""
         circuit, now = self._circuit, time.monotonic()
-        return circuit.until - now if circuit.phase(now) is Phase.PAUSED else 0.0
+        return circuit.until - now if circuit.phase(now) is Phase.OPEN else 0.0
 
     def again(self) -> float:
         """Seconds after which to ask `admit` again when it gave less than was wanted; from memory."""
@@ -137,9 +137,9 @@ class Condition:
         await self._know()
         now = time.monotonic()
         phase = self._circuit.phase(now)
-        if wanted <= 0 or phase is Phase.PAUSED or now < self._ask_again_at:
+        if wanted <= 0 or phase is Phase.OPEN or now < self._ask_again_at:
             return 0
-        if phase is Phase.PROBING:
+        if phase is Phase.HALF_OPEN:
             return await self._admit_probe()
         allowed = granted = self._slow_start.allows(wanted)
         self._slow_start.took(allowed)
@@ -157,9 +157,9 @@ class Condition:
         self._slow_start.took(-unused)
         if time.monotonic() < self._admitted_until:
             self._admitted_until = self._probing_until = 0.0
-            await self._bulletin.end_probe()
+            await self._store.end_probe()
         elif self._rate is not None:
-            await self._bulletin.draw(-unused, rate=self._rate)
+            await self._store.draw(-unused, rate=self._rate)
 
     async def _admit_probe(self) -> int:
         """One, if nobody else tries. It draws no token: the bucket has filled while nothing was called."""
@@ -170,7 +170,7 @@ class Condition:
         return 0
 
     async def _draw(self, wanted: int, rate: float) -> int:
-        reply = await self._bulletin.draw(wanted, rate=rate)
+        reply = await self._store.draw(wanted, rate=rate)
         if reply is None:
             return wanted
         taken, wait = reply
@@ -187,7 +187,7 @@ class Condition:
         paid = prepaid or self._rate is None
         while True:
             phase = self._circuit.phase(time.monotonic())
-            if phase is Phase.PROBING and await self._may_probe(prepaid=prepaid):
+            if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
                 return _Passage(self, probe=True, prepaid=prepaid)
             self._refuse_unless_closed(operation)
@@ -210,7 +210,7 @@ class Condition:
         phase = self._circuit.phase(time.monotonic())
         wants_nothing = phase is Phase.CLOSED and (prepaid or self._rate is None) and self._trial.is_over
         # A call from the loop's own thread would wait for itself.
-        if wants_nothing or phase is Phase.PAUSED or threading.get_ident() == self._thread or self._loop.is_closed():
+        if wants_nothing or phase is Phase.OPEN or threading.get_ident() == self._thread or self._loop.is_closed():
             self._refuse_unless_closed(operation)
             return _Passage(self, prepaid=prepaid)
         entering = asyncio.run_coroutine_threadsafe(self.enter(operation, prepaid=prepaid), self._loop)
@@ -230,7 +230,7 @@ class Condition:
         Raises:
             PlatformPaused: that would take too long.
         """
-        reply = self._rate and await self._bulletin.draw(1, rate=self._rate, patience=self._timeout)
+        reply = self._rate and await self._store.draw(1, rate=self._rate, patience=self._timeout)
         taken, wait = reply or (1, 0.0)
         if not taken:
             raise self._refusal(operation, f"CREDHOOK_RATE is used up for {wait:.1f} s", wait)
@@ -246,7 +246,7 @@ class Condition:
         now, lasts = time.monotonic(), self._timeout + 1.0
         if now < self._admitted_until:
             self._admitted_until, self._probing_until = 0.0, now + lasts
-            return await self._bulletin.take_probe(lasts) is not False
+            return await self._store.take_probe(lasts) is not False
         return not prepaid and await self._take_probe(lasts)
 
     async def _take_probe(self, seconds: float) -> bool:
@@ -255,7 +255,7 @@ class Condition:
         if now < self._probing_until:
             return False
         self._probing_until = now + seconds
-        is_ours = await self._bulletin.take_probe(seconds) is not False
+        is_ours = await self._store.take_probe(seconds) is not False
         if not is_ours:
             self._probing_until = 0.0
         return is_ours
@@ -298,7 +298,7 @@ class Condition:
     async def _know(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
         if not self._notice.at:
-            self._read(await self._bulletin.look())
+            self._read(await self._store.look())
 
     def _read(self, notice: Notice | None) -> None:
         """Take in what Redis has, and what it has not been told on top.
@@ -337,7 +337,7 @@ class Condition:
                 self._untold.clear()
                 continue
             cause = self._untold[-1].cause if self._untold else ""
-            reply = await self._bulletin.replace(known, circuit, probed=probed)
+            reply = await self._store.replace(known, circuit, probed=probed)
             if reply is None:
                 # Ours is all there is to go by, until Redis is back.
                 self._say(known.circuit, self._circuit, cause)

@@ -43,7 +43,7 @@ _LONGEST_STACK: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Cords:
+class Pipes:
     """What ties a worker to its supervisor: file descriptors, on the worker's side.
 
     Attributes:
@@ -62,14 +62,14 @@ class Cords:
         return f"{self.pulse},{self.stack},{self.lifeline},{self.token}"
 
     @classmethod
-    def parse(cls, text: str) -> "Cords":
+    def parse(cls, text: str) -> "Pipes":
         """What `str` made of it."""
         pulse, stack, lifeline, token = text.split(",")
         return cls(int(pulse), int(stack), int(lifeline), token)
 
 
 class _Child:
-    """One worker process and our ends of its cords."""
+    """One worker process and our ends of its pipes."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], lifeline: int, died: Sequence[str]
@@ -79,11 +79,11 @@ class _Child:
         self.replaced = False
         self._pulse, pulse = os.pipe()
         self._stack, stack = os.pipe()
-        cords = Cords(pulse, stack, lifeline, self.token)
+        pipes = Pipes(pulse, stack, lifeline, self.token)
         options = [option for one in died for option in ("--died", one)]
         try:
             self.process = subprocess.Popen(  # noqa: S603  The program is this one.
-                [*command, "--supervised", str(cords), *options], pass_fds=(pulse, stack, lifeline), env=environment
+                [*command, "--supervised", str(pipes), *options], pass_fds=(pulse, stack, lifeline), env=environment
             )
         except OSError:
             self.close()
@@ -176,7 +176,7 @@ class Supervisor:
                 elif code == _WRONG_SETTINGS:
                     self._stopping = True
                 else:
-                    self._bury(place, child, code)
+                    self._reap(place, child, code)
             if not any(self._children) and not any(self._due):
                 return 0
             time.sleep(_LOOK)
@@ -193,7 +193,7 @@ class Supervisor:
         self._died[place] = []
         return child
 
-    def _bury(self, place: int, child: _Child, code: int) -> None:
+    def _reap(self, place: int, child: _Child, code: int) -> None:
         """Note that a worker has ended, and when another takes its place: never, if it ended in order."""
         child.close()
         self._buried(child.process.pid)

@@ -32,7 +32,7 @@ _TRIES: Final = 3
 DRAIN: Final = 10.0
 
 
-class Children:
+class Supervisor:
     """The receiver processes, replaced when they die, until a signal ends them all."""
 
     def __init__(self, listener: socket.socket, number: int, environment: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ REORDER_PATIENCE = 1.0
 GONE = 410
 
 
-class Courier:
+class Sender:
     """Sends what has been announced, while its context is entered."""
 
     def __init__(

@@ -46,7 +46,7 @@ _PRESETS: tuple[dict[str, Any], ...] = (
 )
 
 
-def sow(tenant: Tenant) -> None:
+def load_fixtures(tenant: Tenant) -> None:
     """Give a sandbox that has nothing yet something to work with."""
     if presets.shelf(tenant.state).count():
         return

@@ -18,7 +18,7 @@ _MOST: Final = 50
 _COUNTERS: Final = {outcome: metrics.DELIVERIES.labels(outcome.value) for outcome in Outcome}
 
 
-class Report:
+class DeliveryLog:
     """Collects what went as expected, and tells at once what did not."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The life of one worker process: what `credhook worker` starts, watches and replaces."""
+"""One worker process, from start to end: what `credhook worker` starts, watches and replaces."""
 
 import faulthandler
 import os
@@ -24,7 +24,7 @@ from credhook.worker.handlers.registry import load
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
-from credhook.worker.process.supervisor import HAND_BACK, Cords
+from credhook.worker.process.supervisor import HAND_BACK, Pipes
 from credhook.worker.queue.burial import RollCall, bury_all
 from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
@@ -37,12 +37,12 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
 _REPLACE_ME: Final = 75
 
 
-def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
+def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
     """Work until asked to stop, then end the process: 0 in order, another code to be replaced.
 
     Args:
         settings: all of them.
-        cords: what ties it to its supervisor.
+        pipes: what ties it to its supervisor.
         isolation: `loop` or `fork`.
         burst: whether to stop when there is nothing to do.
         died: the workers before this one whose deaths Redis could not be told of yet, as `bury_all` takes them.
@@ -50,7 +50,7 @@ def live(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool,
     stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
     try:
-        code = _work(settings, cords, isolation, burst=burst, died=died)
+        code = _work(settings, pipes, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
     with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
@@ -67,10 +67,10 @@ def _stop(*_: object) -> None:
     raise _StopAsked
 
 
-def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
+def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
     """Work in this process until asked to stop; the exit code."""
-    os.set_blocking(cords.pulse, False)
-    faulthandler.register(signal.SIGUSR1, file=cords.stack, all_threads=False)
+    os.set_blocking(pipes.pulse, False)
+    faulthandler.register(signal.SIGUSR1, file=pipes.stack, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
     interval = settings.lease / 3
@@ -85,19 +85,19 @@ def _work(settings: WorkerSettings, cords: Cords, isolation: str, *, burst: bool
     _every(interval, reconciler.run, "reconciler")
     if isolation == "fork":
         jobs.prepare()
-        _end_with(cords.lifeline)
+        _end_with(pipes.lifeline)
         _work_isolated(settings, redis, name, burst=burst)
         code = 0
     else:
-        concurrent = ConcurrentWorker(settings, registry, name=name, token=cords.token, connection=redis)
+        concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
         roll_call = RollCall(
-            redis, queue=settings.queue, token=cords.token, lease=settings.lease, retention=settings.retention
+            redis, queue=settings.queue, token=pipes.token, lease=settings.lease, retention=settings.retention
         )
         with suppress(RedisError):
             roll_call.call()
         _every(roll_call.interval, roll_call.call, "roll call")
-        _end_with(cords.lifeline)
-        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(cords.pulse))
+        _end_with(pipes.lifeline)
+        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse))
         roll_call.leave()
         code = 0 if in_order else _REPLACE_ME
     log.info("worker_stopped", name=name)

@@ -10,7 +10,7 @@ from credhook.sandbox.tenant.events import EventType, concerns_issuance
 from credhook.sandbox.tenant.lifecycle import ImpossibleError
 from credhook.sandbox.tenant.operations import Operation
 from credhook.sandbox.tenant.tenant import Tenant
-from credhook.sandbox.triggers.seeds import MEMBER, MEMBERSHIP
+from credhook.sandbox.triggers.fixtures import MEMBER, MEMBERSHIP
 
 #: Events that one request may make happen.
 MOST = 10_000

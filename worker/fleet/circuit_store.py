@@ -112,7 +112,7 @@ return {taken, wait, unreadable}
 _OTHER: Final = b"(another type)"
 
 
-class Bulletin:
+class CircuitStore:
     """The fleet's notice about one platform."""
 
     def __init__(self, redis: Redis, api_url: str, *, timeout: float) -> None:
