@@ -1,6 +1,7 @@
-"""A supervisor lives for months: no death of a worker may cost it a descriptor."""
+"""What a supervisor does about a death. It lives for months: none may cost it a descriptor."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,3 +38,19 @@ def test_so_are_those_of_one_that_could_not_be_started(supervisor: Any) -> None:
     before = descriptors()
     assert supervisor._start(0) is None
     assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "replaced", "fault"),
+    [(1, False, "1"), (-signal.SIGSEGV, False, "1"), (-signal.SIGKILL, False, "0"), (-signal.SIGKILL, True, "1")],
+)
+def test_the_next_worker_is_told_whose_fault_a_death_was(
+    supervisor: Any, code: int, replaced: bool, fault: str
+) -> None:
+    """Who kills from outside, be it an operator or a machine short of memory, does not say what for."""
+    supervisor._command = ["true"]
+    child = supervisor._start(0)
+    child.process.wait()
+    child.replaced = replaced
+    supervisor._reap(0, child, code)
+    assert supervisor._died == [[f"{child.token}:{fault}"]]
