@@ -1,1 +1,1 @@
-"""The receiver: accepts deliveries, and owns the published vocabulary."""
+"""The receiver: signature, parse, inbox, 202."""

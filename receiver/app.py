@@ -1,4 +1,4 @@
-"""The receiver's routes, and which outcome is which status. The only file that knows Starlette.
+"""The receiver's routes, and which outcome is which status. Nothing else in the receiver knows Starlette.
 
 A refusal says little to the sender and all to the log: the body is the platform's own `errors` envelope (specification,
 section Errors), the log line holds the rule that was broken, and neither holds the path, since it may be the secret.

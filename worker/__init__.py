@@ -1,1 +1,1 @@
-"""The worker: acts on events."""
+"""The worker: acts on events, with a room for each step of the way."""

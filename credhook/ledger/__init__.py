@@ -1,4 +1,4 @@
-"""What Redis remembers of an event: every key name, every field, every state, and the shape of its RQ job.
+"""What Redis remembers of an event: every key of its queue, every field, every state, and the shape of its RQ job.
 
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
@@ -92,6 +92,11 @@ class Index:
     def leader(self) -> str:
         """The process that runs the reconciler."""
         return f"{PREFIX}{self.queue}:reconciler"
+
+    @property
+    def probe(self) -> str:
+        """String that a worker writes at start, to see that Redis takes writes."""
+        return f"{PREFIX}{self.queue}:probe"
 
     @property
     def template(self) -> str:

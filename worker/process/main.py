@@ -16,7 +16,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import PREFIX
+from credhook.ledger import Index
 from credhook.redis.connection import open_redis_sync
 from credhook.stopping import stop_on
 from credhook.worker.api.client import shared_ssl_context
@@ -143,7 +143,7 @@ def _wait_for(redis: Redis, queue: str) -> None:
     wait = _FIRST_WAIT
     while True:
         try:
-            redis.set(f"{PREFIX}{queue}:probe", "1", px=1_000)
+            redis.set(Index(queue).probe, "1", px=1_000)
         except RedisError as error:
             log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
         else:
