@@ -20,3 +20,14 @@ def return_large_blocks() -> None:
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _THRESHOLD)
+
+
+def return_free_pages() -> None:
+    """Have every page given back that holds nothing any more, wherever it lies.
+
+    A TLS connection leaves some fifty kilobytes of small blocks behind. The GNU C library gives back what is free at
+    the end of its heap and keeps the holes: under floods of handshakes a receiver took 118 MiB, and its most when two
+    thirds of the connections were gone; with this, 35.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

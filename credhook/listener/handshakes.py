@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from credhook.listener.allocator import return_large_blocks
+from credhook.listener.allocator import return_free_pages, return_large_blocks
 from credhook.listener.connections import Connections
 from credhook.listener.protocol import Bounded
 from credhook.listener.refusals import FULL
@@ -21,6 +21,10 @@ _AT_ONCE: Final = 16
 
 #: Seconds without accepting, after the system has refused to.
 _PAUSE: Final = 0.2
+
+#: Connections that have come after which memory is given back, a second later: only a flood is so many.
+_MANY: Final = 64
+_BREATH: Final = 1.0
 
 #: Seconds that a sender gets to confirm the end of an encrypted connection, whose buffers are kept until then.
 _FAREWELL: Final = 0.1
@@ -53,6 +57,7 @@ class TlsAcceptor:
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
+        self._accepted = 0
         self._listen()
 
     def close(self) -> None:
@@ -89,11 +94,18 @@ class TlsAcceptor:
                 accepted.close()
 
     def _shake_hands(self, accepted: socket.socket) -> None:
+        self._accepted += 1
+        if self._accepted == _MANY:
+            self._loop.call_later(_BREATH, self._give_back)
         protocol = self._protocol()
         task = self._loop.create_task(self._encrypt(accepted, protocol))
         protocol.handshake = task
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
+
+    def _give_back(self) -> None:
+        self._accepted = 0
+        return_free_pages()
 
     async def _encrypt(self, accepted: socket.socket, protocol: Bounded) -> None:
         """Give the protocol an encrypted connection; a sender that cannot do it is no concern of ours."""
