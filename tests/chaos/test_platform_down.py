@@ -151,17 +151,19 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -
     lasts = 4.0 if size == SHORT else 30.0
     count = int(50 * (lasts + 30))
     ordeal.accept(*events(0, count))
+    earliest = time.time()
     with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="50") as worker:
         ordeal.started(worker, each=3)
         until(lambda: len(ordeal.stub.calls) > 60, what="the end of the first second's burst")
         begun = time.time()
-        until(lambda: time.time() > begun + lasts, within=lasts + 5)
-        calls = [call for call in ordeal.stub.calls if begun <= call.at < begun + lasts]
-        assert len(ordeal.stub.calls) < count  # There was always more to do.
-    rate = len(calls) / lasts
+        until(lambda: time.time() > begun + lasts, within=lasts + 60)
+        calls = list(ordeal.stub.calls)
+    assert len(calls) < count  # There was always more to do.
+    rate = sum(begun <= call.at < begun + lasts for call in calls) / lasts
     print(f"\nCREDHOOK_RATE=50 and 3 processes: {rate:.1f} calls a second over {lasts:.0f} s")
-    # What a busy machine has left over is there for later: a second's worth, and what was drawn before but not called.
-    assert len(calls) <= 50 * (lasts + 2)
+    # A busy machine may make its calls later than it was let, and many of them at once; but never before it was let.
+    for number, call in enumerate(sorted(calls, key=lambda call: call.at)):
+        assert number <= 50 * (1 + call.at - earliest)
     assert size == SHORT or rate >= 45
 
 

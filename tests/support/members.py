@@ -56,9 +56,6 @@ class Stub:
             self.under_way -= 1
         return answer
 
-    def between(self, start: float, end: float) -> int:
-        return sum(start <= arrival < end for arrival in self.arrivals)
-
 
 @contextmanager
 def serving() -> Iterator[Stub]:
