@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,15 @@ def test_a_planted_job_is_refused(stand: Stand) -> None:
     assert not stand.redis.exists("rq:job:evil")
     assert 0 < stand.redis.ttl("credhook:credhook:refused:evil") <= 86_400
     assert "Traceback" not in worker.text
+
+
+def test_an_event_whose_job_an_older_version_has_written_is_handled(stand: Stand) -> None:
+    stand.happens("m1")
+    older = zlib.compress(json.dumps(["worker.jobs.process", None, ["m1"], {}]).encode())
+    assert stand.redis.hset(f"rq:job:{job_id('m1')}", "data", older) == 0
+    with stand.worker() as worker:
+        stand.reaches("m1", "done")
+        assert '"jobs_refused"' in worker.text
 
 
 def test_an_event_that_rq_has_lost_is_put_back(stand: Stand) -> None:
