@@ -59,7 +59,7 @@ def cli() -> None:
     """The inbox for a credential platform's webhooks.
 
     The receiver stores what the platform posts, workers fetch the details and run your handlers. Every command reads
-    its settings from the environment; README.md has the table.
+    its settings from the environment; deploy/README.md has the table.
     """
 
 
@@ -82,6 +82,6 @@ def setting_errors(invalid: ValidationError) -> list[str]:
     for error in invalid.errors(include_input=False, include_url=False):
         message = error["msg"].removeprefix("Value error, ")
         if error["type"] == "missing":
-            message = "is not set; README.md says what it should be"
+            message = "is not set; deploy/README.md says what it should be"
         lines.append(": ".join([*map(str, error["loc"][:1]), message]))
     return lines

@@ -45,7 +45,7 @@ _GRACE: Final = 8
 def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
 
-    Everything else is set by environment variables; the table in README.md lists them.
+    Everything else is set by environment variables; the table in deploy/README.md lists them.
     """
     settings = ReceiverSettings()
     if fd is not None:

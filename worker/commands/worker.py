@@ -30,9 +30,9 @@ from credhook.worker.settings import WorkerSettings
 def worker(*, processes: int, isolation: str, burst: bool, supervised: str | None, died: tuple[str, ...]) -> None:
     """Fetch what each event refers to and run the handlers.
 
-    Everything else is set by environment variables; the table in README.md lists them. Run as many as you like, on as
-    many machines as you like. SIGTERM takes nothing more, finishes what is under way, hands back what CREDHOOK_GRACE
-    does not suffice for, and ends with 0.
+    Everything else is set by environment variables; the table in deploy/README.md lists them. Run as many as you like,
+    on as many machines as you like. SIGTERM takes nothing more, finishes what is under way, hands back what
+    CREDHOOK_GRACE does not suffice for, and ends with 0.
     """
     settings = WorkerSettings()
     if supervised is None:
