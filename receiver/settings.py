@@ -1,12 +1,12 @@
 """What the receiver is told by its environment, read once into a frozen object."""
 
 import re
-import ssl
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from credhook.certificate import check_certificate
 from credhook.listener.limits import Limits, affordable
 from credhook.receiver.signature import Key, parse_key
 from credhook.settings import LedgerSettings
@@ -148,20 +148,8 @@ class ReceiverSettings(LedgerSettings):
 
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:
-        if self.tls_keyfile and not self.tls_certfile:
-            raise ValueError("CREDHOOK_TLS_CERTFILE: should be set where CREDHOOK_TLS_KEYFILE is")
-        if self.tls_certfile:
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                    self.tls_certfile,
-                    self.tls_keyfile,
-                    password="",  # An encrypted key is refused, not asked about.
-                )
-            except (OSError, ssl.SSLError):
-                raise ValueError(
-                    "CREDHOOK_TLS_CERTFILE: should be a readable PEM certificate chain, with its key in the same file "
-                    "or in CREDHOOK_TLS_KEYFILE"
-                ) from None
+        names = "CREDHOOK_TLS_CERTFILE", "CREDHOOK_TLS_KEYFILE"
+        check_certificate(self.tls_certfile, self.tls_keyfile, names=names)
         return self
 
     @model_validator(mode="after")

@@ -1,12 +1,13 @@
 """What the worker is told by its environment, read once into a frozen object."""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, field_validator
+from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from credhook.certificate import check_certificate
 from credhook.settings import LedgerSettings
 from credhook.worker.api.sizes import LONGEST_BODY
 from credhook.worker.api.token_request import Method
@@ -20,7 +21,7 @@ _ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+
 
 
 def _http_url(value: str) -> str:
-    """Refuse what httpx could not call, and drop the trailing slash so that paths can be appended."""
+    """Refuse what could not be called, and drop the trailing slash so that paths can be appended."""
     parts = urlsplit(value)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("should be an http:// or https:// URL")
@@ -104,6 +105,16 @@ class PlatformSettings(BaseSettings):
         validation_alias="CREDHOOK_RESOURCE",
         description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
     )
+    client_certfile: FilePath | None = Field(
+        None,
+        validation_alias="CREDHOOK_CLIENT_CERTFILE",
+        description="PEM certificate chain that the platform and its token endpoint are shown, where they ask for one.",
+    )
+    client_keyfile: FilePath | None = Field(
+        None,
+        validation_alias="CREDHOOK_CLIENT_KEYFILE",
+        description="PEM private key of that certificate, not encrypted, if it is not in the same file.",
+    )
     issuance_path: DetailPath = Field(
         "/me-creds/api/credentials/{id}",
         validation_alias="CREDHOOK_ISSUANCE_PATH",
@@ -133,6 +144,12 @@ class PlatformSettings(BaseSettings):
         description="`0` accepts details that carry another id than the one asked for, "
         "from a platform that names them otherwise.",
     )
+
+    @model_validator(mode="after")
+    def _certificate_is_usable(self) -> Self:
+        names = "CREDHOOK_CLIENT_CERTFILE", "CREDHOOK_CLIENT_KEYFILE"
+        check_certificate(self.client_certfile, self.client_keyfile, names=names)
+        return self
 
     @field_validator("resource", mode="before")
     @classmethod

@@ -9,15 +9,10 @@ from accepting import inbox_on
 from ordeal import Stub
 
 from credhook.events import Event
-from credhook.redis.connection import open_redis
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.processor import Processor
-from credhook.worker.attempt.slots import Slot
-from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.attempt.parts import Parts, assembled
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.claims import Claim, Settlement, Worker
 from credhook.worker.settings import WorkerSettings
 
 
@@ -31,24 +26,11 @@ class Attempts:
         slot: the clients for one event at a time.
     """
 
-    def __init__(self, redis_url: str, stub: Stub, handlers: Handlers, **settings: Any) -> None:
-        told = {
-            "API_URL": stub.url,
-            "TOKEN_URL": stub.url + "/token",
-            "CLIENT_ID": "c",
-            "CLIENT_SECRET": "s",
-        } | settings
-        read = WorkerSettings.model_validate(
-            {"REDIS_URL": redis_url} | {f"CREDHOOK_{name}": value for name, value in told.items()}
-        )
-        self.redis = open_redis(redis_url)
-        self.claims = Claims(
-            self.redis, queue=read.queue, lease=read.lease, retention=read.retention, worker=Worker("w", "w")
-        )
-        self._condition = Condition.from_settings(self.redis, read)
-        snapshots = Snapshots(self.redis, read.snapshot_key)
-        self.processor = Processor(read, self.claims, Registry([handlers]), self._condition, snapshots)
-        self.slot = Slot(read, ClientCredentials.from_settings(read), self._condition)
+    def __init__(self, parts: Parts) -> None:
+        self.redis = parts.redis
+        self.claims = parts.claims
+        self.processor = parts.processor
+        self.slot = parts.new_slot()
 
     async def accept(self, event_id: str, event_type: str, resource_id: str) -> None:
         async with inbox_on(self.redis) as inbox:
@@ -81,20 +63,23 @@ class Attempts:
         assert settlement is not None
         return settlement
 
-    async def aclose(self) -> None:
-        await self.slot.aclose()
-        await self._condition.aclose()
-        await self.redis.aclose()
+
+def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
+    """Settings that lead to the stub."""
+    values = {"API_URL": stub.url, "TOKEN_URL": stub.url + "/token", "CLIENT_ID": "c", "CLIENT_SECRET": "s"} | settings
+    return WorkerSettings.model_validate(
+        {"REDIS_URL": redis_url} | {f"CREDHOOK_{name}": value for name, value in values.items()}
+    )
 
 
 @asynccontextmanager
 async def attempts(redis_url: str, stub: Stub, handlers: Handlers, **settings: Any) -> AsyncIterator[Attempts]:
-    made = Attempts(redis_url, stub, handlers, **settings)
-    watching = asyncio.create_task(made.processor.leases.keep())
-    try:
-        yield made
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        await made.aclose()
+    worker = Worker("w", "w")
+    async with assembled(told(redis_url, stub, **settings), Registry([handlers]), worker=worker) as parts:
+        watching = asyncio.create_task(parts.processor.leases.keep())
+        try:
+            yield Attempts(parts)
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching

@@ -20,8 +20,7 @@ from credhook.worker.fleet.platform import Condition
 
 def credentials() -> ClientCredentials:
     """Ours, with a token already."""
-    tokens = TokenCache()
-    tokens.replace(Token("t", renew_at=math.inf))
+    tokens = TokenCache(Token("t", renew_at=math.inf))
     return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
 
 
@@ -40,7 +39,7 @@ async def fetch_for_ever(condition: Condition, api: AsyncApi, under_way: Counter
 async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
     async with Redis.from_url(redis_url) as redis:
         condition = Condition(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
-        api = AsyncApi(api_url, credentials(), gate=condition.fetches, timeout=5.0)
+        api = AsyncApi(api_url, credentials(), guard=condition.fetches, timeout=5.0)
         async with api, asyncio.TaskGroup() as group:
             group.create_task(condition.watch())
             for _ in range(int(at_once)):

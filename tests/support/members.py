@@ -14,8 +14,9 @@ from serving import Process
 from waiting import until_async
 
 from credhook.redis.connection import open_redis
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
+from credhook.worker.api.threads import SyncApi
 from credhook.worker.fleet.platform import Condition
 
 CALLER = Path(__file__).parent / "caller.py"
@@ -97,9 +98,9 @@ class Member:
 
     def __init__(self, condition: Condition, url: str) -> None:
         self.condition = condition
-        self.fetching = AsyncApi(url, credentials(), gate=condition.fetches, timeout=5.0)
-        self.calling = AsyncApi(url, credentials(), gate=condition.calls, timeout=5.0)
-        self.in_thread = SyncApi(url, credentials(), gate=condition.calls, timeout=5.0)
+        self.fetching = AsyncApi(url, credentials(), guard=condition.fetches, timeout=5.0)
+        self.calling = AsyncApi(url, credentials(), guard=condition.calls, timeout=5.0)
+        self.in_thread = SyncApi(self.calling)
 
     async def call(self) -> object:
         """What a handler's call comes to."""
@@ -139,7 +140,6 @@ async def member(redis_url: str, url: str, *, rate: float | None = None, watches
             await one.condition.aclose()
             await one.fetching.aclose()
             await one.calling.aclose()
-            one.in_thread.close()
 
 
 @asynccontextmanager

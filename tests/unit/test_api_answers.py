@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from credhook.worker.api import operations
-from credhook.worker.api.answers import error_objects, read, seconds_to_wait
+from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,

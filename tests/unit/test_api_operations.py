@@ -25,7 +25,7 @@ from credhook.worker.api.models import (
     UserRequest,
 )
 from credhook.worker.api.operations import Operation
-from credhook.worker.api.roots import Root
+from credhook.worker.api.base_url import Root
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 CERTIFICATE = CertificateRequest(certificate=PEM)

@@ -1,27 +1,18 @@
-"""OAuth 2.0 client credentials: one token, fetched once for everyone who waits for it. Specification: Authentication.
-
-The flow is one generator for synchronous and asynchronous clients. It yields what it needs done: a request to be sent,
-or another's token request to be waited for, in this process or elsewhere. The two drivers at the end of
-`ClientCredentials` differ only in how they wait. Tasks, threads and event loops may share one instance.
-"""
+"""OAuth 2.0 client credentials: one token, fetched once for all who wait for it. Specification: Authentication."""
 
 import asyncio
-import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable
 from copy import copy
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
-import httpx
 from pydantic import SecretStr
 
 from credhook.worker.api.errors import ApiError, NotUnderstood
-from credhook.worker.api.hanging_up import hang_up
-from credhook.worker.api.hints import unanswered
+from credhook.worker.api.failures import error_of
 from credhook.worker.api.token_request import Method, TokenRequest
-from credhook.worker.api.tokens import Pause, Token, TokenCache, Tokens, granted
-from credhook.worker.api.transport import FAILURE
+from credhook.worker.api.tokens import Token, TokenCache, Tokens, granted
+from credhook.worker.api.transport import BodyRefused, Transport, Unanswered, Unsendable
 
 
 class Client(Protocol):
@@ -60,19 +51,12 @@ class Client(Protocol):
 #: and each of its answers would be followed by a token request and another call.
 _RENEWAL_PAUSE: Final = 10.0
 
-#: How a token request ended: with a token, with an error for all who waited, or, None, because it was given up.
-Outcome = Token | ApiError | None
-Flight = Future[Outcome]
 
-#: What the flow needs done next. It is answered with the response, or with nothing once the flight or pause has ended.
-Step = httpx.Request | Flight | Pause
-
-
-class ClientCredentials(httpx.Auth):
-    """Authorises requests with a token of the client-credentials grant.
+class ClientCredentials:
+    """Has a token of the client-credentials grant for all senders of an event loop.
 
     Args:
-        token_url: The token endpoint. Its requests go there whatever the client's base URL.
+        token_url: The token endpoint. Its requests go there whatever the API's URL.
         client_id: OAuth client id.
         client_secret: OAuth client secret. Not shown.
         method: How both are sent.
@@ -100,8 +84,8 @@ class ClientCredentials(httpx.Auth):
         self._request = TokenRequest(token_url, client_id, secret, method, scope, audience, resources)
         self._tokens = TokenCache() if tokens is None else tokens
         self._clock = clock
-        self._flight: Flight | None = None
-        self._lock = threading.Lock()
+        #: The fetch that is under way, for all who wait for it.
+        self._fetching: asyncio.Task[Token | ApiError] | None = None
         #: The last token that was refused although it was fresh, and until when no other is fetched for it.
         self._refused: tuple[Token | None, float] = None, 0.0
 
@@ -122,132 +106,73 @@ class ClientCredentials(httpx.Auth):
     def __repr__(self) -> str:
         return f"ClientCredentials(client_id={self._request.client_id!r})"
 
-    def steps(self, request: httpx.Request) -> Generator[Step, Any, None]:
-        """Authorise a request; after a 401, once more with a fresh token.
+    async def token(self, transport: Transport) -> Token:
+        """The current token, or a new one.
+
+        Args:
+            transport: What carries the token request, if there has to be one.
 
         Raises:
             ApiError: No token was to be had.
         """
-        token = yield from self._token(request)
-        response: httpx.Response = yield _authorised(request, token)
-        if response.status_code != httpx.codes.UNAUTHORIZED or self._is_refused_when_fresh(token):
-            return
-        self._tokens.invalidate(token)
-        token = yield from self._token(request)
-        response = yield _authorised(request, token)
-        if response.status_code == httpx.codes.UNAUTHORIZED:
-            self._refused = token, self._clock() + _RENEWAL_PAUSE
+        token = self._tokens.get()
+        if token is not None and self._clock() < token.renew_at:
+            return token
+        if self._fetching is None:
+            # A task of its own: whoever waits may be cancelled, and the others still want the token.
+            self._fetching = asyncio.create_task(self._fetch(transport))
+            self._fetching.add_done_callback(self._fetched)
+        outcome = await asyncio.shield(self._fetching)
+        if isinstance(outcome, ApiError):
+            raise copy(outcome)
+        return outcome
 
-    def _is_refused_when_fresh(self, token: Token) -> bool:
+    def is_refused_when_fresh(self, token: Token) -> bool:
         """Whether the platform has just refused this token when it was fresh: another would not be better."""
         refused, until = self._refused
         return refused is not None and token.value == refused.value and self._clock() < until
 
-    def _token(self, request: httpx.Request) -> Generator[Step, Any, Token]:
-        """Return the current token, or fetch one, or wait for the one that is being fetched."""
-        while True:
-            with self._lock:
-                token = self._tokens.get()
-                if token is not None and self._clock() < token.renew_at:
-                    return token
-                awaited = self._flight
-                ours = self._flight = awaited or _flight()
-            if awaited is None:
-                return (yield from self._fetch(ours, request))
-            yield awaited
-            outcome = awaited.result()
-            if isinstance(outcome, Token):
-                return outcome
-            if outcome is not None:
-                raise copy(outcome)
+    async def invalidate(self, token: Token) -> None:
+        """Forget a token that the platform has refused."""
+        await self._tokens.invalidate(token)
 
-    def _fetch(self, flight: Flight, request: httpx.Request) -> Generator[Step, Any, Token]:
-        """Fetch a token, and tell those who wait how that ended, whatever happens: they would wait for ever."""
-        failed: Mapping[str, Any] = {}
-        outcome: Outcome = None
+    def refused_when_fresh(self, token: Token) -> None:
+        """Remember that the platform has refused a token that it had not seen before."""
+        self._refused = token, self._clock() + _RENEWAL_PAUSE
+
+    async def aclose(self) -> None:
+        """Give up a fetch that is under way."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait({self._fetching})
+
+    async def _fetch(self, transport: Transport) -> Token | ApiError:
+        """Fetch a token, if nobody else has; a refusal is told to all who wait, so it is a result here."""
+        outcome: Token | ApiError | None = None
         try:
-            token = yield from self._tokens.turn()
-            if token is None:
-                # Within the time-outs of the request that needs it: a request made by hand has none.
-                ask = httpx.Request(
-                    "POST",
-                    self._request.url,
-                    data=self._request.form,
-                    headers=self._request.headers,
-                    extensions={"timeout": request.extensions.get("timeout", {})},
-                )
-                failed = ask.extensions
-                asked_at = self._clock()
-                response: httpx.Response = yield ask
-                token = granted(response, asked_at)
-                self._tokens.replace(token)
-            outcome = token
+            outcome = await self._tokens.acquire()
+            if outcome is None:
+                outcome = await self._grant(transport)
+                await self._tokens.replace(outcome)
         except ApiError as error:
             outcome = error
-            raise
-        except GeneratorExit:  # It is all that httpx tells the flow of a failure, and of a cancellation as well.
-            if FAILURE in failed:
-                outcome = unanswered("token", failed[FAILURE].kind, failed[FAILURE].cause)
-            raise
         finally:
-            with self._lock:
-                self._flight = None
-            flight.set_result(outcome)
-            self._tokens.end_turn(outcome)
-        return token
+            await self._tokens.release(outcome)
+        return outcome
 
-    def sync_auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Drive the steps for `httpx.Client`, waiting for other threads where there is something to wait for."""
-        flow = self.steps(request)
+    async def _grant(self, transport: Transport) -> Token:
+        asked_at = self._clock()
         try:
-            step = next(flow)
-            while True:
-                if isinstance(step, httpx.Request):
-                    response = yield step
-                    response.read()
-                    try:
-                        step = flow.send(response)
-                    except NotUnderstood:  # It may have been for another request.
-                        hang_up(response)
-                        raise
-                else:
-                    time.sleep(step.seconds) if isinstance(step, Pause) else wait([step])
-                    step = flow.send(None)
-        except StopIteration:
-            return
-        finally:
-            flow.close()
+            response = await transport.send(self._request.to_send())
+        except (Unanswered, Unsendable, BodyRefused) as failure:
+            error = error_of("token", failure)
+        else:
+            try:
+                return granted(response, asked_at)
+            except NotUnderstood:  # It may have been for another request.
+                response.hang_up()
+                raise
+        raise error
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """Drive the steps for `httpx.AsyncClient`, letting other tasks run while there is something to wait for."""
-        flow = self.steps(request)
-        try:
-            step = next(flow)
-            while True:
-                if isinstance(step, httpx.Request):
-                    response = yield step
-                    await response.aread()
-                    try:
-                        step = flow.send(response)
-                    except NotUnderstood:  # It may have been for another request.
-                        hang_up(response)
-                        raise
-                else:
-                    await (asyncio.sleep(step.seconds) if isinstance(step, Pause) else asyncio.wrap_future(step))
-                    step = flow.send(None)
-        except StopIteration:
-            return
-        finally:
-            flow.close()
-
-
-def _flight() -> Flight:
-    """Return a flight that is under way, so that none of those who wait can cancel it for all."""
-    flight = Flight()
-    flight.set_running_or_notify_cancel()
-    return flight
-
-
-def _authorised(request: httpx.Request, token: Token) -> httpx.Request:
-    request.headers["Authorization"] = f"Bearer {token.value}"
-    return request
+    def _fetched(self, _: "asyncio.Task[Token | ApiError]") -> None:
+        self._fetching = None

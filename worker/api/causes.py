@@ -8,10 +8,10 @@
     certificate       its certificate is not trusted, or is for another name
     tls               it does not speak TLS as we do
     timeout           not in time
-    pool              all of our own connections are in use
+    proxy             the proxy on the way refused, or is none that can be used
     protocol          what came is no HTTP
 
-httpx and its layers wrap what the operating system says, each in its own way, so the whole chain is looked at.
+aiohttp and httpx wrap what the operating system says, each in its own way, so the whole chain is looked at.
 """
 
 import errno
@@ -21,7 +21,10 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
+import aiohttp
 import httpx
+
+from credhook.worker.api.proxies import UnsupportedProxy
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
@@ -32,6 +35,9 @@ _BY_CLASS: Final = (
     (ssl.SSLError, "tls"),
     (TimeoutError, "timeout"),
     (ConnectionRefusedError, "refused"),
+    (aiohttp.ClientHttpProxyError, "proxy"),
+    (aiohttp.ClientProxyConnectionError, "proxy"),
+    (UnsupportedProxy, "proxy"),
 )
 
 _BY_NUMBER: Final = {
@@ -50,19 +56,17 @@ _BY_NUMBER: Final = {
 #: How asyncio reports a host of several addresses, none of which could be connected to: numbers in a text.
 _NUMBER_IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
 
-#: How our connection and h11 say that the other end has hung up.
-_HUNG_UP: Final = re.compile("closed|disconnected")
+#: How aiohttp and h11 say that the other end has hung up.
+_HUNG_UP: Final = re.compile("closed|disconnected|not completed")
 
 
 def cause_of(error: BaseException) -> str:
     """The word for this error; empty where none of them fits."""
-    if isinstance(error, httpx.PoolTimeout):
-        return "pool"
     for each in _chain(error):
         word = _of_system(each)
         if word:
             return word
-    return _of_httpx(error)
+    return _of_client(error)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -100,10 +104,12 @@ def _without_number(error: OSError) -> str:
     return "closed" if isinstance(error, ConnectionError) else ""
 
 
-def _of_httpx(error: BaseException) -> str:
-    """What httpx says where nobody below it did."""
+def _of_client(error: BaseException) -> str:
+    """What the client says where nobody below it did."""
     if isinstance(error, httpx.TimeoutException):
         return "timeout"
-    if isinstance(error, httpx.RemoteProtocolError):
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closed"
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientResponseError | httpx.RemoteProtocolError):
         return "closed" if _HUNG_UP.search(str(error)) else "protocol"
     return "closed" if isinstance(error, httpx.NetworkError) and _HUNG_UP.search(str(error)) else ""

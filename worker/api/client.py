@@ -1,46 +1,42 @@
-"""Two thin senders of the same operations: `AsyncApi` for event loops, `SyncApi` for threads and the command line.
+"""The platform's API, for event loops.
 
     async with AsyncApi.from_settings(settings) as api:
         presentation = await api.presentations.get(event.resource_id)
 
-The nouns and their methods are written once, in `namespaces`; what is sent, and how an answer is read, is decided by
-pure functions in `operations`, `roots` and `answers`. Whatever goes wrong is an `ApiError`.
-
-httpx and httpcore log each URL at INFO and DEBUG through the standard library's logging: ids for most operations, but
-usernames and external identifiers for three of `users`. Keep those loggers at WARNING where logs are kept.
+The nouns and their methods are written once, in `namespaces`; what is sent, and how a response is read, is decided by
+pure functions in `operations`, `base_url` and `responses`. Whatever goes wrong is an `ApiError`.
 """
 
 import asyncio
 import ssl
-from contextlib import aclosing, suppress
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from functools import cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Protocol, Self, TypeVar
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import httpx
 
-from credhook.worker.api import answers
+from credhook.worker.api import responses
 from credhook.worker.api.auth import Client, ClientCredentials
-from credhook.worker.api.causes import cause_of
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotUnderstood
-from credhook.worker.api.gate import OPERATION, AsyncGated, Gate, Gated, conclude
-from credhook.worker.api.hanging_up import hang_up
-from credhook.worker.api.hints import unanswered
-from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
+from credhook.worker.api.base_url import BaseUrl
+from credhook.worker.api.body import BodyRefused
+from credhook.worker.api.errors import NotUnderstood
+from credhook.worker.api.failures import error_of
+from credhook.worker.api.guard import Guard, Permit, Unguarded
+from credhook.worker.api.httpx_transport import HttpxTransport
+from credhook.worker.api.namespaces import AsyncSender, Platform
 from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
-from credhook.worker.api.roots import Root
 from credhook.worker.api.sizes import LONGEST_BODY
-from credhook.worker.api.transport import AsyncBounded, BodyRefused, Bounded
+from credhook.worker.api.tokens import Token
+from credhook.worker.api.transport import AiohttpTransport, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.trust import shared_ssl_context
 
 R = TypeVar("R")
 
-#: An answer is read as it comes: a compressed one could be far longer than its transport says.
-_JSON = {"Content-Type": "application/json"}
-_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
-
-#: All that httpx lets through when a request cannot be sent or answered.
-_FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError)
+#: A compressed answer is read, but not asked for: it costs more than it saves where most are a few kilobytes.
+_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class Settings(Client, Protocol):
@@ -70,23 +66,37 @@ class Settings(Client, Protocol):
     def max_answer(self) -> int:
         """Bytes that an answer may have."""
 
+    @property
+    def client_certfile(self) -> Path | None:
+        """PEM file with our certificate for TLS."""
+
+    @property
+    def client_keyfile(self) -> Path | None:
+        """PEM file with its key."""
+
+
+def transport_from(settings: Settings) -> AiohttpTransport:
+    """The connections of one event loop to the platform and its token endpoint, for all senders to share."""
+    trust = shared_ssl_context(settings.client_certfile, settings.client_keyfile)
+    return AiohttpTransport(settings.fetch_timeout, longest=settings.max_answer, ssl_context=trust)
+
 
 class AsyncApi(Platform[AsyncSender]):
     """The platform's API for an event loop.
 
     Args:
         api_url: Root of the API. Nothing is sent to another origin or above its path, but for the token request.
-        auth: Our credentials. Share one among all senders, so that they share its token.
+        auth: Our credentials. Share them among all senders of the loop, so that they share their token.
         issuance_path: Path of an issuance below the root, with `{id}`.
         presentation_path: Path of a presentation below the root, with `{id}`.
         timeout: Seconds that one HTTP request may take as a whole.
         match_ids: Whether an answer that carries another id than the one asked for is refused.
         max_answer: Bytes that an answer may have.
-        transport: What carries requests, if not the network.
+        transport: What carries requests, and is closed by whoever made it: one that other senders use as well, or any
+            of httpx's. By default one of its own.
         ssl_context: Trust for TLS; by default one context for all senders of the process.
-        max_connections: Connections held at most. httpx's pool slows down with their square: prefer many senders
-            of one connection each, or hand a `Line` to each that sends one call at a time.
-        gate: What may hold back or refuse calls, and hears what they come to.
+        guard: What may hold back or refuse calls, and hears what they come to.
+        at_once: Calls under way at a time; others wait. By default as many as there are.
     """
 
     def __init__(
@@ -99,22 +109,21 @@ class AsyncApi(Platform[AsyncSender]):
         timeout: float = 10.0,
         match_ids: bool = True,
         max_answer: int = LONGEST_BODY,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: Transport | httpx.AsyncBaseTransport | None = None,
         ssl_context: ssl.SSLContext | None = None,
-        max_connections: int | None = None,
-        gate: Gate | None = None,
+        guard: Guard | None = None,
+        at_once: int | None = None,
     ) -> None:
         super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
-        self._root = Root(api_url)
+        self._base_url = BaseUrl(api_url)
         self._match_ids = match_ids
         self._auth = auth
-        trust = ssl_context or shared_ssl_context()
-        carrier = transport or httpx.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_limits(max_connections))
-        bounded = AsyncBounded(carrier, timeout, longest=max_answer)
-        # Spoken to directly: a client around it would add redirects and cookies, which we refuse, and a third of
-        # the time.
-        self._transport = AsyncGated(bounded, gate) if gate else bounded
-        self._timeouts = httpx.Timeout(timeout).as_dict()
+        self._is_ours = transport is None
+        if isinstance(transport, httpx.AsyncBaseTransport):
+            transport = HttpxTransport(transport, timeout, longest=max_answer)
+        self._transport = transport or AiohttpTransport(timeout, longest=max_answer, ssl_context=ssl_context)
+        self._guard = guard or Unguarded()
+        self._turns = asyncio.Semaphore(at_once) if at_once else nullcontext()
 
     @classmethod
     def from_settings(
@@ -122,10 +131,9 @@ class AsyncApi(Platform[AsyncSender]):
         settings: Settings,
         *,
         auth: ClientCredentials | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        max_connections: int | None = None,
-        gate: Gate | None = None,
+        transport: Transport | httpx.AsyncBaseTransport | None = None,
+        guard: Guard | None = None,
+        at_once: int | None = None,
     ) -> Self:
         """Build a sender from the worker's settings."""
         return cls(
@@ -137,9 +145,9 @@ class AsyncApi(Platform[AsyncSender]):
             match_ids=settings.match_ids,
             max_answer=settings.max_answer,
             transport=transport,
-            ssl_context=ssl_context,
-            max_connections=max_connections,
-            gate=gate,
+            ssl_context=shared_ssl_context(settings.client_certfile, settings.client_keyfile),
+            guard=guard,
+            at_once=at_once,
         )
 
     async def send(self, call: Call[R]) -> R:
@@ -148,207 +156,76 @@ class AsyncApi(Platform[AsyncSender]):
         Raises:
             ApiError: It did not succeed.
         """
+        async with self._turns:
+            response = await self._answer(call)
         try:
-            response = await self._exchange(call)
-        except _FAILURES as error:
-            failure = _meaning(call, error)
-        else:
             return await self._read(call, response)
-        raise failure
+        except NotUnderstood:
+            response.hang_up()
+            raise
 
-    async def _read(self, call: Call[R], response: httpx.Response) -> R:
+    async def _read(self, call: Call[R], response: Response) -> R:
         """The result; a long one is read beside the loop."""
         asked_for = call.asked_for if self._match_ids else None
         now = datetime.now(UTC)
-        try:
-            if answers.is_long(call.operation, response):
-                return await asyncio.to_thread(answers.read, call.operation, response, now, asked_for=asked_for)
-            return answers.read(call.operation, response, now, asked_for=asked_for)
-        except NotUnderstood:
-            hang_up(response)
-            raise
+        if responses.is_long(call.operation, response):
+            return await asyncio.to_thread(responses.read, call.operation, response, now, asked_for=asked_for)
+        return responses.read(call.operation, response, now, asked_for=asked_for)
 
-    async def _exchange(self, call: Call[Any]) -> httpx.Response:
-        """The answer to the call, read to its end, after as many requests as authentication takes."""
-        extensions = {"timeout": self._timeouts, OPERATION: call.operation.name}
-        request = httpx.Request(
-            call.operation.method,
-            self._root.url(call),
-            headers=_HEADERS if call.body is None else _HEADERS | _JSON,
-            content=call.body,
-            extensions=extensions,
-        )
+    async def _answer(self, call: Call[Any]) -> Response:
+        """The answer to the call; to a fresh token if the first was refused. Specification: Authentication."""
+        operation, url = call.operation.name, self._base_url.url(call)
+        token = await self._auth.token(self._transport)
+        permit = await self._guard.acquire(operation)
+        response = await self._sent(call, url, token, permit)
+        if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):
+            goes_on = permit.outdated()
+            try:
+                await self._auth.invalidate(token)
+                token = await self._auth.token(self._transport)
+            except BaseException:
+                permit.cancelled()
+                raise
+            permit = permit if goes_on else await self._guard.acquire(operation)
+            response = await self._sent(call, url, token, permit)
+            if response.status == HTTPStatus.UNAUTHORIZED:
+                self._auth.refused_when_fresh(token)
+        if response.is_success:
+            permit.answered(response.status, None)
+        else:
+            wait = responses.seconds_to_wait(response.headers.get("Retry-After"), datetime.now(UTC))
+            permit.answered(response.status, wait)
+        return response
+
+    async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
+        """The answer to one request; the permit hears if there is none."""
+        headers = {**_HEADERS, "Authorization": f"Bearer {token.value}"}
+        if call.body is not None:
+            headers |= _JSON
+        method = call.operation.method
         try:
-            async with aclosing(self._auth.async_auth_flow(request)) as flow:
-                wanted = await anext(flow)
-                while True:
-                    response = await self._transport.handle_async_request(wanted)
-                    try:
-                        await response.aread()
-                    finally:
-                        await response.aclose()
-                    try:
-                        wanted = await flow.asend(response)
-                    except StopAsyncIteration:
-                        conclude(request, response)
-                        return response
-        finally:
-            conclude(request)
+            return await self._transport.send(Request(method, url, headers, call.body, repeatable=method == "GET"))
+        except Unanswered as failure:
+            permit.unanswered(failure.cause or failure.kind)
+            error = error_of(call.operation.name, failure)
+        except BodyRefused as failure:
+            permit.answered(HTTPStatus.OK, None)  # It is well enough to answer, if not in a form that we read.
+            error = error_of(call.operation.name, failure)
+        except Unsendable as failure:
+            permit.cancelled()
+            error = error_of(call.operation.name, failure)
+        except BaseException:
+            permit.cancelled()
+            raise
+        raise error
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._transport.aclose()
+        """Close the connections, if they are this sender's own."""
+        if self._is_ours:
+            await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-class SyncApi(Platform[SyncSender]):
-    """The platform's API for threads, which may share one. Its arguments are those of `AsyncApi`.
-
-    The time-out is looked at between the pieces of an answer, since a thread cannot be interrupted.
-    """
-
-    def __init__(
-        self,
-        api_url: str,
-        auth: ClientCredentials,
-        *,
-        issuance_path: str = GET_ISSUANCE.path,
-        presentation_path: str = GET_PRESENTATION.path,
-        timeout: float = 10.0,
-        match_ids: bool = True,
-        max_answer: int = LONGEST_BODY,
-        transport: httpx.BaseTransport | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        max_connections: int | None = None,
-        gate: Gate | None = None,
-    ) -> None:
-        super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
-        self._root = Root(api_url)
-        self._match_ids = match_ids
-        self._auth = auth
-        carrier = transport or httpx.HTTPTransport(
-            verify=ssl_context or shared_ssl_context(), trust_env=False, limits=_limits(max_connections)
-        )
-        bounded = Bounded(carrier, timeout, longest=max_answer)
-        self._http = httpx.Client(
-            transport=Gated(bounded, gate) if gate else bounded,
-            timeout=timeout,
-            headers=_HEADERS,
-            cookies=_no_cookies(),
-            follow_redirects=False,
-            trust_env=False,
-        )
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: Settings,
-        *,
-        auth: ClientCredentials | None = None,
-        transport: httpx.BaseTransport | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        max_connections: int | None = None,
-        gate: Gate | None = None,
-    ) -> Self:
-        """Build a sender from the worker's settings."""
-        return cls(
-            settings.api_url,
-            auth or ClientCredentials.from_settings(settings),
-            issuance_path=settings.issuance_path,
-            presentation_path=settings.presentation_path,
-            timeout=settings.fetch_timeout,
-            match_ids=settings.match_ids,
-            max_answer=settings.max_answer,
-            transport=transport,
-            ssl_context=ssl_context,
-            max_connections=max_connections,
-            gate=gate,
-        )
-
-    def send(self, call: Call[R]) -> R:
-        """Send a call and return its result.
-
-        Raises:
-            ApiError: It did not succeed.
-        """
-        request = _request(self._http, self._root, call)
-        try:
-            response = self._http.send(request, auth=self._auth)
-            conclude(request, response)
-        except _FAILURES as error:
-            failure = _meaning(call, error)
-        else:
-            return self._read(call, response)
-        finally:
-            conclude(request)
-        raise failure
-
-    def _read(self, call: Call[R], response: httpx.Response) -> R:
-        asked_for = call.asked_for if self._match_ids else None
-        try:
-            return answers.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
-        except NotUnderstood:
-            hang_up(response)
-            raise
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@cache
-def shared_ssl_context() -> ssl.SSLContext:
-    """Return the process's own trust for TLS. Loading it takes longer than a request, so it is loaded once."""
-    return httpx.create_ssl_context()
-
-
-def _limits(max_connections: int | None) -> httpx.Limits:
-    if max_connections is None:
-        return httpx.Limits(max_connections=100, max_keepalive_connections=20)
-    return httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections)
-
-
-def _no_cookies() -> CookieJar:
-    """Keep nothing between requests: an identity provider sets cookies that would tie them together."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-
-
-def _request(http: httpx.Client | httpx.AsyncClient, root: Root, call: Call[Any]) -> httpx.Request:
-    headers = {} if call.body is None else {"Content-Type": "application/json"}
-    named = {OPERATION: call.operation.name}
-    return http.build_request(
-        call.operation.method, root.url(call), content=call.body, headers=headers, extensions=named
-    )
-
-
-def _meaning(call: Call[Any], error: Exception) -> ApiError:
-    """Say what a request without an answer means. The error's own words stay out: they can quote URLs."""
-    name, kind = _operation(call, error), type(error).__name__
-    if isinstance(error, BodyRefused):
-        return NotUnderstood(f"{name}: {error}", operation=name, cause=error.cause)
-    if isinstance(error, httpx.DecodingError):
-        return NotUnderstood(f"{name}: {error}", operation=name)
-    if isinstance(error, httpx.TransportError | OSError) and not isinstance(
-        error, httpx.LocalProtocolError | httpx.UnsupportedProtocol
-    ):
-        return unanswered(name, kind, cause_of(error))
-    return InvalidRequest(f"{name}: the request cannot be sent: {kind}", operation=name)
-
-
-def _operation(call: Call[Any], error: Exception) -> str:
-    """Which request it was: the call's own, or the one for its token."""
-    if isinstance(error, httpx.RequestError):
-        with suppress(RuntimeError):  # Nobody has said which.
-            return str(error.request.extensions.get(OPERATION, "token"))
-    return call.operation.name

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from credhook.worker.api.models.base import Answer
+from credhook.worker.api.models.base import ResponseModel
 
 
 def _text(value: object) -> str | None:
@@ -38,7 +38,7 @@ def _mapping(value: object) -> object:
 Text = Annotated[str | None, BeforeValidator(_text)]
 
 
-class ErrorSource(Answer):
+class ErrorSource(ResponseModel):
     """What in the request the error is about."""
 
     shown: ClassVar = ("pointer", "parameter")
@@ -47,7 +47,7 @@ class ErrorSource(Answer):
     parameter: Text = None
 
 
-class ErrorObject(Answer):
+class ErrorObject(ResponseModel):
     """One error in the platform's words. `detail` can name people, so no repr shows it. Specification: Errors."""
 
     shown: ClassVar = ("id", "status", "code", "source")

@@ -6,7 +6,7 @@ two overloads of `sent.__get__` say so to the type checker, arguments included.
 """
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -225,9 +225,14 @@ class Wallet(Namespace[S]):
 
 
 class Platform(Generic[S]):
-    """The platform, noun by noun, for one sender."""
+    """The platform, noun by noun, for one sender.
+
+    Attributes:
+        paths: those that are settings, by the names of the arguments.
+    """
 
     def __init__(self, sender: S, *, issuance_path: str, presentation_path: str) -> None:
+        self.paths: Final = {"issuance_path": issuance_path, "presentation_path": presentation_path}
         self.issuances = Issuances(sender, issuance_path)
         self.presentations = Presentations(sender, presentation_path)
         self.endpoints = Endpoints(sender)

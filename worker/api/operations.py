@@ -40,7 +40,7 @@ from credhook.worker.api.models import (
     path_name,
     resource_id,
 )
-from credhook.worker.api.models.base import Ask
+from credhook.worker.api.models.base import RequestModel
 
 R = TypeVar("R")
 
@@ -96,13 +96,15 @@ class Operation(Generic[R]):
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
     expects: tuple[int, ...]
-    body: tuple[type[Ask], ...] = ()
+    body: tuple[type[RequestModel], ...] = ()
     result: TypeAdapter[R] | None = None
     each: TypeAdapter[Any] | None = None
     identified: bool = False
     enveloped: bool = True
 
-    def __call__(self, body: Ask | None = None, *, query: Mapping[str, str] | None = None, **names: str) -> Call[R]:
+    def __call__(
+        self, body: RequestModel | None = None, *, query: Mapping[str, str] | None = None, **names: str
+    ) -> Call[R]:
         """Fill in the values.
 
         Raises:

@@ -7,15 +7,22 @@ from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pydantic import SecretStr
+
+from credhook.worker.api.transport import Request
 
 #: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
 #: `client_secret_basic`, which every server of RFC 6749 has to understand, into a header.
 Method = Literal["post", "basic"]
 
-_HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/x-www-form-urlencoded",
+    "User-Agent": "credhook",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,11 @@ class TokenRequest:
     def headers(self) -> dict[str, str]:
         """What is sent beside it."""
         return _HEADERS if self.method == "post" else _HEADERS | {"Authorization": f"Basic {self._basic()}"}
+
+    def to_send(self) -> Request:
+        """The request. To be granted a token twice does no harm."""
+        body = urlencode(self.form, doseq=True).encode("ascii")
+        return Request("POST", self.url, self.headers, body, repeatable=True)
 
     def _basic(self) -> str:
         """Id and secret as the form's encoding has them, then joined: a colon in the id would end it early.

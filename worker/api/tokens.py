@@ -1,19 +1,17 @@
 """Access tokens: what one is, where the current one is kept, and how the token endpoint's answer is read."""
 
 import re
-import threading
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
 
-import httpx
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import from_json
 
-from credhook.worker.api.answers import parse, refusal
 from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.models.base import Answer
+from credhook.worker.api.models.base import ResponseModel
+from credhook.worker.api.responses import parse, refusal
+from credhook.worker.api.transport import Response
 
 #: Seconds before its expiry at which a token is renewed. Specification, Limits.
 EARLY = 30.0
@@ -38,73 +36,54 @@ class Token:
     renew_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Somebody else is fetching a token.
-
-    Attributes:
-        seconds: How long to wait before looking again.
-    """
-
-    seconds: float
-
-
 class Tokens(Protocol):
-    """Where the current token is kept, for one `ClientCredentials`, whose threads call it at any time.
-
-    `get` is called for each request: answer from memory. The others are called when a token is fetched or refused, with
-    event loops waiting: answer within a second.
-    """
+    """Where the current token is kept, for the `ClientCredentials` of one event loop."""
 
     def get(self) -> Token | None:
-        """Return the current token, whether or not it is time to renew it."""
+        """Return the current token, whether or not it is time to renew it: from memory, since each request asks."""
 
-    def turn(self) -> Generator[Pause, None, Token | None]:
-        """Return a token that somebody else has fetched meanwhile, or None: it is the caller's turn to fetch one.
+    async def acquire(self) -> Token | None:
+        """Return a token that somebody else has fetched meanwhile, or None: the caller is to fetch one.
 
         Raises:
             ApiError: Somebody else was refused one just now, and it would be the same for the caller.
         """
 
-    def end_turn(self, outcome: Token | ApiError | None) -> None:
-        """Let others have their turn. Called after every `turn`, with what came of it; None: it was given up."""
+    async def release(self, outcome: Token | ApiError | None) -> None:
+        """Let others fetch. Called after every `acquire`, with what came of it; None: it was given up."""
 
-    def replace(self, token: Token) -> None:
+    async def replace(self, token: Token) -> None:
         """Keep a token that was just granted."""
 
-    def invalidate(self, token: Token) -> None:
+    async def invalidate(self, token: Token) -> None:
         """Forget this token, which the platform has refused. A newer one stays."""
 
 
 class TokenCache:
     """The current token, in memory."""
 
-    def __init__(self) -> None:
-        self._token: Token | None = None
-        self._lock = threading.Lock()
+    def __init__(self, token: Token | None = None) -> None:
+        self._token = token
 
     def get(self) -> Token | None:
         """Return the current token."""
         return self._token
 
-    def turn(self) -> Generator[Pause, None, Token | None]:
+    async def acquire(self) -> Token | None:
         """Return None: there is nobody else."""
-        yield from ()
         return None
 
-    def end_turn(self, outcome: Token | ApiError | None) -> None:
+    async def release(self, outcome: Token | ApiError | None) -> None:
         """Do nothing, likewise."""
 
-    def replace(self, token: Token) -> None:
+    async def replace(self, token: Token) -> None:
         """Keep a token."""
-        with self._lock:
-            self._token = token
+        self._token = token
 
-    def invalidate(self, token: Token) -> None:
+    async def invalidate(self, token: Token) -> None:
         """Forget this token, if it is still the current one."""
-        with self._lock:
-            if self._token == token:
-                self._token = None
+        if self._token == token:
+            self._token = None
 
 
 def _lifetime(value: object) -> object:
@@ -114,7 +93,7 @@ def _lifetime(value: object) -> object:
     return "a boolean" if isinstance(value, bool) else value
 
 
-class Grant(Answer):
+class Grant(ResponseModel):
     """The token endpoint's answer. Specification, Authentication, 3.
 
     Read as servers write it, who differ in `expires_in`, and who leave out a `token_type` that goes without saying.
@@ -138,7 +117,7 @@ _SETTINGS: Final = {
 _CREDENTIALS: Final = "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
 
 
-def granted(response: httpx.Response, asked_at: float) -> Token:
+def granted(response: Response, asked_at: float) -> Token:
     """Read the token endpoint's answer.
 
     Raises:
@@ -151,17 +130,17 @@ def granted(response: httpx.Response, asked_at: float) -> Token:
     return Token(grant.access_token, renew_at=asked_at + max(lifetime - EARLY, lifetime / 2))
 
 
-def _refused(response: httpx.Response) -> ApiError:
+def _refused(response: Response) -> ApiError:
     """Say what a refusal means. Every 4xx that does not pass concerns the credentials, or where they are sent."""
     error = refusal("token", response, datetime.now(UTC))
     if isinstance(error, TryLater | NotUnderstood):
         return error
-    code = _oauth_code(response.content)
+    code = _oauth_code(response.body)
     return NotAuthenticated(
-        f"token: the token endpoint refuses this client: {response.status_code}{f' ({code})' if code else ''}; "
+        f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
         f"check {_SETTINGS.get(code, _CREDENTIALS)}",
         operation="token",
-        status=response.status_code,
+        status=response.status,
         errors=error.errors,
     )
 

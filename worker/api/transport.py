@@ -1,202 +1,284 @@
-"""Bounds around an httpx transport: how long one request may take, and how long its answer may be.
+"""A request and its response, within bounds; and what carries them over the network: aiohttp.
 
-httpx bounds each read from the socket, not their sum, and a body not at all. The bounds stand here, below
-authentication, so that the token endpoint's answers are held to them as well.
+httpx alone takes seven times as long for a request, and its interface over aiohttp twice as long, measured; fetching is
+most of what a worker does. What httpx's users know holds here: HTTPS_PROXY and its siblings, SSL_CERT_FILE, trust.
 """
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Final, NamedTuple, cast
+import select
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
-import httpx
+import aiohttp
+import yarl
+from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 
+from credhook.worker.api.body import BodyRefused, read
 from credhook.worker.api.causes import cause_of
-from credhook.worker.api.hanging_up import hang_up, has_surplus
+from credhook.worker.api.proxies import Proxies, UnsupportedProxy
 from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.trust import shared_ssl_context
 
-#: Bytes of any other answer that are read. Its error objects take a few hundred, and its status says most.
-LONGEST_REFUSAL: Final = 64 * 1024
+__all__ = ["AiohttpTransport", "BodyRefused", "Request", "Response", "Transport", "Unanswered", "Unsendable"]
 
-#: Where a failed request keeps its `Failure`, among its `extensions`. httpx closes an authentication flow without
-#: saying why, and the flow must tell a failure, which concerns everyone, from a task that was cancelled.
-FAILURE: Final = "credhook.failure"
+#: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
+KEPT: Final = 4.0
+#: Seconds that connecting to one address of a host may take before the next one is tried beside it (RFC 8305, 5).
+NEXT_ADDRESS: Final = 0.25
+#: Bytes of one header, headers of one response.
+_LONGEST_HEADER: Final = 16_384
+_MOST_HEADERS: Final = 128
 
 
-class Failure(NamedTuple):
-    """Why a request had no answer.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent.
 
     Attributes:
-        kind: Class of the error.
+        method: GET, POST, PATCH or DELETE.
+        url: As it goes over the wire, percent-encoded.
+        headers: Not shown, since one of them is the token.
+        body: Not shown, since it can hold personal data and secrets.
+        repeatable: Whether the request may be sent again when its connection ended before it was answered.
+    """
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back, whole.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Looked up without regard to case.
+        body: Decompressed. Not shown.
+        connection: What it came over.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    connection: asyncio.BaseTransport | None = field(default=None, repr=False)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is a 2xx."""
+        return 200 <= self.status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
+
+    def hang_up(self) -> None:
+        """Close the connection that it came over: nobody can tell whose answers come over it any more.
+
+        Whoever else is using it by now gets an error, rather than somebody else's answer.
+        """
+        if isinstance(self.connection, asyncio.Transport):
+            self.connection.abort()
+
+
+class Unanswered(Exception):
+    """There is no response.
+
+    Attributes:
+        kind: Class of what was raised.
         cause: A word of `causes`, or nothing.
     """
 
-    kind: str
-    cause: str
+    def __init__(self, error: BaseException) -> None:
+        self.kind = type(error).__name__
+        self.cause = cause_of(error)
+        super().__init__(f"{self.kind}, {self.cause}")
 
 
-_TOO_SLOW = "the answer was not complete in time"
+class Unsendable(Exception):
+    """The request is none that could be sent; the message is the class of what was raised."""
 
 
-class BodyRefused(httpx.DecodingError):
-    """The body is longer than an answer may be, or compressed although that was not asked for.
+class Transport(Protocol):
+    """Sends requests, many at a time."""
 
-    Attributes:
-        cause: Which of the two, in a word.
-    """
+    async def send(self, request: Request) -> Response:
+        """Send the request and read its response.
 
-    def __init__(self, message: str, *, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-class Bounded(httpx.BaseTransport):
-    """A synchronous transport within bounds. The time is looked at whenever something has arrived."""
-
-    def __init__(self, inner: httpx.BaseTransport, seconds: float, *, longest: int = LONGEST_BODY) -> None:
-        self._inner = inner
-        self._seconds = seconds
-        self._longest = longest
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass the request on, and put its answer within bounds."""
-        deadline = time.monotonic() + self._seconds
-        with _failure_kept(request):
-            response = self._inner.handle_request(request)
-            try:
-                return _answer(response, _Body(request, response, deadline, self._longest))
-            except BodyRefused:
-                response.close()
-                raise
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._inner.close()
-
-
-class AsyncBounded(httpx.AsyncBaseTransport):
-    """An asynchronous transport within bounds. A request that takes too long is cancelled."""
-
-    def __init__(self, inner: httpx.AsyncBaseTransport, seconds: float, *, longest: int = LONGEST_BODY) -> None:
-        self._inner = inner
-        self._seconds = seconds
-        self._longest = longest
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Pass the request on, and put its answer within bounds."""
-        deadline = asyncio.get_running_loop().time() + self._seconds
-        with _failure_kept(request):
-            async with _until(deadline):
-                response = await self._inner.handle_async_request(request)
-            try:
-                return _answer(response, _AsyncBody(request, response, deadline, self._longest))
-            except BodyRefused:
-                await response.aclose()
-                raise
+        Raises:
+            Unanswered: There is no response, or not all of it, in time.
+            Unsendable: It cannot be sent at all.
+            BodyRefused: The response is longer than it may be.
+        """
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._inner.aclose()
 
 
-class _Allowance:
-    """How much of a body is still read.
+class AiohttpTransport:
+    """A transport over kept connections. To be used on one event loop, from its first request on.
 
-    The body of a success is read whole or not at all. Of a refusal the status matters, so its body is cut short, and
-    left out if it is compressed.
+    Args:
+        timeout: Seconds that one request may take as a whole: connecting, waiting, reading.
+        longest: Bytes that a response may have, decompressed.
+        ssl_context: Trust for TLS; by default the process's own.
+        resolver: From names to addresses; by default the system's.
+        kept: Seconds after which an idle connection is not used again.
     """
 
-    def __init__(self, response: httpx.Response, longest: int) -> None:
-        compressed = response.headers.get("content-encoding", "identity").strip().lower() != "identity"
-        self._whole = response.is_success
-        if compressed and self._whole:
-            raise BodyRefused("the answer is compressed, which was not asked for", cause="compressed")
-        self._longest = longest if self._whole else min(longest, LONGEST_REFUSAL)
-        self._left = 0 if compressed else self._longest
+    def __init__(
+        self,
+        timeout: float,
+        *,
+        longest: int = LONGEST_BODY,
+        ssl_context: ssl.SSLContext | None = None,
+        resolver: AbstractResolver | None = None,
+        kept: float = KEPT,
+    ) -> None:
+        self._timeout = timeout
+        self._longest = longest
+        self._ssl_context = ssl_context or shared_ssl_context()
+        self._resolver = resolver
+        self._kept = kept
+        self._proxies = Proxies()
+        self._opened: aiohttp.ClientSession | None = None
+
+    async def send(self, request: Request) -> Response:
+        """See `Transport`."""
+        try:
+            # Exactly as it was put together: nothing in it is resolved or encoded once more.
+            url = yarl.URL(request.url, encoded=True)
+            proxy, for_proxy = self._proxies.on_the_way_to(url)
+            headers, proxy_headers = request.headers, None
+            if for_proxy and url.scheme == "http":
+                headers = {**headers, **for_proxy}
+            elif for_proxy:
+                proxy_headers = for_proxy
+            async with (
+                asyncio.timeout(self._timeout),
+                self._session.request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    data=request.body,
+                    allow_redirects=False,
+                    proxy=proxy,
+                    proxy_headers=proxy_headers,
+                    middlewares=_REPEATING if request.repeatable else None,
+                ) as response,
+            ):
+                if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                    raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
+                body = await read(response.status, response.headers, response.content.iter_any(), self._longest)
+                connection = response.came_over if isinstance(response, _Response) else None
+                return Response(response.status, response.headers, body, connection)
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
+            raise Unsendable(type(error).__name__) from error
+        except (aiohttp.ClientError, UnsupportedProxy, OSError) as error:  # TimeoutError is an OSError.
+            raise Unanswered(error) from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._opened is not None:
+            await self._opened.close()
 
     @property
-    def spent(self) -> bool:
-        return self._left == 0 and not self._whole
-
-    def take(self, chunk: bytes) -> bytes:
-        if self._whole and len(chunk) > self._left:
-            raise BodyRefused(
-                f"the answer is longer than {self._longest} bytes, see CREDHOOK_MAX_ANSWER", cause="too_large"
+    def _session(self) -> aiohttp.ClientSession:
+        if self._opened is None:
+            connector = _Connector(
+                limit=0,  # Whoever sends knows how many requests are under way.
+                ssl=self._ssl_context,
+                resolver=self._resolver,
+                keepalive_timeout=self._kept,
+                happy_eyeballs_delay=NEXT_ADDRESS,
             )
-        taken = chunk[: self._left]
-        self._left -= len(taken)
-        return taken
+            self._opened = aiohttp.ClientSession(
+                connector=connector,
+                request_class=_Request,
+                response_class=_Response,
+                cookie_jar=aiohttp.DummyCookieJar(),  # An identity provider's would tie requests together.
+                timeout=aiohttp.ClientTimeout(),  # Ours is exact, and covers everything.
+                auto_decompress=False,
+                skip_auto_headers=("Content-Type", "User-Agent"),
+                max_line_size=_LONGEST_HEADER,
+                max_field_size=_LONGEST_HEADER,
+                max_headers=_MOST_HEADERS,
+            )
+        return self._opened
 
 
-class _Body(httpx.SyncByteStream):
-    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float, longest: int) -> None:
-        self._request = request
-        self._response = response
-        self._stream = cast("httpx.SyncByteStream", response.stream)
-        self._deadline = deadline
-        self._allowance = _Allowance(response, longest)
+class _Response(aiohttp.ClientResponse):
+    """Keeps what it came over, which aiohttp forgets once it has been read."""
 
-    def __iter__(self) -> Iterator[bytes]:
-        with _failure_kept(self._request):
-            for chunk in self._stream:
-                if time.monotonic() > self._deadline:
-                    raise httpx.ReadTimeout(_TOO_SLOW)
-                if self._allowance.spent:
-                    break
-                yield self._allowance.take(chunk)
+    came_over: asyncio.BaseTransport | None = None
 
-    def close(self) -> None:
-        if has_surplus(self._stream):
-            hang_up(self._response)
-        self._stream.close()
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        self.came_over = connection.transport
+        return await super().start(connection)
 
 
-class _AsyncBody(httpx.AsyncByteStream):
-    def __init__(self, request: httpx.Request, response: httpx.Response, deadline: float, longest: int) -> None:
-        self._request = request
-        self._response = response
-        self._stream = cast("httpx.AsyncByteStream", response.stream)
-        self._deadline = deadline
-        self._allowance = _Allowance(response, longest)
+class _Connector(aiohttp.TCPConnector):
+    """Uses a connection again only if nothing has come over it since: that would be read as the next response.
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self._stream)
-        with _failure_kept(self._request):
-            while not self._allowance.spent:
-                async with _until(self._deadline):
-                    chunk = await anext(chunks, None)
-                if chunk is None:
-                    break
-                yield self._allowance.take(chunk)
+    aiohttp looks whether a connection is open. It does not look for bytes that it has read and nobody has asked for,
+    nor for those that are in the socket and that the loop has had no turn to read.
+    """
 
-    async def aclose(self) -> None:
-        if has_surplus(self._stream):
-            hang_up(self._response)
-        await self._stream.aclose()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._used: WeakKeyDictionary[ResponseHandler, select.poll] = WeakKeyDictionary()
 
-
-def _answer(response: httpx.Response, body: _Body | _AsyncBody) -> httpx.Response:
-    """Return the response with a bounded body. It is not decoded: only a refusal can be compressed, and is empty."""
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
-    return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
-
-
-@contextmanager
-def _failure_kept(request: httpx.Request) -> Iterator[None]:
-    try:
-        yield
-    except (httpx.HTTPError, OSError) as failure:
-        request.extensions[FAILURE] = Failure(type(failure).__name__, cause_of(failure))
-        if isinstance(failure, httpx.RequestError):
-            failure.request = request
-        raise
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  aiohttp's.
+    ) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol, transport = connection.protocol, connection.transport
+            if protocol is None or transport is None:
+                return connection
+            unheard = self._used.get(protocol)
+            if unheard is None:
+                self._used[protocol] = _poll(transport)
+                return connection
+            if not (protocol.should_close or unheard.poll(0)):
+                if isinstance(req, _Request):
+                    req.is_over_kept_connection = True
+                return connection
+            connection.close()
 
 
-@asynccontextmanager
-async def _until(deadline: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError:
-        raise httpx.ReadTimeout(_TOO_SLOW) from None
+def _poll(transport: asyncio.BaseTransport) -> select.poll:
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return poll
+
+
+class _Request(aiohttp.ClientRequest):
+    """Knows whether its connection has answered others before."""
+
+    is_over_kept_connection = False
+
+
+async def _again_if_it_met_the_end(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Send the request again while it meets kept connections that the server is just closing."""
+    while isinstance(request, _Request):
+        request.is_over_kept_connection = False
+        try:
+            return await send(request)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if not request.is_over_kept_connection or isinstance(error, aiohttp.ClientConnectorError):
+                raise Unanswered(error) from error
+    return await send(request)
+
+
+_REPEATING: Final = (_again_if_it_met_the_end,)

@@ -1,76 +1,43 @@
-"""Slots: how many events are under way in one process, each with clients of its own for the platform.
+"""Slots: how many events are under way in one process, each with its clients for the platform.
 
-httpx's pool slows down with the square of its connections: a pool of 100 did 96 requests a second where 100 clients of
-one connection did 1,410, measured. Credentials and the context for TLS are shared by all.
+Connections, credentials and the context for TLS are shared by all.
 """
 
 import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
-from credhook.worker.api.line import Line
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.fleet.platform import Condition
-from credhook.worker.settings import WorkerSettings
 
-#: Connections that a slot opens at most: one, but for a handler that calls beside its own calls.
-_CONNECTIONS: Final = 10
+#: Calls that the handlers of one event make at a time; others wait for one of these to end.
+CALLS: Final = 10
 #: While a slot is held for less than so many seconds, events are taken ahead for a part of the slots, so that none
 #: waits for Redis: 1,270 events a second became 1,530 (API of 50 ms). What waits for a slot for longer is handed back.
 QUICK: Final = 1.0
 RESERVES: Final = 4
 
 
+@dataclass(slots=True)
 class Slot:
-    """The clients of one event at a time; each is made when it is first needed."""
+    """The clients of one event at a time.
 
-    def __init__(self, settings: WorkerSettings, auth: ClientCredentials, condition: Condition) -> None:
-        self._settings = settings
-        self._auth = auth
-        self._condition = condition
-        self._fetching: AsyncApi | None = None
-        self._calling: AsyncApi | None = None
-        self._in_thread: SyncApi | None = None
-        self.since = 0.0
+    Attributes:
+        fetching: for details, whose calls have been admitted when the event was taken.
+        calling: for coroutine handlers, and for details of which nobody knew when the event was taken.
+        in_thread: for plain handlers.
+    """
 
-    @property
-    def fetching(self) -> AsyncApi:
-        """For details, whose calls have been admitted when the event was taken."""
-        if self._fetching is None:
-            self._fetching = AsyncApi.from_settings(
-                self._settings, auth=self._auth, gate=self._condition.fetches, transport=Line(shared_ssl_context())
-            )
-        return self._fetching
-
-    @property
-    def calling(self) -> AsyncApi:
-        """For coroutine handlers, and for details of which nobody knew when the event was taken."""
-        if self._calling is None:
-            self._calling = AsyncApi.from_settings(
-                self._settings, auth=self._auth, gate=self._condition.calls, max_connections=_CONNECTIONS
-            )
-        return self._calling
-
-    @property
-    def in_thread(self) -> SyncApi:
-        """For plain handlers."""
-        if self._in_thread is None:
-            self._in_thread = SyncApi.from_settings(
-                self._settings, auth=self._auth, gate=self._condition.calls, max_connections=_CONNECTIONS
-            )
-        return self._in_thread
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        for client in (self._fetching, self._calling):
-            if client is not None:
-                await client.aclose()
-        if self._in_thread is not None:
-            self._in_thread.close()
+    fetching: AsyncApi
+    calling: AsyncApi
+    in_thread: SyncApi
+    #: When it was last taken, in monotonic seconds.
+    since: float = 0.0
 
 
 class _Waiting(NamedTuple):
@@ -82,9 +49,9 @@ class _Waiting(NamedTuple):
 class Slots:
     """So many slots, and the events that wait for one of them, in order."""
 
-    def __init__(self, settings: WorkerSettings, auth: ClientCredentials, condition: Condition) -> None:
-        self._parts = settings, auth, condition
-        self._number = settings.concurrency
+    def __init__(self, number: int, new_slot: Callable[[], Slot]) -> None:
+        self._new_slot = new_slot
+        self._number = number
         self._held = 0
         self._idle: list[Slot] = []
         self._waiting: deque[_Waiting] = deque()
@@ -104,7 +71,7 @@ class Slots:
             waiting = _Waiting(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
             self._waiting.append(waiting)
             await waiting.turn
-        slot = self._idle.pop() if self._idle else Slot(*self._parts)
+        slot = self._idle.pop() if self._idle else self._new_slot()
         slot.since = math.nan if attempt.interruption else time.monotonic()
         return slot
 
@@ -128,8 +95,3 @@ class Slots:
             self._held += 1  # Beyond the number, for as long as it takes to hand the event back.
             waiting.attempt.interrupt(Interruption.DRAINED)
             waiting.turn.set_result(None)
-
-    async def aclose(self) -> None:
-        """Close the connections of all that are idle."""
-        for slot in self._idle:
-            await slot.aclose()

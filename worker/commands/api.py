@@ -4,16 +4,17 @@ Standard output is the answer, whole: whoever runs an operation has asked for it
 included. What goes wrong is one line on standard error; exit code 1 is the platform's refusal, 2 a mistake in the call.
 """
 
+import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import IO, Any, TypeVar
 
 import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from credhook.worker.api.client import SyncApi
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
     CertificateRequest,
@@ -237,11 +238,15 @@ def list_presentations(id_: str | None) -> None:
     _run(lambda platform: platform.presentations.list(id_))
 
 
-def _run(operation: Callable[[SyncApi], Wire | Sequence[Wire] | None]) -> None:
+def _run(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[Wire] | None]]) -> None:
     """Have the platform do something, and print its answer."""
+
+    async def run() -> Wire | Sequence[Wire] | None:
+        async with AsyncApi.from_settings(PlatformSettings()) as platform:
+            return await operation(platform)
+
     try:
-        with SyncApi.from_settings(PlatformSettings()) as platform:
-            answer = operation(platform)
+        answer = asyncio.run(run())
     except ApiError as error:
         unsendable = isinstance(error, InvalidRequest) and error.status is None
         raise (WrongInput if unsendable else click.ClickException)(_told(error)) from None

@@ -1,4 +1,4 @@
-"""What the fleet knows of the platform's condition, and the gates through which every call goes.
+"""What the fleet knows of the platform's condition, and the guards that every call passes.
 
 One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `circuit_store`
 tells the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it
@@ -7,11 +7,8 @@ meets itself.
 
 import asyncio
 import random
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
@@ -19,7 +16,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
 
-from credhook.worker.api.gate import Gate, Passage
+from credhook.worker.api.guard import Guard, Permit
 from credhook.worker.api.hints import CAUSES, advice
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
 from credhook.worker.fleet.circuit_store import CircuitStore
@@ -65,8 +62,8 @@ class Condition:
     """The platform's condition as this process knows it; to be made on the process's running event loop.
 
     Attributes:
-        fetches: the gate for calls that `admit` has admitted, each once.
-        calls: the gate for all others.
+        fetches: the guard of calls that `admit` has admitted, each once.
+        calls: the guard of all others.
     """
 
     def __init__(self, redis: Redis, *, api_url: str, rate: float | None = None, timeout: float = 10.0) -> None:
@@ -78,8 +75,6 @@ class Condition:
             rate: requests per second that the whole fleet makes, or None for any number.
             timeout: seconds that a call may take, and that it may wait for its turn.
         """
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._store = CircuitStore(redis, api_url, timeout=timeout)
         self._rate = rate
         self._timeout = timeout
@@ -94,8 +89,8 @@ class Condition:
         #: Until when a probe of ours may be under way, and until when one that was admitted may begin.
         self._probing_until = self._admitted_until = 0.0
         self._probe_is_over = False
-        self.fetches: Gate = _Gate(self, prepaid=True)
-        self.calls: Gate = _Gate(self, prepaid=False)
+        self.fetches: Guard = _Guard(self, prepaid=True)
+        self.calls: Guard = _Guard(self, prepaid=False)
         PAUSED.set_function(self.pause)
 
     @classmethod
@@ -119,7 +114,7 @@ class Condition:
             await self._teller
 
     def pause(self) -> float:
-        """Seconds until calls may be made again, from memory; 0 if now. From any thread."""
+        """Seconds until calls may be made again, from memory; 0 if now."""
         circuit, now = self._circuit, time.monotonic()
         return circuit.until - now if circuit.phase(now) is Phase.OPEN else 0.0
 
@@ -177,7 +172,7 @@ class Condition:
         self._ask_again_at = time.monotonic() + wait
         return taken
 
-    async def enter(self, operation: str, *, prepaid: bool) -> "_Passage":
+    async def acquire(self, operation: str, *, prepaid: bool) -> "_Permit":
         """Wait until the call may be sent.
 
         Raises:
@@ -189,35 +184,17 @@ class Condition:
             phase = self._circuit.phase(time.monotonic())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
-                return _Passage(self, probe=True, prepaid=prepaid)
+                return _Permit(self, probe=True, prepaid=prepaid)
             self._refuse_unless_closed(operation)
             if not paid:
                 await self._pay(operation)
                 paid = True
             elif self._trial.is_over:
-                return _Passage(self, prepaid=prepaid)
+                return _Permit(self, prepaid=prepaid)
             elif self._trial.begin_turn():
-                return _Passage(self, trial=True, prepaid=prepaid)
+                return _Permit(self, trial=True, prepaid=prepaid)
             else:
                 await self._trial.wait()
-
-    def enter_in_thread(self, operation: str, *, prepaid: bool) -> "_Passage":
-        """The same for a thread, which asks the loop where memory does not suffice.
-
-        Raises:
-            PlatformPaused: it may not.
-        """
-        phase = self._circuit.phase(time.monotonic())
-        wants_nothing = phase is Phase.CLOSED and (prepaid or self._rate is None) and self._trial.is_over
-        # A call from the loop's own thread would wait for itself.
-        if wants_nothing or phase is Phase.OPEN or threading.get_ident() == self._thread or self._loop.is_closed():
-            self._refuse_unless_closed(operation)
-            return _Passage(self, prepaid=prepaid)
-        entering = asyncio.run_coroutine_threadsafe(self.enter(operation, prepaid=prepaid), self._loop)
-        try:
-            return entering.result()
-        except CancelledError:
-            raise self._refusal(operation, "the worker is stopping", ASK_AGAIN) from None
 
     def _refuse_unless_closed(self, operation: str) -> None:
         if self._circuit.is_open:
@@ -261,10 +238,7 @@ class Condition:
         return is_ours
 
     def hear(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
-        """Take in what a call came to; None says nothing of the platform. From any thread, which is not held up."""
-        if threading.get_ident() != self._thread:
-            self._soon(lambda: self.hear(outcome, probe=probe, trial=trial, prepaid=prepaid))
-            return
+        """Take in what a call came to; None says nothing of the platform."""
         if probe:
             self._probing_until, self._probe_is_over = 0.0, True
         if not self._trial.is_over:
@@ -285,15 +259,8 @@ class Condition:
             self._trial.end_turn()
 
     def doubt(self) -> None:
-        """A token was refused: find out about the next one by one call. From any thread."""
-        if threading.get_ident() != self._thread:
-            self._soon(self.doubt)
-        else:
-            self._trial.begin_again()
-
-    def _soon(self, word: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # The loop has ended, and nobody is left to know.
-            self._loop.call_soon_threadsafe(word)
+        """A token was refused: find out about the next one by one call."""
+        self._trial.begin_again()
 
     async def _know(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
@@ -374,22 +341,19 @@ def _hint(cause: str) -> str:
     )
 
 
-class _Gate:
-    """One of the condition's two gates."""
+class _Guard:
+    """One of the condition's two guards."""
 
     def __init__(self, condition: Condition, *, prepaid: bool) -> None:
         self._condition = condition
         self._prepaid = prepaid
 
-    async def enter(self, operation: str) -> Passage:
-        return await self._condition.enter(operation, prepaid=self._prepaid)
-
-    def enter_in_thread(self, operation: str) -> Passage:
-        return self._condition.enter_in_thread(operation, prepaid=self._prepaid)
+    async def acquire(self, operation: str) -> Permit:
+        return await self._condition.acquire(operation, prepaid=self._prepaid)
 
 
-class _Passage:
-    """One call's way through a gate; the first word about it counts."""
+class _Permit:
+    """Leave to make one call; the first word about it counts."""
 
     def __init__(self, condition: Condition, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
         self._condition = condition
@@ -411,7 +375,7 @@ class _Passage:
     def unanswered(self, cause: str) -> None:
         self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
 
-    def abandoned(self) -> None:
+    def cancelled(self) -> None:
         self._end(None)
 
     def _end(self, outcome: Outcome | None) -> None:

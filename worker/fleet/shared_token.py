@@ -11,24 +11,23 @@ Redis saves requests here, and no more than that. Without it, or when another pr
 a token by itself and keeps it in memory.
 """
 
+import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable
+from enum import Enum
 from hashlib import sha256
 from secrets import token_bytes
 from typing import Any, Final, Self, TypeVar
 
 import structlog
-from redis import Redis
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from credhook.ledger import PREFIX
-from credhook.redis.connection import open_redis_sync
 from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.tokens import LONGEST_LIFETIME, Pause, Token, TokenCache
+from credhook.worker.api.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.sealed import NotOurs, Seal
 from credhook.worker.fleet.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
 from credhook.worker.settings import WorkerSettings
@@ -37,9 +36,7 @@ log = structlog.get_logger("credhook.worker")
 
 T = TypeVar("T")
 
-#: Seconds until a silent Redis counts as gone, here, where an event loop waits: for connecting, and for a reply.
-REDIS_TIMEOUT: Final = 0.5
-#: Seconds for which Redis is then left alone.
+#: Seconds for which a Redis that has not answered is left alone.
 LEFT_ALONE: Final = 30.0
 
 #: Seconds by which a lock outlives the time-out of the request that it is for.
@@ -75,19 +72,40 @@ return {1, honest and 0 or 1}
 """
 
 
+class Elsewhere(Enum):
+    """Another process is fetching a token."""
+
+    TOKEN = "elsewhere"  # noqa: S105  No token is in it.
+
+
+ELSEWHERE: Final = Elsewhere.TOKEN
+
+
 class SharedTokens:
     """The fleet's token, and this process's copy of it.
 
     Args:
-        redis: Where it is shared. With short time-outs: an event loop waits.
+        redis: Where it is shared. Not closed by us.
         seal: Made from the client secret.
         name: Of the key that holds it, see `key_name`.
         timeout: Seconds that a token request may take.
+        copy: This process's copy of the token; by default a new one.
         clock: Monotonic seconds, the same as the credentials'.
+        chance: Draws pauses, from 0 to 1.
+        sleep: Waits for so many seconds.
     """
 
     def __init__(
-        self, redis: Redis, seal: Seal, name: str, *, timeout: float, clock: Callable[[], float] = time.monotonic
+        self,
+        redis: Redis,
+        seal: Seal,
+        name: str,
+        *,
+        timeout: float,
+        copy: TokenCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._redis = redis
         self._delete = redis.register_script(_DELETE)
@@ -95,8 +113,8 @@ class SharedTokens:
         self._seal = seal
         self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
         self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
-        self._clock = clock
-        self._copy = TokenCache()
+        self._clock, self._chance, self._sleep = clock, chance, sleep
+        self._copy = TokenCache() if copy is None else copy
         #: The last token that the platform has refused: should Redis still have it, it is none.
         self._invalid: Token | None = None
         #: The last token that our secret did not open, so that each is logged once.
@@ -107,100 +125,92 @@ class SharedTokens:
         self._alone_until = -1.0
 
     @classmethod
-    def from_settings(cls, settings: WorkerSettings) -> Self:
-        """Share the token of the client that the settings name, through their Redis. It connects at the first turn."""
-        redis = open_redis_sync(
-            settings.redis_url.get_secret_value(),
-            socket_timeout=REDIS_TIMEOUT,
-            socket_connect_timeout=REDIS_TIMEOUT,
-            retry=Retry(NoBackoff(), 0),
-        )
+    def from_settings(cls, redis: Redis, settings: WorkerSettings, copy: TokenCache | None = None) -> Self:
+        """Share the token of the client that the settings name."""
         seal = Seal(settings.client_secret, "token")
         narrowed = settings.scope, settings.audience, *settings.resource
         name = key_name(settings.token_url, settings.client_id, *narrowed)
-        return cls(redis, seal, name, timeout=settings.fetch_timeout)
+        return cls(redis, seal, name, timeout=settings.fetch_timeout, copy=copy)
 
     def get(self) -> Token | None:
         """Return this process's copy."""
         return self._copy.get()
 
-    def turn(self) -> Generator[Pause, None, Token | None]:
-        """Return the fleet's token, or None: it is our turn to fetch one. See `Tokens`."""
+    async def acquire(self) -> Token | None:
+        """Return the fleet's token, or None: it is ours to fetch one. See `Tokens`."""
         patience = self._clock() + _LOCKS_WAITED_FOR * self._lock_seconds
-        while isinstance(found := self._unless_alone(self._find_or_lock), Pause):
+        while (found := await self._unless_alone(self._find_or_lock)) is ELSEWHERE:
             if self._clock() > patience:
                 return None
-            yield found
-        if found is not None:
-            self._copy.replace(found)
-        return found
+            shortest, longest = _PAUSES
+            await self._sleep(shortest + (longest - shortest) * self._chance())
+        if isinstance(found, Token):
+            await self._copy.replace(found)
+            return found
+        return None
 
-    def end_turn(self, outcome: Token | ApiError | None) -> None:
+    async def release(self, outcome: Token | ApiError | None) -> None:
         """Unlock, and let everyone know of a refusal. No answer may be this host's own trouble: the next one tries."""
         lock, self._lock = self._lock, None
         if lock is None:
             return
         if isinstance(outcome, ApiError) and outcome.status is not None:
             note, seconds = self._seal.close(_noted(outcome), self._refused_name), _quiet(outcome)
-            self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
-        self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
+            await self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
+        await self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
 
-    def replace(self, token: Token) -> None:
+    async def replace(self, token: Token) -> None:
         """Keep a token that was just granted, for all."""
-        self._copy.replace(token)
+        await self._copy.replace(token)
         sealed, left = self._seal.close(token.value.encode(), self._name), token.renew_at - self._clock()
         if left > 0:
-            self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
+            await self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
 
-    def invalidate(self, token: Token) -> None:
+    async def invalidate(self, token: Token) -> None:
         """Forget a token that the platform has refused, for all, unless there is a newer one."""
         self._invalid = token
-        if self._copy.get() == token:  # Otherwise another task or thread has seen to it.
-            self._copy.invalidate(token)
-            self._unless_alone(lambda: self._invalidate(token))
+        if self._copy.get() == token:  # Otherwise another task has seen to it.
+            await self._copy.invalidate(token)
+            await self._unless_alone(lambda: self._invalidate(token))
 
-    def _find_or_lock(self) -> Token | Pause | None:
-        """Return the fleet's token, or a pause while another process fetches one, or None: we have the lock.
+    async def _find_or_lock(self) -> Token | Elsewhere | None:
+        """Return the fleet's token, or that another process fetches one, or None: we have the lock.
 
         Raises:
             ApiError: Another process was refused one just now.
         """
-        found = self._find()
-        if found is None:
-            lock = token_bytes(16)
-            if not self._take_lock(lock):
-                return Pause(random.uniform(*_PAUSES))  # noqa: S311  It spreads processes out, and keeps no secret.
-            self._lock = lock
-            try:
-                found = self._find()  # It may have come between our look and our lock.
-            except ApiError:
-                self.end_turn(None)
-                raise
-        return found
+        found = await self._find()
+        if found is not None:
+            return found
+        lock = token_bytes(16)
+        if not await self._take_lock(lock):
+            return ELSEWHERE
+        self._lock = lock
+        return await self._find()  # It may have come between our look and our lock.
 
-    def _take_lock(self, lock: bytes) -> bool:
+    async def _take_lock(self, lock: bytes) -> bool:
         """Lock, if nobody fetches a token who could ever be done with it."""
         milliseconds = _ms(self._lock_seconds)
-        if self._redis.set(self._lock_name, lock, nx=True, px=milliseconds):
+        if await self._redis.set(self._lock_name, lock, nx=True, px=milliseconds):
             self._unreadable.mended("lock")
             return True
-        taken, unreadable = self._take_over(keys=[self._lock_name], args=[lock, milliseconds, _ms(LONGEST_LOCK)])
+        taken, unreadable = await self._take_over(keys=[self._lock_name], args=[lock, milliseconds, _ms(LONGEST_LOCK)])
         if unreadable:
             self._unreadable.found("lock", "it is none of ours, or would never end", key=self._lock_name)
         return bool(taken)
 
-    def _find(self) -> Token | None:
+    async def _find(self) -> Token | None:
         """Return the fleet's token.
 
         Raises:
             ApiError: There is none, and another process was refused one just now.
         """
         looked_at = self._clock()
-        with self._redis.pipeline() as look:
+        async with self._redis.pipeline() as look:
             for name in (self._name, self._refused_name):
                 look.get(name)
                 look.pttl(name)
-            token, left, note, quiet = look.execute(raise_on_error=False)
+            token, left, note, quiet = await look.execute(raise_on_error=False)
         value = self._token_of(token)
         refused = self._invalid is not None and value == self._invalid.value.encode()
         if value is not None and not refused and left > 0:  # Without an end it is not as we wrote it.
@@ -250,19 +260,19 @@ class SharedTokens:
         except NotOurs:
             return None
 
-    def _invalidate(self, token: Token) -> None:
-        with self._redis.pipeline() as look:
+    async def _invalidate(self, token: Token) -> None:
+        async with self._redis.pipeline() as look:
             look.get(self._name)
-            (sealed,) = look.execute(raise_on_error=False)
+            (sealed,) = await look.execute(raise_on_error=False)
         if isinstance(sealed, bytes) and self._opened(sealed, self._name, "token") == token.value.encode():
-            self._delete(keys=[self._name], args=[sealed])
+            await self._delete(keys=[self._name], args=[sealed])
 
-    def _unless_alone(self, ask: Callable[[], T]) -> T | None:
+    async def _unless_alone(self, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Return what Redis says; None if it cannot be asked, or could not a moment ago."""
         if self._clock() < self._alone_until:
             return None
         try:
-            return ask()
+            return await ask()
         except (RedisError, OSError) as error:
             self._alone_until = self._clock() + LEFT_ALONE
             log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint="check REDIS_URL")

@@ -23,20 +23,15 @@ from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.ledger import State
-from credhook.redis.connection import open_redis
 from credhook.stopping import stops
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.parts import assembled
 from credhook.worker.attempt.slots import Slot, Slots
-from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.fleet.platform import Condition
-from credhook.worker.fleet.shared_token import SharedTokens
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import metrics
 from credhook.worker.process.rq_worker import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claims import Claims, Worker
+from credhook.worker.queue.claims import Worker
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -131,36 +126,27 @@ class ConcurrentWorker(BaseWorker):
         for number in stops():
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
-        redis = open_redis(settings.redis_url.get_secret_value())
         worker = Worker(self.name, self._token)
-        self._claims = Claims(
-            redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker
-        )
-        auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
-        self._condition = Condition.from_settings(redis, settings)
-        self._slots = Slots(settings, auth, self._condition)
-        snapshots = Snapshots(redis, settings.snapshot_key)
-        self._processor = Processor(settings, self._claims, self._registry, self._condition, snapshots)
-        chores = [
-            asyncio.create_task(_again_and_again(chore))
-            for chore in (
-                self._processor.leases.keep,
-                self._condition.watch,
-                lambda: _pulse(pulse),
-                lambda: self._beat(redis),
-                lambda: self._listen(redis),
-            )
-        ]
-        try:
-            await self._take_and_start(burst=burst)
-            await self._drain()
-        finally:
-            for chore in chores:
-                chore.cancel()
-            await asyncio.wait(chores, timeout=BEAT)
-            await self._slots.aclose()
-            await self._condition.aclose()
-            await redis.aclose()
+        async with assembled(settings, self._registry, worker=worker) as parts:
+            self._claims, self._condition, self._processor = parts.claims, parts.condition, parts.processor
+            self._slots = Slots(settings.concurrency, parts.new_slot)
+            chores = [
+                asyncio.create_task(_again_and_again(chore))
+                for chore in (
+                    self._processor.leases.keep,
+                    self._condition.watch,
+                    lambda: _pulse(pulse),
+                    lambda: self._beat(parts.redis),
+                    lambda: self._listen(parts.redis),
+                )
+            ]
+            try:
+                await self._take_and_start(burst=burst)
+                await self._drain()
+            finally:
+                for chore in chores:
+                    chore.cancel()
+                await asyncio.wait(chores, timeout=BEAT)
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Fill the slots, again and again, until told to stop."""

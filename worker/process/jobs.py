@@ -16,16 +16,11 @@ import structlog
 
 from credhook.ledger import State
 from credhook.logs import configure_logs
-from credhook.redis.connection import open_redis
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.processor import Processor
-from credhook.worker.attempt.slots import Slot
-from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.fleet.platform import Condition
-from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.attempt.parts import assembled
 from credhook.worker.handlers.registry import Registry, load
-from credhook.worker.queue.claims import Claims, NotClaimed
+from credhook.worker.queue.claims import NotClaimed
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -41,26 +36,19 @@ async def process(event_id: str) -> rq.Retry | None:
         `rq.Retry` if another attempt is due later, which RQ's scheduler then starts; None otherwise.
     """
     shared = _shared()
-    settings = shared.settings
-    redis = open_redis(settings.redis_url.get_secret_value())
-    claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention)
-    condition = Condition.from_settings(redis, settings)
-    slot = Slot(settings, shared.auth, condition)
-    processor = Processor(settings, claims, shared.registry, condition, Snapshots(redis, settings.snapshot_key))
-    beside = [asyncio.create_task(chore) for chore in (processor.leases.keep(), condition.watch())]
-    try:
-        claim = await claims.claim(event_id)
-        if isinstance(claim, NotClaimed):
-            log.info("event_left", webhook_id=event_id, reason=claim.value)
-            return None
-        settlement, _ = await processor.handle(Attempt(claim), slot)
-    finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.wait(beside, timeout=1.0)
-        await slot.aclose()
-        await condition.aclose()
-        await redis.aclose()
+    async with assembled(shared.settings, shared.registry, token=shared.token) as parts:
+        chores = parts.processor.leases.keep(), parts.condition.watch()
+        beside = [asyncio.create_task(chore) for chore in chores]
+        try:
+            claim = await parts.claims.claim(event_id)
+            if isinstance(claim, NotClaimed):
+                log.info("event_left", webhook_id=event_id, reason=claim.value)
+                return None
+            settlement, _ = await parts.processor.handle(Attempt(claim), parts.new_slot())
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside, timeout=1.0)
     if settlement is None or settlement.state is not State.WAITING:
         return None
     # RQ counts whole seconds, and an interval of 0 would enqueue at once.
@@ -78,7 +66,7 @@ class _Shared:
 
     settings: WorkerSettings
     registry: Registry
-    auth: ClientCredentials
+    token: TokenCache
 
 
 @functools.cache
@@ -87,5 +75,4 @@ def _shared() -> _Shared:
     if not structlog.is_configured():
         configure_logs()
     settings = WorkerSettings()
-    auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(settings))
-    return _Shared(settings, load(settings.handlers), auth)
+    return _Shared(settings, load(settings.handlers), TokenCache())

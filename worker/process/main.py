@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from credhook.ledger import Index
 from credhook.redis.connection import open_redis_sync
 from credhook.stopping import stop_on
-from credhook.worker.api.client import shared_ssl_context
+from credhook.worker.api.trust import shared_ssl_context
 from credhook.worker.handlers.registry import load
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
@@ -79,7 +79,8 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         _wait_for(redis, settings.queue)
         bury_all(redis, died, queue=settings.queue, retention=settings.retention)
     registry = load(settings.handlers)
-    shared_ssl_context()  # It takes a tenth of a second, which no event should have to wait for.
+    # It takes a tenth of a second, which no event should have to wait for.
+    shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     _wait_for(redis, settings.queue)
     log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
     _every(interval, reconciler.run, "reconciler")

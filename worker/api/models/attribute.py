@@ -4,12 +4,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from credhook.worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import RequestModel, ResponseModel
 
 Flag = Annotated[bool, Field(strict=True)]
 
 
-class _Definition(Ask):
+class _Definition(RequestModel):
     shown: ClassVar = ("type",)
 
     name: str | None = None
@@ -60,13 +60,13 @@ class MdocArray(_Definition):
 MdocAttribute = Annotated[MdocValue | MdocArray, Field(discriminator="type")]
 
 
-class MdocNamespace(Ask):
+class MdocNamespace(RequestModel):
     """The attributes of one mdoc namespace."""
 
     properties: dict[str, MdocAttribute]
 
 
-class AnyAttribute(Answer):
+class AnyAttribute(ResponseModel):
     """An attribute definition in an answer, of whatever type the platform knows by then."""
 
     shown: ClassVar = ("type",)
@@ -80,7 +80,7 @@ class AnyAttribute(Answer):
     items: "AnyAttribute | None" = None
 
 
-class AttributeNamespace(Answer):
+class AttributeNamespace(ResponseModel):
     """The attributes of one mdoc namespace, in an answer."""
 
     properties: dict[str, AnyAttribute]

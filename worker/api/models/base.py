@@ -43,19 +43,19 @@ class Wire(BaseModel):
         return [(name, getattr(self, name)) for name in self.shown]
 
 
-class Answer(Wire):
+class ResponseModel(Wire):
     """What the platform says. Fields that we do not know are kept, and shown to nobody."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Ask(Wire):
+class RequestModel(Wire):
     """What we ask of the platform. A field that it does not know is a mistake of ours."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Stateful(Answer):
+class Stateful(ResponseModel):
     """Something with a `status`: an open word, since the platform's pages disagree on spelling and case."""
 
     status: str

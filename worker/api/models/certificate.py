@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
-from credhook.worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import RequestModel, ResponseModel
 
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
@@ -26,14 +26,14 @@ def _one_certificate(value: str) -> str:
 PemCertificate = Annotated[str, AfterValidator(_one_certificate)]
 
 
-class CertificateRequest(Ask):
+class CertificateRequest(RequestModel):
     """A certificate for a signing request, and its intermediates from leaf-adjacent to root-adjacent."""
 
     certificate: PemCertificate
     parent_certificates: tuple[PemCertificate, ...] | None = None
 
 
-class CertificateRecord(Answer):
+class CertificateRecord(ResponseModel):
     """An imported certificate. The formats of its fields are not specified, so they stay text."""
 
     shown: ClassVar = ("id", "certificate_id")

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from credhook.events import EVENT_TYPES
-from credhook.worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.base import RequestModel, ResponseModel, Timestamp
 from credhook.worker.api.models.ids import resource_id
 
 
@@ -32,7 +32,7 @@ def _https_url(value: str) -> str:
     return value
 
 
-class EndpointRequest(Ask):
+class EndpointRequest(RequestModel):
     """Where deliveries should go, and which.
 
     `filter_types` left out means every type. An empty list is refused: it could mean all or none.
@@ -45,7 +45,7 @@ class EndpointRequest(Ask):
     filter_types: Annotated[tuple[EventType, ...], Field(min_length=1)] | None = None
 
 
-class Endpoint(Answer):
+class Endpoint(ResponseModel):
     """A registered endpoint. Its types are open words: the platform may know more than ten."""
 
     shown: ClassVar = ("id", "filter_types")

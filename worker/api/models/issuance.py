@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, FailFast
 
-from credhook.worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
+from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, Stateful, none_as_empty
 
 
-class IssuedCredential(Answer):
+class IssuedCredential(ResponseModel):
     """One credential of an issuance."""
 
     shown: ClassVar = ("id", "status")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, FailFast, model_validator
 
-from credhook.worker.api.models.base import Answer, ObservedTimestamp, Stateful, none_as_empty
+from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, Stateful, none_as_empty
 
 
 def _only_a_boolean(value: object) -> bool | None:
@@ -12,7 +12,7 @@ def _only_a_boolean(value: object) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-class PresentationError(Answer):
+class PresentationError(ResponseModel):
     """Why a presentation failed. Some answers give a string, some an object with a `message`."""
 
     message: str | None = None
@@ -25,7 +25,7 @@ class PresentationError(Answer):
         return value if isinstance(value, dict) else {"detail": value}
 
 
-class PresentedCredential(Answer):
+class PresentedCredential(ResponseModel):
     """One credential that the holder presented. `attributes` holds personal data."""
 
     shown: ClassVar = ("type", "is_valid")

@@ -5,14 +5,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from credhook.worker.api.models.attribute import AnyAttribute, AttributeNamespace, MdocNamespace, SdJwtAttribute
-from credhook.worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.base import RequestModel, ResponseModel, Timestamp
 
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
 Count = Annotated[int, Field(strict=True, ge=0)]
 KeyType = Literal["P-256", "Ed25519"]
 
 
-class Future(Ask):
+class Future(RequestModel):
     """A span of time. All three parts are needed, each zero or more."""
 
     days: Count
@@ -20,33 +20,33 @@ class Future(Ask):
     years: Count
 
 
-class SdJwtValidUntil(Ask):
+class SdJwtValidUntil(RequestModel):
     """Until when an SD-JWT credential is valid: a span from its issuance, or from its `validFrom`."""
 
     start: Literal["issuance", "validFrom"]
     future: Future
 
 
-class MdocValidUntil(Ask):
+class MdocValidUntil(RequestModel):
     """Until when an mdoc credential is valid: a span, without a choice of where it starts."""
 
     future: Future
 
 
-class DidSigner(Ask):
+class DidSigner(RequestModel):
     """The tenant's `did:web` signs. It has one key, so no key type is chosen."""
 
     signer: Literal["did:web"]
 
 
-class CertificateSigner(Ask):
+class CertificateSigner(RequestModel):
     """A certificate of the tenant signs, optionally with a key of the type named."""
 
     signer: Literal["certificate"]
     key_type: KeyType | None = None
 
 
-class _PresetRequest(Ask):
+class _PresetRequest(RequestModel):
     shown: ClassVar = ("credential_format", "code")
 
     template_name: str
@@ -76,7 +76,7 @@ class MdocPresetRequest(_PresetRequest):
 PresetRequest = Annotated[SdJwtPresetRequest | MdocPresetRequest, Field(discriminator="credential_format")]
 
 
-class Span(Answer):
+class Span(ResponseModel):
     """The `future` of an answer."""
 
     days: int
@@ -84,14 +84,14 @@ class Span(Answer):
     years: int
 
 
-class ValidUntil(Answer):
+class ValidUntil(ResponseModel):
     """Until when credentials of a preset are valid. `start` is absent for mdoc."""
 
     start: str | None = None
     future: Span
 
 
-class IssuerConfig(Answer):
+class IssuerConfig(ResponseModel):
     """Who signs, and with which type of key."""
 
     shown: ClassVar = ("signer", "key_type")
@@ -100,7 +100,7 @@ class IssuerConfig(Answer):
     key_type: str | None = None
 
 
-class _Preset(Answer):
+class _Preset(ResponseModel):
     shown: ClassVar = ("credential_format", "id")
 
     #: `<author>:<code>`.

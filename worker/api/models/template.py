@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from credhook.worker.api.models.attribute import AnyAttribute
-from credhook.worker.api.models.base import Answer, Timestamp
+from credhook.worker.api.models.base import ResponseModel, Timestamp
 
 
-class Template(Answer):
+class Template(ResponseModel):
     """A credential template of either format. The second one's shape is not specified: little is required."""
 
     shown: ClassVar = ("id", "type", "format")

@@ -4,17 +4,17 @@ from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
-from credhook.worker.api.models.base import Answer, Ask, Timestamp
+from credhook.worker.api.models.base import RequestModel, ResponseModel, Timestamp
 
 
-class TrustedDidRequest(Ask):
+class TrustedDidRequest(RequestModel):
     """A DID to trust, and what to call it."""
 
     did: str
     name: str
 
 
-class TrustedEntityRequest(Ask):
+class TrustedEntityRequest(RequestModel):
     """An issuer to trust, by DIDs or certificates. The shape of a certificate is not specified."""
 
     name: str
@@ -22,14 +22,14 @@ class TrustedEntityRequest(Ask):
     certificates: tuple[JsonValue, ...] | None = None
 
 
-class TrustedDid(Answer):
+class TrustedDid(ResponseModel):
     """A DID that is trusted."""
 
     did: str
     name: str
 
 
-class TrustedEntity(Answer):
+class TrustedEntity(ResponseModel):
     """A trusted issuer."""
 
     shown: ClassVar = ("id",)

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from credhook.worker.api.models.base import Answer, Ask
+from credhook.worker.api.models.base import RequestModel, ResponseModel
 
 
-class UserRequest(Ask):
+class UserRequest(RequestModel):
     """Someone to create, or to resolve if they exist already. One of `email` and `username` is needed."""
 
     email: Annotated[str, Field(min_length=1)] | None = None
@@ -23,7 +23,7 @@ class UserRequest(Ask):
         return self
 
 
-class OnboardingResult(Answer):
+class OnboardingResult(ResponseModel):
     """The account behind a `UserRequest`. `temp_password` is empty when the account existed before."""
 
     email: str | None = None
@@ -35,7 +35,7 @@ class OnboardingResult(Answer):
         return not self.temp_password
 
 
-class User(Answer):
+class User(ResponseModel):
     """A user of the tenant. Names and addresses stay out of the repr."""
 
     shown: ClassVar = ("id", "enabled")
@@ -48,7 +48,7 @@ class User(Answer):
     enabled: bool | None = None
 
 
-class IdentityLinkRequest(Ask):
+class IdentityLinkRequest(RequestModel):
     """Whether the user should be linked to the tenant's identity provider."""
 
     shown: ClassVar = ("enabled",)
@@ -56,7 +56,7 @@ class IdentityLinkRequest(Ask):
     enabled: Annotated[bool, Field(strict=True)]
 
 
-class IdentityLink(Answer):
+class IdentityLink(ResponseModel):
     """The link between a user and the tenant's identity provider, as it now is."""
 
     shown: ClassVar = ("linked",)
@@ -66,7 +66,7 @@ class IdentityLink(Answer):
     linked: bool
 
 
-class ExternalIdentifier(Answer):
+class ExternalIdentifier(ResponseModel):
     """What the tenant calls a user elsewhere."""
 
     external_identifier: str

@@ -5,10 +5,10 @@ from uuid import UUID
 
 from pydantic import Field
 
-from credhook.worker.api.models.base import Ask, Stateful, Timestamp
+from credhook.worker.api.models.base import RequestModel, Stateful, Timestamp
 
 
-class OfferRequest(Ask):
+class OfferRequest(RequestModel):
     """A credential offer to accept. Who holds it can take the credential: never logged."""
 
     credential_offer: Annotated[str, Field(min_length=1)]

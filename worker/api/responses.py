@@ -3,9 +3,9 @@
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
@@ -21,6 +21,7 @@ from credhook.worker.api.errors import (
 from credhook.worker.api.models.base import mismatch
 from credhook.worker.api.operations import Operation
 from credhook.worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
+from credhook.worker.api.transport import Response
 
 R = TypeVar("R")
 
@@ -37,7 +38,7 @@ _WORD = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _NOT_JSON = object()
 
 
-def read(operation: Operation[R], response: httpx.Response, now: datetime, *, asked_for: str | None = None) -> R:
+def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
     """Return what the operation promises.
 
     Args:
@@ -51,11 +52,11 @@ def read(operation: Operation[R], response: httpx.Response, now: datetime, *, as
     """
     if not response.is_success:
         raise refusal(operation.name, response, now)
-    if response.status_code not in operation.expects:
+    if response.status not in operation.expects:
         raise NotUnderstood(
-            f"{operation.name}: the platform answered {response.status_code} instead of {operation.expects[0]}",
+            f"{operation.name}: the platform answered {response.status} instead of {operation.expects[0]}",
             operation=operation.name,
-            status=response.status_code,
+            status=response.status,
             cause="status",
         )
     if operation.each is not None:
@@ -65,16 +66,16 @@ def read(operation: Operation[R], response: httpx.Response, now: datetime, *, as
     else:
         return cast("R", None)
     if asked_for is not None:
-        _match(operation.name, asked_for, result, response.status_code)
+        _match(operation.name, asked_for, result, response.status)
     return result
 
 
-def is_long(operation: Operation[Any], response: httpx.Response) -> bool:
+def is_long(operation: Operation[Any], response: Response) -> bool:
     """Whether the answer is a list that takes long enough to be read beside an event loop."""
-    return operation.each is not None and response.is_success and has_more_than(MANY, response.content)
+    return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
 
 
-def parse(operation: str, result: TypeAdapter[R], response: httpx.Response) -> R:
+def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     """Read the body as `result`, whether or not it is wrapped into `data`.
 
     Raises:
@@ -82,10 +83,10 @@ def parse(operation: str, result: TypeAdapter[R], response: httpx.Response) -> R
             value.
     """
     document = _document(operation, response, MOST_VALUES)
-    return _validated(operation, result, document, response.status_code)
+    return _validated(operation, result, document, response.status)
 
 
-def parse_each(operation: str, each: TypeAdapter[R], response: httpx.Response) -> tuple[R, ...]:
+def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tuple[R, ...]:
     """Read the body as a list, its elements as `each`: one by one, so that other threads get their turns.
 
     Raises:
@@ -93,35 +94,34 @@ def parse_each(operation: str, each: TypeAdapter[R], response: httpx.Response) -
     """
     document = _document(operation, response, MOST_LISTED)
     if not isinstance(document, list):
-        raise _not_understood(operation, response.status_code, "the whole: list type", "schema")
-    if has_more_than(MOST_VALUES, response.content):
+        raise _not_understood(operation, response.status, "the whole: list type", "schema")
+    if has_more_than(MOST_VALUES, response.body):
         for place, element in enumerate(document):
             if has_more_than(MOST_VALUES, to_json(element)):
                 raise _not_understood(
-                    operation, response.status_code, f"{place}: more than {MOST_VALUES} values", "too_many_values"
+                    operation, response.status, f"{place}: more than {MOST_VALUES} values", "too_many_values"
                 )
     return tuple(
-        _validated(operation, each, element, response.status_code, f"{place}.")
-        for place, element in enumerate(document)
+        _validated(operation, each, element, response.status, f"{place}.") for place, element in enumerate(document)
     )
 
 
-def _document(operation: str, response: httpx.Response, most: int) -> Any:
+def _document(operation: str, response: Response, most: int) -> Any:
     """The JSON of the body, or what it has in `data`.
 
     Raises:
         NotUnderstood: It is not JSON, or has more values than that.
     """
-    body = response.content
+    body = response.body
     if has_more_than(most, body):
-        raise _not_understood(operation, response.status_code, f"it has more than {most} values", "too_many_values")
+        raise _not_understood(operation, response.status, f"it has more than {most} values", "too_many_values")
     try:
         document = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError):
         document = _NOT_JSON
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
     if document is _NOT_JSON:
-        raise _not_understood(operation, response.status_code, "the body is not JSON", "not_json")
+        raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
     return document["data"] if isinstance(document, dict) and "data" in document else document
 
 
@@ -152,19 +152,19 @@ def _not_understood(operation: str, status: int, wrong: str, cause: str) -> NotU
     return NotUnderstood(message, operation=operation, status=status, cause=cause)
 
 
-def refusal(operation: str, response: httpx.Response, now: datetime) -> ApiError:
+def refusal(operation: str, response: Response, now: datetime) -> ApiError:
     """Say by its status what an answer without success means."""
-    status = response.status_code
-    errors = error_objects(response.content)
+    status = response.status
+    errors = error_objects(response.body)
     message = f"{operation}: the platform answered {status}{_reference(errors)}"
-    if status in _PASSING or status >= httpx.codes.INTERNAL_SERVER_ERROR:
+    if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         retry_after = seconds_to_wait(response.headers.get("retry-after"), now)
         return TryLater(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
-    if status < httpx.codes.BAD_REQUEST:
+    if status < HTTPStatus.BAD_REQUEST:
         return NotUnderstood(f"{message}; redirects are refused", operation=operation, status=status, cause="redirect")
-    if status == httpx.codes.NOT_FOUND:
+    if status == HTTPStatus.NOT_FOUND:
         return NotThere(message, operation=operation, status=status, errors=errors)
-    if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return NotAuthenticated(message, operation=operation, status=status, errors=errors)
     return InvalidRequest(message, operation=operation, status=status, errors=errors)
 

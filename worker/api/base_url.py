@@ -1,7 +1,7 @@
-"""The API's root: every request goes below it, or is not sent."""
+"""The API's base URL: every request goes below it, or is not sent."""
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -9,20 +9,20 @@ from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.operations import Call
 
 #: A host as it goes over the wire. httpx itself would send spaces, percent-encoded.
-_HOST = re.compile(rb"[A-Za-z0-9._:-]+")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._:-]+")
+_LARGEST_PORT: Final = 65_535
 
-_LARGEST_PORT = 65_535
+#: Path and query of RFC 3986, 3.3 and 3.4, as they go over the wire.
+_TARGET: Final = re.compile(r"(?P<path>/[\w.~!$&'()*+,;=:@%/-]*)(\?[\w.~!$&'()*+,;=:@%/?-]*)?", re.ASCII)
+#: A segment that climbs, for whoever decodes it first as well.
+_CLIMBS: Final = re.compile(r"/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
 
 
-class Root:
-    """Origin and path prefix of the API.
-
-    httpx resolves `..` in a path and lets an absolute URL win over its base URL, so the URL is put together here, and
-    compared with what was put together.
-    """
+class BaseUrl:
+    """Origin and path prefix of the API."""
 
     def __init__(self, api_url: str) -> None:
-        """Take the root apart.
+        """Take the URL apart.
 
         Raises:
             ValueError: It is not an absolute http or https URL, or holds more than origin and path.
@@ -34,18 +34,16 @@ class Root:
         plain = url.scheme in {"http", "https"} and not url.userinfo and not url.query and not url.fragment
         if not plain or not _HOST.fullmatch(url.raw_host) or (url.port or 0) > _LARGEST_PORT:
             raise ValueError("the API's URL should be http:// or https://, a host and a path")
-        self._origin = (url.scheme, url.raw_host, url.port)
-        self._prefix = url.raw_path.decode("ascii").rstrip("/")
-        self._text = f"{url.scheme}://{url.netloc.decode('ascii')}{self._prefix}"
+        self._text = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii').rstrip('/')}"
 
-    def url(self, call: Call[Any]) -> httpx.URL:
-        """Return the call's URL.
+    def url(self, call: Call[Any]) -> str:
+        """Return the call's URL. It is sent as it is: nothing in it is resolved or encoded once more.
 
         Raises:
             InvalidRequest: It would not lead where the operation says, which is due to a path in the settings.
         """
         target = f"{call.path}?{call.query}" if call.query else call.path
-        url = httpx.URL(f"{self._text}{target}")
-        if (url.scheme, url.raw_host, url.port) != self._origin or url.raw_path != f"{self._prefix}{target}".encode():
+        plain = _TARGET.fullmatch(target)
+        if plain is None or _CLIMBS.search(plain["path"]):
             raise InvalidRequest(f"{call.operation.name}: its path leads elsewhere", operation=call.operation.name)
-        return url
+        return self._text + target

@@ -1,0 +1,420 @@
+"""The connections that the platform is reached over: what becomes of all that a server can do with a socket."""
+
+import asyncio
+import gzip
+import socket
+import ssl
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import aclosing as closing
+from itertools import pairwise
+
+import pytest
+import trustme
+import yarl
+from aiohttp.abc import AbstractResolver, ResolveResult
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from waiting import until_async
+
+from credhook.worker.api.body import LONGEST_REFUSAL, BodyRefused
+from credhook.worker.api.transport import KEPT, AiohttpTransport, Request, Response, Unanswered, Unsendable
+
+HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nX-Trailer: 1\r\n\r\n"
+
+
+class Server:
+    """Answers each request with the same bytes, in the given pieces.
+
+    Attributes:
+        requests: what came, whole.
+        connections: how many were opened.
+        ended: how many of these are closed when the next request comes over them.
+    """
+
+    def __init__(self, *pieces: bytes, close: bool = False) -> None:
+        self.pieces = pieces
+        self.close = close
+        self.requests: list[bytes] = []
+        self.connections = self.ended = 0
+        self.url = ""
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = self.connections
+        self.writers.append(writer)
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or b"0")
+                self.requests.append(head + await reader.readexactly(length))
+                if number <= self.ended:
+                    break
+                for piece in self.pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if self.close:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*pieces: bytes, close: bool = False) -> AsyncIterator[tuple[Server, AiohttpTransport]]:
+    server = Server(*pieces, close=close)
+    listening = await asyncio.start_server(server.client, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    transport = AiohttpTransport(5.0)
+    try:
+        yield server, transport
+    finally:
+        await transport.aclose()
+        listening.close()
+        for writer in server.writers:
+            writer.close()
+
+
+async def get(transport: AiohttpTransport, url: str, **headers: str) -> Response:
+    return await transport.send(Request("GET", url, headers, repeatable=True))
+
+
+@pytest.mark.parametrize("sent", [HELLO, CHUNKED])
+async def test_answers_of_either_form_are_read_and_the_connection_is_used_again(sent: bytes) -> None:
+    async with serving(sent) as (server, transport):
+        for _ in range(3):
+            response = await get(transport, server.url + "/a%20b?c=%C3%A9")
+            assert (response.status, response.body) == (200, b"hello")
+        assert server.connections == 1
+    head, *lines = server.requests[0].split(b"\r\n")
+    assert head == b"GET /a%20b?c=%C3%A9 HTTP/1.1"
+    assert f"Host: {yarl.URL(server.url).authority}".encode() in lines
+
+
+async def test_what_is_sent_with_a_request_arrives() -> None:
+    async with serving(HELLO) as (server, transport):
+        headers = {"Authorization": "Bearer x", "Content-Type": "application/json"}
+        await transport.send(Request("POST", server.url, headers, b'{"a":1}'))
+    assert server.requests[0].endswith(b'\r\n\r\n{"a":1}')
+    assert b"\r\nAuthorization: Bearer x\r\n" in server.requests[0]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sent=st.sampled_from([HELLO, CHUNKED, b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO]),
+    cuts=st.sets(st.integers(1, 110), max_size=12),
+)
+def test_it_does_not_matter_where_an_answer_is_cut(sent: bytes, cuts: set[int]) -> None:
+    async def check() -> None:
+        places = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
+        async with serving(*(sent[start:end] for start, end in pairwise(places))) as (server, transport):
+            for _ in range(2):
+                assert (await get(transport, server.url)).body == b"hello"
+            assert server.connections == 1
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HELLO.replace(b"X-A: 1", b"Connection: close"),
+        HELLO.replace(b"1.1", b"1.0"),
+        HELLO + HELLO,  # More than was asked for.
+    ],
+)
+async def test_a_connection_that_is_no_longer_good_is_not_used_again(sent: bytes) -> None:
+    async with serving(sent) as (server, transport):
+        assert (await get(transport, server.url)).body == b"hello"
+        assert (await get(transport, server.url)).body == b"hello"
+        assert server.connections == 2
+
+
+async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced() -> None:
+    async with serving(HELLO) as (server, transport):
+        await get(transport, server.url)
+        server.writers[0].write(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+        await until_async(server.writers[0].transport.is_closing)  # We have hung up.
+        await get(transport, server.url)
+        server.writers[1].close()
+        await server.writers[1].wait_closed()
+        for _ in range(5):  # Turns of the loop, in which the other end hears of it.
+            await asyncio.sleep(0)
+        await get(transport, server.url)
+        assert server.connections == 3
+
+
+async def test_what_came_before_it_was_asked_for_is_not_the_next_answer() -> None:
+    async with serving(HELLO) as (server, transport):
+        await get(transport, server.url)
+        # It is in the socket, and the loop has had no turn to read it, when the next request is about to be sent.
+        server.writers[0].write(HELLO.replace(b"hello", b"other"))
+        assert (await get(transport, server.url)).body == b"hello"
+        assert server.connections == 2
+        assert (await get(transport, server.url)).body == b"hello"
+        assert server.connections == 2
+
+
+async def test_a_few_interim_answers_are_passed_over() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nX-A: 2\r\n\r\n"
+    async with serving(early * 3 + HELLO) as (server, transport):
+        for _ in range(2):
+            response = await get(transport, server.url)
+            assert (response.status, response.headers["x-a"], response.body) == (200, "1", b"hello")
+        assert server.connections == 1
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
+    """Five seconds are what many servers keep theirs for: a request that met the end would be lost."""
+    assert KEPT < 5.0
+    async with serving(HELLO) as (server, transport), closing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
+        for _ in range(2):
+            await get(forgetful, server.url)
+            await asyncio.sleep(0.1)
+        assert server.connections == 2
+        for _ in range(2):
+            await get(transport, server.url)
+            await asyncio.sleep(0.1)
+        assert server.connections == 3
+
+
+async def test_a_body_without_a_length_ends_with_the_connection() -> None:
+    async with serving(b"HTTP/1.1 200 OK\r\n\r\nhel", b"lo", close=True) as (server, transport):
+        assert (await get(transport, server.url)).body == b"hello"
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_an_answer_without_a_body_is_complete(status: int) -> None:
+    async with serving(b"HTTP/1.1 %d X\r\n\r\n" % status) as (server, transport):
+        for _ in range(2):
+            assert (await get(transport, server.url)).body == b""
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        (b"", "closed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "closed"),
+        (HELLO[:-1], "closed"),
+        (CHUNKED[:-9], "closed"),
+        (b"220 mail.example ESMTP\r\n", "protocol"),
+        (HELLO.replace(b"X-A: 1", b"Content-Length: 6"), "protocol"),
+        (HELLO.replace(b"X-A: 1", b"Transfer-Encoding: chunked"), "protocol"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "protocol"),
+        (b"HTTP/1.1 200 OK\r\nX-A: " + b"a" * 70_000, "protocol"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X-A: aaaaaaaa\r\n" * 5_000, "protocol"),
+        (CHUNKED[:-2] + b"X-Endless: " + b"a" * 300_000, "protocol"),
+        (CHUNKED[:-2] + b"X-Endless: a\r\n" * 30_000, "protocol"),
+        (CHUNKED.replace(b"3\r\nhel", b"z\r\nhel"), "protocol"),
+    ],
+)
+async def test_an_answer_that_is_none_or_not_whole_is_an_error(sent: bytes, cause: str) -> None:
+    async with serving(sent, close=True) as (server, transport):
+        with pytest.raises(Unanswered) as failure:
+            await get(transport, server.url)
+        assert failure.value.cause == cause
+        server.pieces, server.close = (HELLO,), False
+        assert (await get(transport, server.url)).body == b"hello"
+
+
+async def test_nobody_there_is_an_error() -> None:
+    async with serving() as (_, transport):
+        for url, cause in (("http://127.0.0.1:1", "refused"), ("http://nowhere.invalid", "name_resolution")):
+            with pytest.raises(Unanswered) as failure:
+                await get(transport, url)
+            assert failure.value.cause == cause
+        with pytest.raises(Unsendable):
+            await get(transport, "ftp://127.0.0.1")
+
+
+async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
+    async with serving() as (server, transport):
+        waiting = asyncio.create_task(get(transport, server.url))
+        await until_async(lambda: server.requests)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        server.pieces = (HELLO,)
+        assert (await get(transport, server.url)).body == b"hello"
+        assert server.connections == 2
+
+
+async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
+    body = b"x" * 50_000_000
+    async with serving(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
+        response = await get(transport, server.url)
+        assert (response.status, len(response.body)) == (500, LONGEST_REFUSAL)
+        server.pieces = (HELLO,)
+        assert (await get(transport, server.url)).body == b"hello"
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-B: 2", "a\nb", "a\rb", "a\0b"])
+async def test_no_value_becomes_another_header(value: str) -> None:
+    async with serving(HELLO) as (server, transport):
+        with pytest.raises(Unsendable):
+            await get(transport, server.url, **{"X-A": value})
+        assert server.requests == []
+        assert (await get(transport, server.url)).body == b"hello"
+
+
+async def test_tls_is_verified() -> None:
+    authority, server = trustme.CA(), Server(HELLO)
+    theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(theirs)
+    authority.configure_trust(ours)
+    async with await asyncio.start_server(server.client, "127.0.0.1", 0, ssl=theirs) as listening:
+        url = f"https://localhost:{listening.sockets[0].getsockname()[1]}"
+        async with closing(AiohttpTransport(5.0, ssl_context=ours)) as transport:
+            for _ in range(2):
+                assert (await get(transport, url)).body == b"hello"
+            assert server.connections == 1
+            with pytest.raises(Unanswered) as failure:  # The certificate is for another name.
+                await get(transport, url.replace("localhost", "127.0.0.1"))
+            assert failure.value.cause == "certificate"
+        async with closing(AiohttpTransport(5.0)) as transport:
+            with pytest.raises(Unanswered) as failure:
+                await get(transport, url)
+            assert failure.value.cause == "certificate"
+        for writer in server.writers:
+            writer.close()
+
+
+# Time.
+
+
+async def test_what_never_ends_ends_with_the_time_out() -> None:
+    """Headers, interim answers and bodies that come for ever, byte by byte or as fast as they can."""
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            begins, goes_on = ENDLESS[head.split()[1].decode().removeprefix("/")]
+            writer.write(begins)
+            while True:
+                writer.write(goes_on)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    async with await asyncio.start_server(endless, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with closing(AiohttpTransport(0.3)) as transport:
+            for name in ENDLESS:
+                with pytest.raises(Unanswered) as failure:
+                    await get(transport, f"{url}/{name}")
+                assert failure.value.cause == "timeout", name
+
+
+ENDLESS = {
+    "head": (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
+    "interim": (b"", b"HTTP/1.1 103 Early Hints\r\nX-A: aaaaaaaa\r\n\r\n"),
+    "body": (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"a"),
+    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+    "extension": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;a=", b"a"),
+    "nothing": (b"", b""),
+}
+
+
+# Addresses and connections.
+
+
+async def test_a_first_address_that_is_dead_costs_a_fraction_of_a_second() -> None:
+    """As where `::1` drops what arrives and 127.0.0.1 answers: here the first address is one of the test network."""
+
+    class Resolver(AbstractResolver):
+        async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[ResolveResult]:
+            return [
+                ResolveResult(hostname=host, host=address, port=port, family=socket.AF_INET, proto=0, flags=0)
+                for address in (deaf.getsockname()[0], "127.0.0.1")
+            ]
+
+        async def close(self) -> None:
+            pass
+
+    async with serving(HELLO) as (server, _):
+        port = yarl.URL(server.url).port
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.2", port or 0))
+            deaf.listen(0)
+            with ExitStack() as filled:  # Its backlog is full: who connects hears nothing.
+                for _ in range(4):
+                    waiting = filled.enter_context(socket.socket())
+                    waiting.setblocking(False)
+                    waiting.connect_ex(deaf.getsockname())
+                async with closing(AiohttpTransport(5.0, resolver=Resolver())) as patient:
+                    assert (await get(patient, f"http://platform.test:{port}")).body == b"hello"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_connections_that_the_server_has_ended_meanwhile_cost_no_attempt(method: str) -> None:
+    """The end arrives together with the request, so that nobody could have known."""
+    async with serving(HELLO) as (server, transport):
+        request = Request(method, server.url, {}, repeatable=True)
+        await asyncio.gather(*(transport.send(request) for _ in range(5)))
+        assert server.connections == 5
+        server.ended = 5
+        assert (await transport.send(request)).body == b"hello"
+        assert server.connections == 6
+
+
+async def test_what_may_not_be_repeated_is_not_sent_twice() -> None:
+    async with serving(HELLO) as (server, transport):
+        request = Request("POST", server.url, {})
+        await transport.send(request)
+        server.pieces, server.close = (), True
+        with pytest.raises(Unanswered) as failure:
+            await transport.send(request)
+        assert failure.value.cause == "closed"
+        assert len(server.requests) == 2
+
+
+async def test_a_new_connection_that_is_not_answered_is_not_tried_again() -> None:
+    async with serving(close=True) as (server, transport):
+        with pytest.raises(Unanswered):
+            await get(transport, server.url)
+        assert len(server.requests) == 1
+
+
+# Compression.
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "GZIP"])
+async def test_a_compressed_answer_is_read(encoding: str) -> None:
+    body = zlib.compress(b"hello") if encoding == "deflate" else gzip.compress(b"hello")
+    async with serving(compressed(body, encoding)) as (server, transport):
+        assert (await get(transport, server.url)).body == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "cause"),
+    [
+        (gzip.compress(bytes(100_000_000)), "gzip", "too_large"),
+        (zlib.compress(bytes(100_000_000)), "deflate", "too_large"),
+        (b"hello", "gzip", "encoding"),
+        (gzip.compress(b"hello")[:-9], "gzip", "encoding"),
+        (b"hello", "br", "encoding"),
+        (gzip.compress(gzip.compress(b"hello")), "gzip, gzip", "encoding"),
+    ],
+)
+async def test_a_bomb_is_refused_by_what_it_becomes(body: bytes, encoding: str, cause: str) -> None:
+    async with serving(compressed(body, encoding)) as (server, transport):
+        tracemalloc.start()
+        try:
+            with pytest.raises(BodyRefused) as refused:
+                await get(transport, server.url)
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        finally:
+            tracemalloc.stop()
+        assert refused.value.cause == cause
+
+
+def compressed(body: bytes, encoding: str) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nContent-Encoding: {encoding}\r\n\r\n"
+    return head.encode() + body

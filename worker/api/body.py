@@ -1,0 +1,67 @@
+"""A response's body, as far as it may go: bytes are counted after decompression, as they come."""
+
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+#: Bytes of a refusal that are read. The platform's error objects take a few hundred, and its status says most.
+LONGEST_REFUSAL: Final = 64 * 1024
+
+#: What zlib calls "gzip or zlib, whichever it is". (Some servers call raw zlib `deflate`, as they should.)
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_READABLE: Final = frozenset({"gzip", "x-gzip", "deflate"})
+
+
+class BodyRefused(Exception):
+    """The body is longer than a response may be, or in an encoding that was not asked for.
+
+    Attributes:
+        cause: Which of the two, in a word.
+    """
+
+    def __init__(self, message: str, *, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[bytes], longest: int) -> bytes:
+    """Read a body.
+
+    That of a success is read whole or not at all. Of a refusal the status matters: its body is cut short, and left out
+    if it cannot be read.
+
+    Args:
+        status: The response's status.
+        headers: Looked up without regard to case.
+        chunks: The body as it comes, compressed if it is.
+        longest: Bytes that it may have.
+
+    Raises:
+        BodyRefused: It is longer than that, or in an encoding that is not read here.
+    """
+    is_success = 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
+    allowed = longest if is_success else min(longest, LONGEST_REFUSAL)
+    encoding = headers.get("Content-Encoding", "identity").strip().lower() or "identity"
+    if encoding != "identity" and encoding not in _READABLE:
+        if is_success:
+            raise BodyRefused("the answer is in an encoding that was not asked for", cause="encoding")
+        return b""
+    decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in _READABLE else None
+    parts, size = [], 0
+    async for chunk in chunks:
+        try:
+            # No more is made than is needed to see that it is too much.
+            part = decoder.decompress(chunk, allowed - size + 1) if decoder else chunk
+        except zlib.error:
+            break
+        parts.append(part)
+        size += len(part)
+        if size > allowed:
+            if is_success:
+                raise BodyRefused(
+                    f"the answer is longer than {longest} bytes, see CREDHOOK_MAX_ANSWER", cause="too_large"
+                )
+            break
+    if is_success and decoder and (not decoder.eof or decoder.unused_data):
+        raise BodyRefused("the answer is not compressed as it says", cause="encoding")
+    return b"".join(parts)[:allowed]

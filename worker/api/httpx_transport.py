@@ -1,0 +1,53 @@
+"""Any of httpx's transports in place of the network: `httpx.MockTransport`, `httpx.ASGITransport`, or one's own."""
+
+import asyncio
+from typing import Final
+
+import httpx
+
+from credhook.worker.api.body import read
+from credhook.worker.api.transport import Request, Response, Unanswered, Unsendable
+
+#: Our own doing: nothing was sent.
+_UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError)
+
+
+class HttpxTransport:
+    """One of httpx's transports, within the same bounds.
+
+    Args:
+        inner: What carries requests.
+        timeout: Seconds that one request may take as a whole.
+        longest: Bytes that a response may have, decompressed.
+    """
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float, *, longest: int) -> None:
+        self._inner = inner
+        self._timeout = timeout
+        self._longest = longest
+
+    async def send(self, request: Request) -> Response:
+        """See `Transport`."""
+        try:
+            sent = httpx.Request(
+                request.method,
+                request.url,
+                headers=dict(request.headers),
+                content=request.body,
+                extensions={"timeout": httpx.Timeout(self._timeout).as_dict()},
+            )
+            async with asyncio.timeout(self._timeout):
+                response = await self._inner.handle_async_request(sent)
+                try:
+                    body = await read(response.status_code, response.headers, response.aiter_raw(), self._longest)
+                finally:
+                    await response.aclose()
+        except _UNSENDABLE as error:
+            raise Unsendable(type(error).__name__) from error
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            raise Unanswered(error) from error
+        return Response(response.status_code, response.headers, body)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._inner.aclose()

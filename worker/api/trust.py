@@ -1,0 +1,26 @@
+"""Whom we trust over TLS, and what we show to servers that ask who we are."""
+
+import functools
+import ssl
+from pathlib import Path
+
+import httpx
+
+
+@functools.cache
+def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None) -> ssl.SSLContext:
+    """The process's own trust: SSL_CERT_FILE or SSL_CERT_DIR, otherwise the authorities that browsers trust.
+
+    Loading it takes longer than a request, so it is loaded once.
+
+    Args:
+        certfile: PEM file with our certificate and those of its issuers, for servers that ask for one.
+        keyfile: PEM file with its key, if it is not in the same file.
+
+    Raises:
+        OSError: A file cannot be read; the settings have tried it.
+    """
+    context = httpx.create_ssl_context()
+    if certfile is not None:
+        context.load_cert_chain(certfile, keyfile)
+    return context

@@ -1,0 +1,74 @@
+"""What attempts are made with, put together for one event loop: the same for every kind of worker."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from credhook.redis.connection import open_redis
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.tokens import TokenCache
+from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.slots import CALLS, Slot
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.queue.claims import Claims, Worker
+from credhook.worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A worker's parts on one event loop. Two of them have work of their own: `processor.leases` and `condition`.
+
+    Attributes:
+        redis: the ledger's client.
+        claims: the ledger as this worker sees it.
+        condition: what the fleet knows of the platform.
+        processor: what makes the attempts.
+        new_slot: makes the clients of one event at a time. All share connections, credentials and trust.
+    """
+
+    redis: Redis
+    claims: Claims
+    condition: Condition
+    processor: Processor
+    new_slot: Callable[[], Slot]
+
+
+@asynccontextmanager
+async def assembled(
+    settings: WorkerSettings, registry: Registry, *, worker: Worker | None = None, token: TokenCache | None = None
+) -> AsyncIterator[Parts]:
+    """Put the parts together, on the running loop; at the end, close them.
+
+    Args:
+        settings: all of them.
+        registry: the handlers.
+        worker: who takes events; None where RQ itself takes the jobs.
+        token: the process's copy of the access token, where it outlives the loop.
+    """
+    redis = open_redis(settings.redis_url.get_secret_value())
+    claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker)
+    condition = Condition.from_settings(redis, settings)
+    snapshots = Snapshots(redis, settings.snapshot_key)
+    auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
+    transport = transport_from(settings)
+
+    def new_slot() -> Slot:
+        fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=condition.fetches)
+        calling = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=condition.calls, at_once=CALLS)
+        return Slot(fetching, calling, SyncApi(calling))
+
+    processor = Processor(settings, claims, registry, condition, snapshots)
+    try:
+        yield Parts(redis, claims, condition, processor, new_slot)
+    finally:
+        await auth.aclose()
+        await transport.aclose()
+        await condition.aclose()
+        await redis.aclose()
