@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from contextlib import aclosing as closing
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import trustme
@@ -293,15 +294,18 @@ async def test_what_never_ends_ends_with_the_time_out() -> None:
     """Headers, interim answers and bodies that come for ever, byte by byte or as fast as they can."""
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conversations.append(asyncio.current_task())
         with suppress(ConnectionError):
             head = await reader.readuntil(b"\r\n\r\n")
             begins, goes_on = ENDLESS[head.split()[1].decode().removeprefix("/")]
             writer.write(begins)
-            while True:
+            while not reader.at_eof():
                 writer.write(goes_on)
                 await writer.drain()
                 await asyncio.sleep(0.01)
         writer.close()
+
+    conversations: list[Any] = []
 
     async with await asyncio.start_server(endless, "127.0.0.1", 0) as listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
@@ -310,6 +314,7 @@ async def test_what_never_ends_ends_with_the_time_out() -> None:
                 with pytest.raises(Unanswered) as failure:
                     await get(transport, f"{url}/{name}")
                 assert failure.value.cause == "timeout", name
+        await asyncio.gather(*conversations)
 
 
 ENDLESS = {

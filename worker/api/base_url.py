@@ -3,14 +3,13 @@
 import re
 from typing import Any, Final
 
-import httpx
+import yarl
 
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.operations import Call
 
-#: A host as it goes over the wire. httpx itself would send spaces, percent-encoded.
-_HOST: Final = re.compile(rb"[A-Za-z0-9._:-]+")
-_LARGEST_PORT: Final = 65_535
+#: A host as it goes over the wire.
+_HOST: Final = re.compile(r"[a-z0-9._:-]+")
 
 #: Path and query of RFC 3986, 3.3 and 3.4, as they go over the wire.
 _TARGET: Final = re.compile(r"(?P<path>/[\w.~!$&'()*+,;=:@%/-]*)(\?[\w.~!$&'()*+,;=:@%/?-]*)?", re.ASCII)
@@ -28,13 +27,17 @@ class BaseUrl:
             ValueError: It is not an absolute http or https URL, or holds more than origin and path.
         """
         try:
-            url = httpx.URL(api_url)
-        except httpx.InvalidURL as error:
+            url = yarl.URL(api_url)
+            host, port = url.raw_host or "", url.explicit_port
+        except ValueError as error:
             raise ValueError(f"the API's URL is not one: {error}") from None
-        plain = url.scheme in {"http", "https"} and not url.userinfo and not url.query and not url.fragment
-        if not plain or not _HOST.fullmatch(url.raw_host) or (url.port or 0) > _LARGEST_PORT:
+        plain = not url.raw_user and not url.raw_password and not url.raw_query_string and not url.raw_fragment
+        if url.scheme not in {"http", "https"} or not plain or not _HOST.fullmatch(host):
             raise ValueError("the API's URL should be http:// or https://, a host and a path")
-        self._text = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii').rstrip('/')}"
+        authority = f"[{host}]" if ":" in host else host
+        if port is not None and not url.is_default_port():
+            authority += f":{port}"
+        self._text = f"{url.scheme}://{authority}{url.raw_path.rstrip('/')}"
 
     def url(self, call: Call[Any]) -> str:
         """Return the call's URL. It is sent as it is: nothing in it is resolved or encoded once more.

@@ -11,7 +11,7 @@
     proxy             the proxy on the way refused, or is none that can be used
     protocol          what came is no HTTP
 
-aiohttp and httpx wrap what the operating system says, each in its own way, so the whole chain is looked at.
+aiohttp wraps what the operating system says in several ways, so the whole chain is looked at.
 """
 
 import errno
@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import aiohttp
-import httpx
 
 from credhook.worker.api.proxies import UnsupportedProxy
 
@@ -56,8 +55,8 @@ _BY_NUMBER: Final = {
 #: How asyncio reports a host of several addresses, none of which could be connected to: numbers in a text.
 _NUMBER_IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
 
-#: How aiohttp and h11 say that the other end has hung up.
-_HUNG_UP: Final = re.compile("closed|disconnected|not completed")
+#: How aiohttp says that a body has ended too early.
+_CUT_OFF: Final = "not completed"
 
 
 def cause_of(error: BaseException) -> str:
@@ -106,10 +105,8 @@ def _without_number(error: OSError) -> str:
 
 def _of_client(error: BaseException) -> str:
     """What the client says where nobody below it did."""
-    if isinstance(error, httpx.TimeoutException):
-        return "timeout"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "closed"
-    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientResponseError | httpx.RemoteProtocolError):
-        return "closed" if _HUNG_UP.search(str(error)) else "protocol"
-    return "closed" if isinstance(error, httpx.NetworkError) and _HUNG_UP.search(str(error)) else ""
+    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientResponseError):
+        return "closed" if _CUT_OFF in str(error) else "protocol"
+    return ""

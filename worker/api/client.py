@@ -13,9 +13,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from credhook.worker.api import responses
 from credhook.worker.api.auth import Client, ClientCredentials
@@ -24,13 +22,15 @@ from credhook.worker.api.body import BodyRefused
 from credhook.worker.api.errors import NotUnderstood
 from credhook.worker.api.failures import error_of
 from credhook.worker.api.guard import Guard, Permit, Unguarded
-from credhook.worker.api.httpx_transport import HttpxTransport
 from credhook.worker.api.namespaces import AsyncSender, Platform
 from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.sizes import LONGEST_BODY
 from credhook.worker.api.tokens import Token
 from credhook.worker.api.transport import AiohttpTransport, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.trust import shared_ssl_context
+
+if TYPE_CHECKING:
+    import httpx
 
 R = TypeVar("R")
 
@@ -92,8 +92,8 @@ class AsyncApi(Platform[AsyncSender]):
         timeout: Seconds that one HTTP request may take as a whole.
         match_ids: Whether an answer that carries another id than the one asked for is refused.
         max_answer: Bytes that an answer may have.
-        transport: What carries requests, and is closed by whoever made it: one that other senders use as well, or any
-            of httpx's. By default one of its own.
+        transport: What carries requests, if it is shared with other senders, or any of httpx's; closed by whoever
+            made it. By default one of its own.
         ssl_context: Trust for TLS; by default one context for all senders of the process.
         guard: What may hold back or refuse calls, and hears what they come to.
         at_once: Calls under way at a time; others wait. By default as many as there are.
@@ -109,7 +109,7 @@ class AsyncApi(Platform[AsyncSender]):
         timeout: float = 10.0,
         match_ids: bool = True,
         max_answer: int = LONGEST_BODY,
-        transport: Transport | httpx.AsyncBaseTransport | None = None,
+        transport: "Transport | httpx.AsyncBaseTransport | None" = None,
         ssl_context: ssl.SSLContext | None = None,
         guard: Guard | None = None,
         at_once: int | None = None,
@@ -119,9 +119,10 @@ class AsyncApi(Platform[AsyncSender]):
         self._match_ids = match_ids
         self._auth = auth
         self._is_ours = transport is None
-        if isinstance(transport, httpx.AsyncBaseTransport):
-            transport = HttpxTransport(transport, timeout, longest=max_answer)
-        self._transport = transport or AiohttpTransport(timeout, longest=max_answer, ssl_context=ssl_context)
+        if transport is None:
+            self._transport: Transport = AiohttpTransport(timeout, longest=max_answer, ssl_context=ssl_context)
+        else:
+            self._transport = _ours(transport, timeout, max_answer)
         self._guard = guard or Unguarded()
         self._turns = asyncio.Semaphore(at_once) if at_once else nullcontext()
 
@@ -131,7 +132,7 @@ class AsyncApi(Platform[AsyncSender]):
         settings: Settings,
         *,
         auth: ClientCredentials | None = None,
-        transport: Transport | httpx.AsyncBaseTransport | None = None,
+        transport: "Transport | httpx.AsyncBaseTransport | None" = None,
         guard: Guard | None = None,
         at_once: int | None = None,
     ) -> Self:
@@ -229,3 +230,12 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:
+    """The transport, within our bounds if it is one of httpx's, which is loaded for that alone."""
+    if hasattr(transport, "send"):
+        return transport
+    from credhook.worker.api.httpx_transport import HttpxTransport  # noqa: PLC0415  It takes as long as all of ours.
+
+    return HttpxTransport(transport, timeout, longest=longest)

@@ -1,6 +1,7 @@
 """Any of httpx's transports in place of the network: `httpx.MockTransport`, `httpx.ASGITransport`, or one's own."""
 
 import asyncio
+import re
 from typing import Final
 
 import httpx
@@ -10,6 +11,9 @@ from credhook.worker.api.transport import Request, Response, Unanswered, Unsenda
 
 #: Our own doing: nothing was sent.
 _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError)
+
+#: How httpcore and h11 say that the other end has hung up.
+_HUNG_UP: Final = re.compile("closed|disconnected")
 
 
 class HttpxTransport:
@@ -45,9 +49,18 @@ class HttpxTransport:
         except _UNSENDABLE as error:
             raise Unsendable(type(error).__name__) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise Unanswered(error) from error
+            raise Unanswered(error, _cause_of(error)) from error
         return Response(response.status_code, response.headers, body)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
+
+
+def _cause_of(error: Exception) -> str:
+    """The word for what httpx says itself; what the system says below it is found without us."""
+    if isinstance(error, httpx.TimeoutException):
+        return "timeout"
+    if isinstance(error, httpx.RemoteProtocolError | httpx.NetworkError) and _HUNG_UP.search(str(error)):
+        return "closed"
+    return "protocol" if isinstance(error, httpx.RemoteProtocolError) else ""

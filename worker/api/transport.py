@@ -94,9 +94,9 @@ class Unanswered(Exception):
         cause: A word of `causes`, or nothing.
     """
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, cause: str = "") -> None:
         self.kind = type(error).__name__
-        self.cause = cause_of(error)
+        self.cause = cause or cause_of(error)
         super().__init__(f"{self.kind}, {self.cause}")
 
 

@@ -1,10 +1,11 @@
 """Whom we trust over TLS, and what we show to servers that ask who we are."""
 
 import functools
+import os
 import ssl
 from pathlib import Path
 
-import httpx
+import certifi
 
 
 @functools.cache
@@ -20,7 +21,8 @@ def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None
     Raises:
         OSError: A file cannot be read; the settings have tried it.
     """
-    context = httpx.create_ssl_context()
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
     if certfile is not None:
         context.load_cert_chain(certfile, keyfile)
     return context

@@ -7,9 +7,8 @@ import math
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Final
-
-import httpx
 
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.fleet.breaker import PlatformPaused
@@ -160,7 +159,7 @@ def _held_up(error: Exception, pause: float) -> float:
     """Seconds that it is the platform's state, and not this event, that it waits for; 0 if it does not."""
     if isinstance(error, PlatformPaused):  # It has not been sent, whether or not the pause is over by now.
         return max(pause, error.retry_after or 0.0)
-    refused = isinstance(error, NotAuthenticated) and error.status == httpx.codes.UNAUTHORIZED
+    refused = isinstance(error, NotAuthenticated) and error.status == HTTPStatus.UNAUTHORIZED
     return pause if refused or isinstance(error, TryLater) else 0.0
 
 
