@@ -1,4 +1,5 @@
-"""What `make` does to an environment that is there already, with a pip that only writes down what it is told."""
+"""What `make` does to an environment that is there already, with a pip that only writes down what it is told
+and no uv, as where that finds no index."""
 
 import os
 import shutil
@@ -25,7 +26,7 @@ with pathlib.Path("told").open("a") as told:
 def checkout(tmp_path: Path) -> Path:
     """As much of one as `make` looks at."""
     (tmp_path / "deploy").mkdir()
-    for name in ("Makefile", "pyproject.toml", "deploy/requirements-dev.txt"):
+    for name in ("Makefile", "pyproject.toml", "deploy/requirements-dev.txt", "deploy/requirements-uv.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -61,11 +62,12 @@ def test_a_changed_project_is_installed_again_and_what_the_user_has_installed_st
     said = make(checkout)
     assert "stays" in said
     assert (packages(checkout) / "ours_beside.py").exists()
-    requirements, project = (checkout / "told").read_text().splitlines()
+    installer, requirements, project = (checkout / "told").read_text().splitlines()
+    assert "--require-hashes -r deploy/requirements-uv.txt" in installer
     assert "--require-hashes -r deploy/requirements-dev.txt" in requirements
     assert project.endswith("--editable .")
     assert "up to date" in make(checkout)
-    assert len((checkout / "told").read_text().splitlines()) == 2
+    assert len((checkout / "told").read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize("found", ["3.9", "broken"])
@@ -78,6 +80,7 @@ def test_another_python_makes_the_environment_anew_and_says_what_that_costs(chec
         f"""#!/bin/sh
 case "$*" in
 "-m venv"*) echo "$*" > venv-was-told; rm .venv/bin/python; ln -s "$0" .venv/bin/python ;;
+"-m uv"*) exit 1 ;;
 "-m pip"*) echo "$*" >> told ;;
 *) exec {sys.executable} "$@" ;;
 esac
@@ -88,4 +91,4 @@ esac
     assert f"anew for Python {VERSION}, it was {found}" in said
     assert "gone" in said
     assert (checkout / "venv-was-told").read_text() == "-m venv --clear .venv\n"
-    assert len((checkout / "told").read_text().splitlines()) == 2
+    assert len((checkout / "told").read_text().splitlines()) == 3

