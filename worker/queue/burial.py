@@ -13,7 +13,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import EVENT, Index, lua
+from credhook.ledger import EVENT, LONGEST_LOCK, Index, lua
 from credhook.worker.queue import scripts
 from credhook.worker.queue.put_back import PutBack
 
@@ -39,7 +39,7 @@ MOST_LEASES: Final = 20_000
 #: after a few such deaths it is made alone.
 BURY: Final = f"""{scripts.COMMON}
 local held = {{}}
-for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {lua.LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
+for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
     if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
 end
 local function raise(key, field, by)
