@@ -23,7 +23,6 @@ LARGER = {
     "sandbox/page.py": 340,
     "worker/api/client.py": 355,
     "worker/commands/selection.py": 375,
-    "worker/fleet/circuit_store.py": 305,
     "worker/fleet/platform.py": 420,
     "worker/fleet/shared_token.py": 320,
     "worker/process/concurrent.py": 385,
