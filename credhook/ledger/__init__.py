@@ -48,6 +48,10 @@ HANDLER: Final = "h:"
 RESOURCE: Final = PREFIX + "resource:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
 SNAPSHOT: Final = PREFIX + "snapshot:"
+#: Milliseconds that the lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
+LONGEST_LOCK: Final = 600_000
+#: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
+LATEST: Final = 253_402_300_799_999
 #: What stands where a queue's name stands in the keys of a queue.
 PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "token", "platform"})
 
@@ -177,6 +181,8 @@ JOB_FUNCTION: Final = "credhook.worker.process.jobs.process"
 JOB_TIMEOUT: Final = 3_600
 #: Seconds that RQ keeps a failed job. Ours fail only when a process dies, and the ledger knows more than RQ does.
 FAILURE_TTL: Final = 86_400
+#: Bytes of a job's data beyond which it is none of ours; ours have 400 at most.
+LONGEST_JOB: Final = 8_192
 
 _JOB_ID_CHARACTERS: Final = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -1,4 +1,8 @@
-"""The script that accepts deliveries: dedupe, ledger record, indexes and RQ job of a whole group in one atomic step."""
+"""The script that accepts deliveries: dedupe, ledger record, indexes and RQ job of a whole group in one atomic step.
+
+The keys of single events are built from its arguments: a cluster, which would want them declared, is refused at start
+(credhook/redis/health.py).
+"""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -12,82 +16,7 @@ from credhook.ledger import lua
 from credhook.receiver.inbox.line import packed
 from credhook.redis.connection import REDIS_TIMEOUT
 
-# The events' own keys are built from the arguments: a cluster, which would want them declared, is refused (health.py).
-# The fields that all jobs of a group share are written once and copied: it halves what goes into the append-only file.
-# The records come last: whichever command fails, an event without a record is accepted when it is sent again.
-# KEYS: open, quarantined, RQ's queue, the jobs' template, urgent. ARGV: retention in s, number of job fields, fields
-# and values, five per event.
-ACCEPT: Final = f"""{lua.NOW}{lua.ODD}{lua.URGENT}
-local retention, fields = ARGV[1], tonumber(ARGV[2])
-local first = 3 + 2 * fields
-local outcomes, fresh, records, moved, jobs, urgent = {{}}, {{}}, {{}}, {{}}, {{}}, {{}}
-
-local function keep_conflict(id, type, resource)
-    local key = '{ledger.CONFLICT}' .. id
-    local kept = unless_odd('HLEN', key)
-    if kept and kept < {ledger.MOST_CONFLICTS} then
-        redis.call('HSETNX', key, type .. ' ' .. resource, now)
-        redis.call('EXPIRE', key, retention)
-    end
-end
-
-for i = first, #ARGV, 5 do
-    local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-    local key = '{ledger.EVENT}' .. id
-    local seen = fresh[id] or unless_odd('HMGET', key, 'type', 'resource')
-    local outcome
-    if not seen then
-        outcome = 'unreadable'
-    elseif seen[1] or seen[2] then
-        outcome = 'duplicate'
-        if seen[1] ~= type or seen[2] ~= resource then
-            outcome = 'conflict'
-            keep_conflict(id, type, resource)
-        end
-    else
-        fresh[id] = {{type, resource}}
-        local state = '{ledger.State.ACCEPTED}'
-        if job == '' then
-            outcome, state = 'quarantined', '{ledger.State.QUARANTINED}'
-            redis.call('ZADD', KEYS[2], now, id)
-        else
-            outcome = 'accepted'
-            if #jobs == 0 and not unless_odd('HSET', KEYS[4], unpack(ARGV, 3, first - 1)) then
-                redis.call('DEL', KEYS[4])  -- It is for the length of this script, so nothing of ours.
-                redis.call('HSET', KEYS[4], unpack(ARGV, 3, first - 1))
-            end
-            redis.call('COPY', KEYS[4], 'rq:job:' .. job, 'REPLACE')
-            redis.call('HSET', 'rq:job:' .. job, 'data', data)
-            jobs[#jobs + 1] = job
-            moved[#moved + 1] = now
-            moved[#moved + 1] = id
-            if is_urgent(type) then urgent[#urgent + 1] = job end
-        end
-        records[#records + 1] = {{key, 'state', state, 'type', type, 'resource', resource, 'received', now}}
-    end
-    outcomes[#outcomes + 1] = outcome
-end
-if #jobs > 0 then
-    redis.call('DEL', KEYS[4])
-    unless_odd('SADD', 'rq:queues', KEYS[3])  -- For RQ's tools alone.
-    redis.call('ZADD', KEYS[1], unpack(moved))
-    redis.call('RPUSH', KEYS[3], unpack(jobs))
-end
-if #urgent > 0 then hint(KEYS[5], unpack(urgent)) end
-for _, record in ipairs(records) do
-    local key = record[1]
-    if record[3] == '{ledger.State.ACCEPTED}' then
-        redis.call('HSET', unpack(record))
-    else  -- Written elsewhere first, so that it never stands there without its expiry.
-        record[1] = KEYS[4] .. ':record'
-        redis.call('DEL', record[1])
-        redis.call('HSET', unpack(record))
-        redis.call('EXPIRE', record[1], retention)
-        redis.call('RENAME', record[1], key)
-    end
-end
-return outcomes
-"""
+ACCEPT: Final = lua.load("credhook.receiver.inbox/accept.lua")
 _SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -25,7 +25,7 @@ from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands import erase, replay
-from credhook.worker.queue import burial, put_back, scripts, writes
+from credhook.worker.queue import burial, put_back, scripts
 from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
 from credhook.worker.queue.reconcile import Reconciler
 
@@ -54,7 +54,7 @@ class Ledger:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
         for attribute, lua in {
             "_claim": scripts.CLAIM, "_take": scripts.TAKE, "_take_read": scripts.TAKE_READ,
-            "_refuse": scripts.REFUSE, "_write_script": writes.WRITE,
+            "_refuse": scripts.REFUSE, "_write_script": scripts.WRITE,
         }.items():  # fmt: skip
             setattr(claims, attribute, AsyncScript(self.redis, lua))
         return claims  # type: ignore[no-any-return]

@@ -9,7 +9,7 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import EVENT, Index, State, lua
+from credhook.ledger import EVENT, LONGEST_LOCK, Index, State
 from credhook.receiver.inbox.script import Outcome
 from credhook.worker.queue import burial, scripts
 from credhook.worker.queue.claims import Claims, Settlement, Worker
@@ -96,7 +96,7 @@ async def test_a_job_with_an_endless_name_is_set_aside_by_a_digest_of_it(
 
 
 async def test_a_lock_without_an_end_does_not_keep_a_resource(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    for ends in (None, 10 * lua.LONGEST_LOCK):
+    for ends in (None, 10 * LONGEST_LOCK):
         redis_client.flushall()
         redis_client.set(INDEX.busy + "r", "nobody", px=ends)
         await accept(async_redis, "m1", resource="r")
@@ -169,7 +169,7 @@ async def test_a_death_costs_the_same_however_many_leases_somebody_has_made_up(
 ) -> None:
     await accept(async_redis, "m1")
     await worker(async_redis).take(1, urgent=0)
-    far = int(redis_client.time()[0]) * 1_000 + 100 * lua.LONGEST_LOCK
+    far = int(redis_client.time()[0]) * 1_000 + 100 * LONGEST_LOCK
     redis_client.zadd(INDEX.leases, {f"z{number}": far for number in range(5_000)})
     redis_client.config_resetstat()
     bury = redis_client.register_script(burial.BURY)

@@ -15,7 +15,6 @@ from waiting import until
 
 from credhook.events import Event
 from credhook.ledger import Index, State, job_id
-from credhook.ledger.lua import MOST_URGENT, URGENT_LASTS
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.queue.claims import Claims, Settlement, Worker
 
@@ -74,11 +73,11 @@ def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(stand: S
 
 
 async def test_the_urgent_list_is_bounded_and_expires(inbox: Inbox, redis_client: Redis) -> None:
-    redis_client.rpush(INDEX.urgent, *(f"e-old{number}" for number in range(MOST_URGENT)))
+    redis_client.rpush(INDEX.urgent, *(f"e-old{number}" for number in range(10_000)))
     await inbox.accept("m1", Event(DATA, "pre_1"))
-    assert redis_client.llen(INDEX.urgent) == MOST_URGENT
+    assert redis_client.llen(INDEX.urgent) == 10_000
     assert redis_client.lindex(INDEX.urgent, -1) == job_id("m1").encode()
-    assert 0 < redis_client.ttl(INDEX.urgent) <= URGENT_LASTS
+    assert 0 < redis_client.ttl(INDEX.urgent) <= 3_600
 
 
 async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expires_too(
@@ -91,7 +90,7 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     await inbox.accept("m1", Event(COMPLETED, "iss_1"))
     assert [claim.event_id for claim in (await claims.take(1, urgent=1)).claims] == ["u0"]
     assert redis_client.llen(INDEX.urgent) == 2
-    assert 0 < redis_client.ttl(INDEX.urgent) <= URGENT_LASTS
+    assert 0 < redis_client.ttl(INDEX.urgent) <= 3_600
 
 
 def test_stale_hints_do_no_harm(stand: Stand) -> None:

@@ -76,9 +76,9 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert {name.split("/")[0] for name in names} == {"credhook", "credhook-0.1.0.dist-info"}
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    ours = {
-        str(path.relative_to(ROOT)) for top in ("receiver", "worker", "sandbox") for path in (ROOT / top).rglob("*.py")
-    }
+    tops = ("credhook", "receiver", "worker", "sandbox")
+    paths = [path for top in tops for suffix in ("py", "lua") for path in (ROOT / top).rglob(f"*.{suffix}")]
+    ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths}
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
 from credhook.events import concerns_issuance
-from credhook.ledger import EVENT, SNAPSHOT
+from credhook.ledger import EVENT, SNAPSHOT, lua
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.models.base import mismatch
 from credhook.worker.fleet.sealed import NotOurs, Seal
@@ -23,14 +23,7 @@ LIFETIME: Final = 86_400
 #: Bytes of the largest that is kept: a Redis that is full takes no events.
 LARGEST: Final = 256 * 1024
 
-#: KEYS: snapshot, event. ARGV: what is kept or '', seconds. Nothing is kept of an event that was erased meanwhile.
-_KEEP: Final = """
-if redis.call('EXISTS', KEYS[2]) == 0 then return end
-redis.call('HSET', KEYS[2], 'seen', 1)
-if ARGV[1] == '' then return end
-local left = redis.call('TTL', KEYS[1])
-redis.call('SET', KEYS[1], ARGV[1], 'EX', left > 0 and left or ARGV[2])
-"""
+_KEEP: Final = lua.load("credhook.worker.attempt/keep.lua")
 
 
 class Snapshots:

@@ -6,7 +6,7 @@ from typing import Final, cast
 import click
 from redis import Redis
 
-from credhook.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, State, job_id, lua
+from credhook.ledger import CONFLICT, RESOURCE, job_id, lua
 from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.selection import (
     PAGE,
@@ -21,56 +21,7 @@ from credhook.worker.commands.selection import (
     selecting,
 )
 
-#: Milliseconds after the end of its lease by which a worker is done with an event that it has lost. A stock RQ worker
-#: keeps a job as failed if its record is gone before that.
-_NOTICED: Final = 5_000
-
-# The events' own keys are built from the arguments, as the receiver's script does.
-#: KEYS: leases, RQ's started jobs, the prefixes of the resources' holders and followers, then every other sorted set of
-#: events, and of jobs. ARGV: number of the former sets, then of each event webhook-id, job, and the state in which it
-#: was selected, or '' if that does not matter. Returns what became of each.
-#:
-#: What holds the resource's name goes as well, even if other events are of the same one. RQ's queue may still name the
-#: job: to look for it there would take too long, and the worker that takes it finds nothing.
-#:
-#: What somebody else has written to goes as well. The record goes last, so that what was broken off can be asked for
-#: again.
-_ERASE: Final = f"""{lua.NOW}{lua.ODD}{lua.READABLE}
-local leases, started, busy, parked = unpack(KEYS)
-local of_events = tonumber(ARGV[1])
-local outcomes = {{}}
-
-local function erase(id, job, selected)
-    local key = '{EVENT}' .. id
-    local there = redis.call('EXISTS', key) == 1
-    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received') or {{}}
-    local state, type, resource, received = unpack(record)
-    local shown = state
-    if unreadable_part(id, state, type, resource == '' and '-' or resource, received) then
-        shown = '{State.UNREADABLE}'
-    end
-    if there and selected ~= '' and state ~= selected and shown ~= selected then return 'changed' end
-    local lease = tonumber(unless_odd('ZSCORE', leases, id) or 0)
-    for _, execution in ipairs(unless_odd('ZRANGE', 'rq:executions:' .. job, 0, -1) or {{}}) do
-        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
-        unless_odd('ZREM', started, job .. ':' .. execution)
-    end
-    if resource then
-        redis.call('DEL', '{RESOURCE}' .. resource)
-        unless_odd('ZREM', parked .. resource, job)
-        if unless_odd('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
-    end
-    redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + {_NOTICED} or 0)
-    unless_odd('ZREM', leases, id)
-    for i = 5, #KEYS do unless_odd('ZREM', KEYS[i], i < 5 + of_events and id or job) end
-    redis.call('DEL', '{CONFLICT}' .. id, '{SNAPSHOT}' .. id, 'rq:results:' .. job, 'rq:executions:' .. job, key)
-    if not there then return 'missing' end
-    return lease > now and 'held' or 'erased'
-end
-
-for i = 2, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
-return outcomes
-"""
+_ERASE: Final = lua.load("credhook.worker.commands/erase.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
 _DONE: Final = {"erased": "", "held": "while a worker had it"}

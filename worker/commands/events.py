@@ -10,8 +10,7 @@ import click
 from redis import Redis
 from rich.table import Table
 
-from credhook.ledger import EVENT, HANDLER, Index, State
-from credhook.ledger.lua import LATEST
+from credhook.ledger import EVENT, HANDLER, LATEST, Index, State
 from credhook.worker.commands.batches import batched
 from credhook.worker.commands.erase import erase
 from credhook.worker.commands.replay import replay

@@ -21,7 +21,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import PREFIX
+from credhook.ledger import PREFIX, lua
 from credhook.worker.fleet.breaker import Circuit
 from credhook.worker.fleet.notice import LONGEST, NotANotice, Notice, read, read_message, written
 from credhook.worker.fleet.unreadable import ANOTHER_TYPE, Unreadable
@@ -45,68 +45,9 @@ LONGEST_CALL: Final = 60.0
 
 _MICROSECONDS: Final = 1_000_000
 
-#: KEYS: circuit, probe. ARGV: the circuit as it should still stand, or `?` to look only; the new one, or '' for none;
-#: its TTL in ms; whose probe is over, or ''; bytes of a circuit, at most; what is said of a key of another type, which
-#: can be expected like a text. Each text that is written is unique, so that no change between two looks goes unnoticed.
-#: Returns now, the circuit, and whether it was written.
-_SWAP: Final = """
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
-local current = redis.pcall('GETRANGE', KEYS[1], 0, ARGV[5])
-if type(current) == 'table' then
-    if not string.find(current.err, 'WRONGTYPE', 1, true) then return current end
-    current = ARGV[6]
-end
-if ARGV[4] ~= '' and redis.pcall('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
-if current ~= ARGV[1] then return {now, current, 0} end
-if ARGV[2] == '' then
-    redis.call('DEL', KEYS[1])
-    current = ''
-else
-    current = ARGV[2] .. ' ' .. now
-    redis.call('SET', KEYS[1], current, 'PX', ARGV[3])
-end
-redis.call('PUBLISH', KEYS[1], now .. ' ' .. current)
-return {now, current, 1}
-"""
-
-#: KEYS: probe. ARGV: who would try; for how many ms; ms that anybody may. A probe without an end, or with one too far,
-#: is not ours, and would keep everybody from trying. Returns whether it may, and whether such a one stood there.
-_TAKE_PROBE: Final = """
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {1, 0} end
-local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
-local honest = left >= 0 and left <= tonumber(ARGV[3]) and type(holder) ~= 'table'
-if honest and holder ~= ARGV[1] then return {0, 0} end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, honest and 0 or 1}
-"""
-
-#: The generic cell rate algorithm: one number says how full the bucket is. KEYS: bucket. ARGV: tokens wanted, or given
-#: back if negative; in microseconds, how long one takes to grow, the bucket to fill, the caller would wait if there
-#: is none, and anybody would. A number from which somebody would wait for longer is not ours. Returns how many were
-#: taken, the microseconds until the one to be waited for, or the next, is there, and whether the bucket was unreadable.
-_DRAW: Final = """
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local wanted, each, depth, patience = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local found = redis.pcall('GET', KEYS[1])
-if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then return found end
-local full, unreadable = tonumber(found or 0), 0
-if not (full and full >= 0 and full <= now + depth + ARGV[5]) then full, unreadable = 0, 1 end
-full = math.max(now, full)
-local taken = math.min(wanted, math.max(0, math.floor((now + depth - full) / each + 0.001)))
-local wait = 0
-if taken == 0 then
-    wait = math.ceil(full + each - depth - now)
-    if wait <= patience then taken = 1 end
-end
-if taken ~= 0 then
-    full = math.max(now, full + taken * each)
-    if taken > 0 and taken < wanted then wait = math.ceil(full + each - depth - now) end
-    redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.max(1, math.ceil((full - now) / 1000)))
-end
-return {taken, wait, unreadable}
-"""
+_SWAP: Final = lua.load("credhook.worker.fleet/swap.lua")
+_TAKE_PROBE: Final = lua.load("credhook.worker.fleet/take_probe.lua")
+_DRAW: Final = lua.load("credhook.worker.fleet/draw.lua")
 
 #: What is said of a key of another type.
 _OTHER: Final = b"(another type)"

@@ -13,7 +13,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import EVENT, Index, lua
+from credhook.ledger import Index, lua
 from credhook.worker.queue import scripts
 from credhook.worker.queue.put_back import PutBack
 
@@ -24,53 +24,11 @@ log = structlog.get_logger("credhook.worker")
 _SILENCE, _PART = 6.0, 0.4
 #: Roll calls within that time: some may fail.
 _CALLS: Final = 3
-#: What is said of a process that was missed: `BURY` knows it.
+#: What is said of a process that was missed: bury.lua knows it.
 _WITH_ITS_HOST: Final = "host"
-#: Milliseconds that the list of workers outlives the last of them, and silent ones that one call tells of.
-ROLL_LASTS: Final = 86_400_000
-MOST_SILENT: Final = 100
-#: Leases that are looked at when a worker has died: more than any fleet has events under way.
-MOST_LEASES: Final = 20_000
 
-#: Note that a worker process has died, and let go of what it held, so that it can be put back. ARGV: worker's token;
-#: '1' if nobody from outside has ended it, 'host' if it went with its host. Returns the events that it held.
-#:
-#: An event that was alone in its process is what has killed it. One of several may be: the attempt does not count, and
-#: after a few such deaths it is made alone.
-BURY: Final = f"""{scripts.COMMON}
-local held = {{}}
-for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + {lua.LONGEST_LOCK}, 'LIMIT', 0, {MOST_LEASES})) do
-    if unless_odd('HGET', '{EVENT}' .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
-end
-local function raise(key, field, by)
-    local count = call('HGET', key, field)
-    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
-end
-for _, id in ipairs(held) do
-    local key = '{EVENT}' .. id
-    call('HDEL', key, 'holder')  -- First, so that nothing is counted twice.
-    if ARGV[2] == 'host' then  -- Nothing that it was working on has done that.
-    elseif #held > 1 then
-        raise(key, 'deaths', 1)
-        raise(key, 'attempts', -1)
-    elseif ARGV[2] == '1' then
-        raise(key, 'killed', 1)
-    end
-    call('ZADD', leases, 'XX', now, id)
-end
-return held
-"""
-
-#: Say that a worker process is alive, and learn which have not said so for long. KEYS: workers. ARGV: its token, the
-#: silence in ms after which one counts as dead, and '1' if those are to be told. Each is told to one process only.
-ROLL_CALL: Final = f"""{lua.NOW}{lua.ODD}
-if not unless_odd('ZADD', KEYS[1], now, ARGV[1]) then return {{}} end
-redis.call('PEXPIRE', KEYS[1], {ROLL_LASTS})
-if ARGV[3] ~= '1' then return {{}} end
-local silent = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2], 'LIMIT', 0, {MOST_SILENT})
-for _, token in ipairs(silent) do redis.call('ZREM', KEYS[1], token) end
-return silent
-"""
+BURY: Final = lua.load("credhook.worker.queue/bury.lua")
+ROLL_CALL: Final = lua.load("credhook.worker.queue/roll_call.lua")
 
 
 def bury(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:

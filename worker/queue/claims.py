@@ -18,8 +18,8 @@ from typing import Any, Final
 import structlog
 from redis.asyncio import Redis
 
-from credhook.ledger import FAILURE_TTL, HANDLER, JOB_FUNCTION, Index, State, job_id
-from credhook.worker.queue import scripts, writes
+from credhook.ledger import FAILURE_TTL, HANDLER, JOB_FUNCTION, LONGEST_JOB, Index, State, job_id
+from credhook.worker.queue import scripts
 from credhook.worker.queue.group_commit import GroupCommit, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
@@ -166,7 +166,7 @@ class Claims:
         self._take = redis.register_script(scripts.TAKE)
         self._take_read = redis.register_script(scripts.TAKE_READ)
         self._refuse = redis.register_script(scripts.REFUSE)
-        self._write_script = redis.register_script(writes.WRITE)
+        self._write_script = redis.register_script(scripts.WRITE)
         self._commit = GroupCommit(self._run)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
@@ -295,7 +295,7 @@ def read_job(job: str, data: bytes) -> str | None:
     """The event of a job as RQ itself writes it, by its id and its `data`; None for one that is none of ours. Pure."""
     try:
         # A stranger's may unpack to anything.
-        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, scripts.LONGEST_JOB))
+        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, LONGEST_JOB))
         if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list):
             return None
         (event_id,) = arguments

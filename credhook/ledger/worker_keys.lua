@@ -1,0 +1,9 @@
+-- The KEYS that workers' scripts have in common, in the order of `keys` in worker/queue/scripts.py.
+--
+-- KEYS: the open events, the leases, the dead events; RQ's queue, schedule and started jobs; the urgent jobs; the jobs
+-- that were popped and not looked at yet; the prefixes of a resource's lock, of the jobs parked behind it, and of a
+-- refused job; the solitary jobs.
+--
+-- Defines: open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary.
+
+local open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary = unpack(KEYS)

@@ -1,0 +1,86 @@
+-- Accept a group of deliveries: find duplicates, and write record, index and RQ job of each new event.
+--
+-- The fields that all jobs of a group share are written once, as a template, and copied: this halves what goes into the
+-- append-only file. The records come last: whichever command fails, an event without a record is accepted when it is
+-- sent again.
+--
+-- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs.
+-- ARGV: retention in s; number of job fields, then these fields and their values; then of each event webhook-id, type,
+--   resource, job's id and data. The last two are '' if the type is not known.
+-- Reply: what became of each delivery: accepted, quarantined, duplicate, conflict (seen before with another type or
+--   resource), or unreadable (somebody else has written to where its record would be).
+
+--! include credhook.ledger/now.lua
+--! include credhook.ledger/unless_odd.lua
+--! include credhook.ledger/urgent.lua
+
+local open, quarantined, queue, template, urgent = unpack(KEYS)
+local retention, fields = ARGV[1], tonumber(ARGV[2])
+local first = 3 + 2 * fields
+local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
+
+local function keep_conflict(id, type, resource)
+    local key = $CONFLICT .. id
+    local kept = unless_odd('HLEN', key)
+    if kept and kept < $MOST_CONFLICTS then
+        redis.call('HSETNX', key, type .. ' ' .. resource, now)
+        redis.call('EXPIRE', key, retention)
+    end
+end
+
+for i = first, #ARGV, 5 do
+    local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local key = $EVENT .. id
+    local seen = fresh[id] or unless_odd('HMGET', key, 'type', 'resource')
+    local outcome
+    if not seen then
+        outcome = 'unreadable'
+    elseif seen[1] or seen[2] then
+        outcome = 'duplicate'
+        if seen[1] ~= type or seen[2] ~= resource then
+            outcome = 'conflict'
+            keep_conflict(id, type, resource)
+        end
+    else
+        fresh[id] = {type, resource}
+        local state = $ACCEPTED
+        if job == '' then
+            outcome, state = 'quarantined', $QUARANTINED
+            redis.call('ZADD', quarantined, now, id)
+        else
+            outcome = 'accepted'
+            if #jobs == 0 and not unless_odd('HSET', template, unpack(ARGV, 3, first - 1)) then
+                redis.call('DEL', template)  -- Of another type: the template ends with this script, so it is not ours.
+                redis.call('HSET', template, unpack(ARGV, 3, first - 1))
+            end
+            redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
+            redis.call('HSET', 'rq:job:' .. job, 'data', data)
+            jobs[#jobs + 1] = job
+            moved[#moved + 1] = now
+            moved[#moved + 1] = id
+            if is_urgent(type) then urgent_jobs[#urgent_jobs + 1] = job end
+        end
+        records[#records + 1] = {key, 'state', state, 'type', type, 'resource', resource, 'received', now}
+    end
+    outcomes[#outcomes + 1] = outcome
+end
+if #jobs > 0 then
+    redis.call('DEL', template)
+    unless_odd('SADD', 'rq:queues', queue)  -- For RQ's tools alone.
+    redis.call('ZADD', open, unpack(moved))
+    redis.call('RPUSH', queue, unpack(jobs))
+end
+if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
+for _, record in ipairs(records) do
+    local key = record[1]
+    if record[3] == $ACCEPTED then
+        redis.call('HSET', unpack(record))
+    else  -- Written under another name first, so that it is never there without its expiry.
+        record[1] = template .. ':record'
+        redis.call('DEL', record[1])
+        redis.call('HSET', unpack(record))
+        redis.call('EXPIRE', record[1], retention)
+        redis.call('RENAME', record[1], key)
+    end
+end
+return outcomes

@@ -1,0 +1,53 @@
+-- Forget events, and all that was kept for their sake, even where somebody else has written to it.
+--
+-- Whatever is known of an event's resource goes as well, even if the resource has other events. The job may still be in
+-- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
+-- last, so that an erasure that was broken off can be asked for again.
+--
+-- KEYS: leases; RQ's started jobs; the prefixes of a resource's lock, and of the jobs parked behind it; then all other
+--   sorted sets of events, and all other sorted sets of jobs.
+-- ARGV: how many of the latter are of events; then webhook-id and job's id of each event, and the state in which it was
+--   selected, or '' if its state does not matter.
+-- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
+--   no longer in that state.
+
+--! include credhook.ledger/now.lua
+--! include credhook.ledger/readable.lua
+--! include credhook.ledger/unless_odd.lua
+
+-- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
+-- keeps a job as failed if its record is gone before that.
+local NOTICED = 5000
+
+local leases, started, busy, parked = unpack(KEYS)
+local of_events = tonumber(ARGV[1])
+local outcomes = {}
+
+local function erase(id, job, selected)
+    local key = $EVENT .. id
+    local there = redis.call('EXISTS', key) == 1
+    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received') or {}
+    local state, type, resource, received = unpack(record)
+    local shown = state
+    if unreadable_part(id, state, type, resource == '' and '-' or resource, received) then shown = $UNREADABLE end
+    if there and selected ~= '' and state ~= selected and shown ~= selected then return 'changed' end
+    local lease = tonumber(unless_odd('ZSCORE', leases, id) or 0)
+    for _, execution in ipairs(unless_odd('ZRANGE', 'rq:executions:' .. job, 0, -1) or {}) do
+        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
+        unless_odd('ZREM', started, job .. ':' .. execution)
+    end
+    if resource then
+        redis.call('DEL', $RESOURCE .. resource)
+        unless_odd('ZREM', parked .. resource, job)
+        if unless_odd('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
+    end
+    redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
+    unless_odd('ZREM', leases, id)
+    for i = 5, #KEYS do unless_odd('ZREM', KEYS[i], i < 5 + of_events and id or job) end
+    redis.call('DEL', $CONFLICT .. id, $SNAPSHOT .. id, 'rq:results:' .. job, 'rq:executions:' .. job, key)
+    if not there then return 'missing' end
+    return lease > now and 'held' or 'erased'
+end
+
+for i = 2, #ARGV, 3 do outcomes[#outcomes + 1] = erase(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+return outcomes

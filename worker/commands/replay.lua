@@ -1,0 +1,100 @@
+-- Put settled and quarantined events back into the queue, as if they had just been accepted.
+--
+-- The new fence is higher than that of any earlier claim, so that a worker that once held the event and lost it cannot
+-- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
+-- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
+--
+-- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
+--   template, unreadable events.
+-- ARGV: the handler to run again, or '' for all; the types that it wants, each between spaces; 'now' if waiting events
+--   become due at once; number of job fields, then these fields and their values; then of each event webhook-id, job's
+--   id, job's data, and the state in which it was selected.
+-- Reply: what became of each event: replayed, or the reason why it was left.
+
+--! include credhook.ledger/now.lua
+--! include credhook.ledger/readable.lua
+--! include credhook.ledger/unless_odd.lua
+
+local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable = unpack(KEYS)
+local handler, wanted, hurry, fields = ARGV[1], ARGV[2], ARGV[3] == 'now', tonumber(ARGV[4])
+local known = $EVENT_TYPES
+local outcomes, jobs = {}, {}
+
+local function enqueue(id, job, data)
+    if #jobs == 0 then
+        redis.call('DEL', template)
+        redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields))
+    end
+    redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
+    redis.call('HSET', 'rq:job:' .. job, 'data', data)
+    redis.call('ZADD', open, now, id)
+    redis.call('ZREM', leases, id)
+    unless_odd('ZREM', scheduled, job)
+    unless_odd('ZREM', failed, job)
+    jobs[#jobs + 1] = job
+end
+
+-- Forget how handlers ended: those that gave up, or all.
+local function forget_failures(key, all)
+    local record = redis.call('HGETALL', key)
+    for i = 1, #record, 2 do
+        local is_handler = string.sub(record[i], 1, #$HANDLER) == $HANDLER
+        if is_handler and (all or string.sub(record[i + 1], 1, #$GAVE_UP) == $GAVE_UP) then
+            redis.call('HDEL', key, record[i])
+        end
+    end
+end
+
+local function replay(id, job, data, selected)
+    local key = $EVENT .. id
+    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
+    if not record then return 'unreadable' end
+    local state, type, resource, received = unpack(record)
+    if not (state or type) and redis.call('EXISTS', key) == 0 then return 'missing' end
+    local wrong = unreadable_part(id, state, type, resource == '' and '-' or resource, received)
+    if wrong then return 'unreadable' end
+    local is_open = state == $ACCEPTED or state == $WAITING
+    -- It was set aside as unreadable, and all of its record has been mended since, its state as well.
+    local mended = is_open and unless_odd('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
+    if state == $WAITING and hurry and not mended then
+        if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
+        local lease = redis.call('ZSCORE', leases, id)
+        if lease and tonumber(lease) > now then return 'open' end
+        redis.call('HSET', key, 'due', now)
+        enqueue(id, job, data)
+        return 'replayed'
+    end
+    if is_open and not mended then return 'open' end
+    if state ~= selected then return 'changed' end
+    if not known[type] then return 'unknown_type' end
+    if resource == '' then return 'no_resource' end
+    if handler ~= '' then
+        local ended = redis.call('HEXISTS', key, $HANDLER .. handler) == 1
+        if not ended and not string.find(wanted, ' ' .. type .. ' ', 1, true) then return 'unrelated' end
+    end
+    enqueue(id, job, data)
+    redis.call('PERSIST', key)
+    if handler == '' then
+        forget_failures(key, state == $DONE)
+    else
+        redis.call('HDEL', key, $HANDLER .. handler)
+    end
+    redis.call('HDEL', key, 'attempts', 'error', 'settled', 'due', 'seen', 'holder', 'deaths', 'killed')
+    -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
+    if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
+    redis.call('ZREM', dead, id)
+    redis.call('ZREM', quarantined, id)
+    redis.call('ZREM', unreadable, id)
+    return 'replayed'
+end
+
+for i = 5 + 2 * fields, #ARGV, 4 do
+    outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
+if #jobs > 0 then
+    redis.call('DEL', template)
+    redis.call('SADD', 'rq:queues', queue)
+    redis.call('RPUSH', queue, unpack(jobs))
+end
+return outcomes

@@ -1,0 +1,9 @@
+-- Claim one event whose job an RQ worker has popped by itself. Such a worker has nothing else under way.
+--
+-- KEYS: as in worker_keys.lua.
+-- ARGV: webhook-id, job's id, lease in ms.
+-- Reply: the claim, or the reason why there is none; see claim_event.lua.
+
+--! include credhook.ledger/claim_event.lua
+
+return claim(ARGV[1], ARGV[2], {lease = ARGV[3], alone = true})
