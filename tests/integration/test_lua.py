@@ -13,7 +13,6 @@ from credhook.ledger import lua
 
 ROOT = Path(__file__).parents[2]
 #: Python that still holds Lua.
-NOT_MOVED_YET = {"worker/fleet/shared_token.py"}
 #: What a parenthesis may follow without being a function of ours.
 LUAS_OWN = {
     "and", "elseif", "error", "function", "if", "ipairs", "next", "not", "or", "pairs", "pcall", "return", "select",
@@ -103,7 +102,7 @@ def test_no_python_holds_lua() -> None:
         and isinstance(node.value, str)
         and re.search(r"redis\.p?call\(|\b(?:KEYS|ARGV)\[", node.value)
     }
-    assert held - NOT_MOVED_YET == set()
+    assert held == set()
 
 
 @pytest.fixture

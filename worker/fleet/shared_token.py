@@ -25,7 +25,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import PREFIX
+from credhook.ledger import PREFIX, lua
 from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.sealed import NotOurs, Seal
@@ -57,19 +57,8 @@ _BUSY_FOR: Final = 2.0
 #: Seconds at most, whatever it says.
 _LONGEST_BUSY: Final = 60.0
 
-#: KEYS: a key. ARGV: its value. Delete it, unless it is another's by now.
-_DELETE: Final = "if redis.pcall('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-
-#: KEYS: a lock that somebody has. ARGV: what ours would say; for how many ms; for how many ms anybody's may be locked.
-#: One without an end, or with one too far, is not ours, and would keep everybody waiting: it is taken over. Returns
-#: whether it is ours now, and whether such a one stood there.
-_TAKE_OVER: Final = """
-local left, kind = redis.call('PTTL', KEYS[1]), redis.call('TYPE', KEYS[1]).ok
-local honest = kind == 'none' or (kind == 'string' and left ~= -1 and left <= tonumber(ARGV[3]))
-if honest and kind ~= 'none' then return {0, 0} end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, honest and 0 or 1}
-"""
+_RELEASE_LOCK: Final = lua.load("credhook.worker.fleet/release_lock.lua")
+_TAKE_OVER_LOCK: Final = lua.load("credhook.worker.fleet/take_over_lock.lua")
 
 
 class Elsewhere(Enum):
@@ -108,8 +97,8 @@ class SharedTokens:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._redis = redis
-        self._delete = redis.register_script(_DELETE)
-        self._take_over = redis.register_script(_TAKE_OVER)
+        self._delete = redis.register_script(_RELEASE_LOCK)
+        self._take_over = redis.register_script(_TAKE_OVER_LOCK)
         self._seal = seal
         self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
         self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
