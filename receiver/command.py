@@ -22,7 +22,7 @@ from credhook.receiver.app import create_app
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.supervisor import Supervisor
+from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.redis.connection import open_redis
 from credhook.redis.health import examine
 from credhook.stopping import stop_on
@@ -130,7 +130,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
         if admin:
             threading.Thread(target=_administrate, args=(settings, admin, folder), daemon=True).start()
-        return Supervisor(listener, workers, environment).run()
+        return ReceiverSupervisor(listener, workers, environment).run()
 
 
 def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
