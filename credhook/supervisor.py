@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from credhook.backoff import Backoff
 from credhook.stopping import TOLD_EARLY, stop_on
 
 #: Seconds between two looks at the children.
@@ -45,8 +46,8 @@ class Supervisor(ABC, Generic[C]):
     kind: str
     #: For whoever reads in the log that one has died.
     hint: str
-    #: Seconds before one that died is replaced: the first time, and at most if it keeps dying young.
-    first_wait, longest_wait = 0.1, 5.0
+    #: When one that died is replaced: at once after a long life, later if it keeps dying young.
+    restarts = Backoff(first=0.1, longest=5.0)
     #: Seconds that they get to end after SIGTERM.
     grace: float
     #: Whether one that ends with 0 was meant to, and is not replaced.
@@ -119,8 +120,8 @@ class Supervisor(ABC, Generic[C]):
         try:
             place.child, place.born, place.due = self.start(), self.clock(), None
         except OSError as error:
-            place.due = self.clock() + self.longest_wait
-            self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=self.longest_wait)  # noqa: TRY400  No traceback.
+            place.due = self.clock() + self.restarts.longest
+            self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=self.restarts.longest)  # noqa: TRY400  No traceback.
 
     def _reap(self, place: _Place[C], child: C, code: int) -> None:
         """Note that a child has ended, and when another takes its place."""
@@ -133,7 +134,7 @@ class Supervisor(ABC, Generic[C]):
             self.log.error(self.kind + "_cannot_start", code=code, hint="see the lines above")
             self._gave_up = self._stopping = True
         else:
-            wait = min(self.first_wait * 2 ** min(place.young_deaths, 16), self.longest_wait)
+            wait = self.restarts.wait(1 + place.young_deaths)
             self.log.error(self.kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=self.hint)
             place.due = self.clock() + wait
 

@@ -16,6 +16,7 @@ from subprocess import Popen
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from credhook.backoff import Backoff
 from credhook.supervisor import Supervisor
 
 #: Parts of its lease that a worker may be silent before its stack is logged, and before it is ended; and the least
@@ -102,7 +103,7 @@ class WorkerSupervisor(Supervisor[WorkerProcess]):
 
     kind = "worker"
     hint = "a handler has ended it, or the system has; an event that does so again is kept as dead"
-    longest_wait = 4.0
+    restarts = Backoff(first=0.1, longest=4.0)
     may_finish = True
     hopeless = 2  # Its settings or handlers are wrong.
     insistence = HAND_BACK
