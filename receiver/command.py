@@ -7,7 +7,7 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import click
@@ -15,6 +15,7 @@ import structlog
 import uvicorn
 from prometheus_client import REGISTRY
 
+from credhook.backoff import Backoff, Waits
 from credhook.listener.admin import AdminListener, bind, create_admin, gathered
 from credhook.listener.connections import Connections
 from credhook.listener.server import Server
@@ -22,15 +23,15 @@ from credhook.receiver.app import create_app
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.supervisor import Supervisor
+from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.redis.connection import open_redis
 from credhook.redis.health import examine
 from credhook.stopping import stop_on
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Seconds between two looks at Redis: the first while something is wrong, doubling up to the second.
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+#: Waits between two looks at Redis while something is wrong; while nothing is, the longest of them.
+_LOOKS: Final = Backoff(first=0.5, longest=10.0)
 
 #: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
 _GRACE: Final = 8
@@ -130,7 +131,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
         if admin:
             threading.Thread(target=_administrate, args=(settings, admin, folder), daemon=True).start()
-        return Supervisor(listener, workers, environment).run()
+        return ReceiverSupervisor(listener, workers, environment).run()
 
 
 def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
@@ -140,9 +141,9 @@ def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str)
     asyncio.run(admin.serve(app))
 
 
-async def _watch(inbox: Inbox) -> None:
+async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
     """Name each thing about Redis that would lose events, whenever that changes; ask a silent Redis more often."""
-    wait, known, warned = _FIRST_WAIT, None, set[str]()
+    waits, known, warned = Waits(_LOOKS), None, set[str]()
     while True:
         checks = await inbox.examine()
         failed = [check for check in checks if check.failed]
@@ -156,5 +157,6 @@ async def _watch(inbox: Inbox) -> None:
         if not failed and failed != known:
             log.info("redis_safe", checks=[check.name for check in checks if check.passed])
         known = failed
-        await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT) if failed else _LONGEST_WAIT
+        if not failed:
+            waits.reset()
+        await sleep(waits.next() if failed else _LOOKS.longest)

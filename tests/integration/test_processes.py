@@ -12,14 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
+from family import own_signals
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from sending import deliver_all
 from serving import receiver, running
 from signing import SECRET
+from structlog.testing import capture_logs
 from waiting import until
 
+from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.sandbox.local.local_redis import free_port
 
 
@@ -51,6 +54,16 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         left = children(process.process.pid)
         assert process.stop() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
+
+
+def test_if_none_of_them_can_live_neither_does_the_receiver(capfd: pytest.CaptureFixture[str]) -> None:
+    with own_signals(), socket.socket() as listener, capture_logs() as logs:
+        supervisor = ReceiverSupervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"})
+        assert supervisor.run() == 1
+    *deaths, end = [entry["event"] for entry in logs]
+    assert deaths.count("receiver_died") == len(deaths) >= 5  # Three for each, save the last.
+    assert end == "receiver_cannot_start"
+    assert "CREDHOOK_WEBHOOK_SECRETS" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

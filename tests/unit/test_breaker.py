@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from credhook.worker.fleet.breaker import (
-    FIRST,
-    LONGEST,
     LONGEST_ASKED,
     MARGIN,
     PATIENT,
+    PAUSES,
     STARTED,
     STARTED_AFTER,
     THRESHOLD,
@@ -19,7 +18,6 @@ from credhook.worker.fleet.breaker import (
     Outcome,
     Phase,
     SlowStart,
-    backoff,
     outcome_of,
 )
 
@@ -51,11 +49,11 @@ def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
         (CLOSED, outcome(ANSWERED), CLOSED),
         (SUSPECT, outcome(ANSWERED), Circuit(score=2)),
         (CLOSED, outcome(FAILED), Circuit(score=1)),
-        (NEARLY, outcome(FAILED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (NEARLY, outcome(FAILED), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
         (CLOSED, outcome(UNAUTHORIZED), Circuit(score=1)),
-        (NEARLY, outcome(UNAUTHORIZED), Circuit(is_open=True, trips=PATIENT + 1, until=NOW + 4 * FIRST)),
-        (SUSPECT, outcome(REFUSED), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
-        (SUSPECT, outcome(REFUSED, 0.0), Circuit(is_open=True, trips=1, until=NOW + FIRST)),
+        (NEARLY, outcome(UNAUTHORIZED), Circuit(is_open=True, trips=PATIENT + 1, until=NOW + 4 * PAUSES.first)),
+        (SUSPECT, outcome(REFUSED), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
+        (SUSPECT, outcome(REFUSED, 0.0), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
         (SUSPECT, outcome(REFUSED, 20), Circuit(is_open=True, until=NOW + 20 + MARGIN)),
         (CLOSED, outcome(REFUSED, 86_400), Circuit(is_open=True, until=NOW + LONGEST_ASKED + MARGIN)),
         # Paused: what was sent before changes nothing, save a longer pause that is asked for.
@@ -113,12 +111,12 @@ def test_pauses_double_up_to_the_longest_while_probes_fail() -> None:
         at = circuit.until
         circuit = circuit.after(outcome(FAILED, probe=True, at=at))
         pauses.append(circuit.until - at)
-    assert pauses == [2, 4, 8, 16, LONGEST, LONGEST, LONGEST]
+    assert pauses == [2, 4, 8, 16, PAUSES.longest, PAUSES.longest, PAUSES.longest]
 
 
 @pytest.mark.parametrize(("trips", "least", "most"), [(0, 0.5, 1), (1, 1, 2), (4, 8, 16), (5, 15, 30), (9_999, 15, 30)])
 def test_jitter_takes_at_most_half_of_a_pause(trips: int, least: float, most: float) -> None:
-    assert (backoff(trips, 0.0), backoff(trips, 1.0)) == (least, most)
+    assert (PAUSES.wait(trips + 1, 0.0), PAUSES.wait(trips + 1, 1.0)) == (least, most)
 
 
 def test_the_same_outcome_always_leads_to_the_same_pause() -> None:

@@ -6,14 +6,13 @@ import pytest
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
 from credhook.worker.fleet.breaker import PlatformPaused
 from credhook.worker.handlers.retry import (
-    CEILING,
+    BACKOFF,
     PATIENCE,
     GiveUp,
     Postponed,
     Retry,
     after_fetch,
     after_handler,
-    backoff,
     cause,
 )
 from credhook.worker.handlers.runs import StillRunning
@@ -70,7 +69,7 @@ def test_what_may_mend_itself_comes_back_until_the_last_attempt(
 ) -> None:
     assert decide(error, 1) == 5.0
     assert decide(error, 3) == 45.0
-    assert decide(error, 11) == CEILING
+    assert decide(error, 11) == BACKOFF.longest
     assert decide(error, 12) is None
 
 
@@ -86,7 +85,7 @@ def test_a_handlers_own_calls_are_judged_as_its_failures() -> None:
 def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
     assert fetching(too_many(20.0), chance=0.0) == 20.0
     assert fetching(too_many(1.0), attempt=3) == 45.0
-    assert fetching(too_many(99_999_999.0)) == CEILING
+    assert fetching(too_many(99_999_999.0)) == BACKOFF.longest
 
 
 HELD_UP = [
@@ -130,9 +129,9 @@ def test_a_wait_that_makes_no_sense_fails_where_it_is_written(after: float) -> N
 
 
 def test_jitter_spreads_over_the_whole_interval() -> None:
-    assert backoff(3, 0.0) == 0.0
-    assert backoff(3, 0.5) == 22.5
-    assert backoff(10_000, 1.0) == CEILING
+    assert BACKOFF.wait(3, 0.0) == 0.0
+    assert BACKOFF.wait(3, 0.5) == 22.5
+    assert BACKOFF.wait(10_000, 1.0) == BACKOFF.longest
 
 
 def test_a_cause_never_holds_the_message() -> None:

@@ -1,5 +1,6 @@
 """`credhook worker`: keep worker processes going. What one of them does is in main.py."""
 
+import functools
 import importlib
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from credhook.redis.connection import open_redis_sync
-from credhook.worker.process.supervisor import Pipes, Supervisor
+from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
 
 
@@ -55,19 +56,12 @@ def _bury(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:
     """Keep the processes going; the exit code."""
     options = ["--isolation", isolation, *(["--burst"] if burst else [])]
+    prepare = functools.partial(WorkerSupervisor, processes, options, lease=settings.lease, grace=settings.grace)
     if not settings.admin:
-        return Supervisor(processes, options, lease=settings.lease, grace=settings.grace).run()
+        return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without what it takes.
     admin = importlib.import_module("credhook.worker.process.admin")
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         admin.administrate(settings, settings.admin, folder)
         environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
-        supervisor = Supervisor(
-            processes,
-            options,
-            lease=settings.lease,
-            grace=settings.grace,
-            environment=environment,
-            buried=lambda pid: admin.forget(pid, folder),
-        )
-        return supervisor.run()
+        return prepare(environment, buried=lambda pid: admin.forget(pid, folder)).run()

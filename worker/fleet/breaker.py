@@ -24,14 +24,14 @@ from enum import Enum
 from functools import reduce
 from typing import Final, Self
 
+from credhook.backoff import Backoff
 from credhook.worker.api.errors import TryLater
 
 #: Failures, less answers, that open the breaker.
 THRESHOLD: Final = 10
 
-#: Seconds of the first pause that nobody asked for, and of the longest; it doubles as probes fail.
-FIRST: Final = 1.0
-LONGEST: Final = 30.0
+#: Pauses that nobody asked for: they double as probes fail, and chance takes up to half of each.
+PAUSES: Final = Backoff(first=1.0, longest=30.0, jitter=0.5)
 
 #: Pauses that one for refused credentials counts as having had before it: somebody has to mend something first.
 PATIENT: Final = 2
@@ -131,18 +131,13 @@ class Circuit:
             return type(self)(score=max(0, self.score - 1))
         if outcome.kind is Kind.REFUSED or phase is Phase.HALF_OPEN or self.score + 1 >= THRESHOLD:
             trips = max(self.trips, PATIENT) if outcome.kind is Kind.UNAUTHORIZED else self.trips
-            return type(self)(is_open=True, trips=trips + 1, until=outcome.at + backoff(trips, outcome.chance))
+            pause = PAUSES.wait(trips + 1, outcome.chance)
+            return type(self)(is_open=True, trips=trips + 1, until=outcome.at + pause)
         return replace(self, score=self.score + 1)
 
     def after_all(self, outcomes: Iterable[Outcome]) -> Self:
         """The circuit after one outcome upon the other."""
         return reduce(type(self).after, outcomes, self)
-
-
-def backoff(trips: int, chance: float) -> float:
-    """Seconds of pause after so many: doubling up to the longest, and between half of that and all of it."""
-    ceiling = min(LONGEST, FIRST * 2.0 ** min(trips, 16))
-    return ceiling * (0.5 + chance / 2)
 
 
 class SlowStart:

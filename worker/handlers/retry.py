@@ -10,6 +10,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
 
+from credhook.backoff import Backoff
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.fleet.breaker import PlatformPaused
 
@@ -20,11 +21,9 @@ NOT_THERE: Final = (1.0, 6.0, 36.0, 156.0)
 #: Seconds until the one second look at an event that was older than that when it was first worked on.
 NOT_THERE_LATE: Final = 5.0
 
-#: Exponential backoff: the first ceiling in seconds, its growth, and the highest ceiling. The default of twelve
-#: attempts ends after 16.6 hours at most and half of that on average, about where senders of webhooks end.
-FIRST: Final = 5.0
-GROWTH: Final = 3.0
-CEILING: Final = 4 * 3_600.0
+#: Waits between attempts, with full jitter. The default of twelve attempts ends after 16.6 hours at most and half of
+#: that on average, about where senders of webhooks end.
+BACKOFF: Final = Backoff(first=5.0, longest=4 * 3_600.0, growth=3.0, jitter=1.0)
 
 #: Seconds for which an event waits for a platform that is down without spending attempts. After that they count: it may
 #: be the event's own resource that brings the platform down.
@@ -111,9 +110,9 @@ def after_fetch(
         return GiveUp(cause(error))  # The platform will not like the same request better tomorrow.
     if isinstance(error, NotThere | DataGone):
         return _look_again(error, attempt, age)
-    wait = backoff(attempt, chance())
+    wait = BACKOFF.wait(attempt, chance())
     if isinstance(error, TryLater) and error.retry_after is not None:
-        wait = max(wait, min(error.retry_after, CEILING))
+        wait = max(wait, min(error.retry_after, BACKOFF.longest))
     return Retry(wait)
 
 
@@ -135,13 +134,7 @@ def after_handler(
         return GiveUp(cause(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
-    return Retry(backoff(attempt, chance()))
-
-
-def backoff(attempt: int, chance: float) -> float:
-    """Seconds to wait after an attempt, counted from 1: exponential, capped, with full jitter."""
-    ceiling = min(CEILING, FIRST * GROWTH ** min(attempt - 1, 20))
-    return ceiling * chance
+    return Retry(BACKOFF.wait(attempt, chance()))
 
 
 def cause(error: Exception) -> str:

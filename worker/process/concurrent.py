@@ -22,6 +22,7 @@ from rq.serializers import JSONSerializer
 from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
+from credhook.backoff import Backoff, Waits
 from credhook.ledger import State
 from credhook.stopping import stops
 from credhook.worker.attempt.attempt import Attempt, Interruption
@@ -50,8 +51,8 @@ BEAT: Final = 1.0
 PULSE: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again.
 IDLE: Final = 1.0
-#: Seconds between two tries to reach Redis: the first, and the longest.
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
+#: Waits between two tries to reach Redis.
+_BACKOFF: Final = Backoff(first=0.1, longest=5.0)
 #: Characters that the log repeats of a command that nobody knows.
 _LONGEST_COMMAND: Final = 64
 #: Seconds that broken-off attempts get to be written down.
@@ -150,7 +151,7 @@ class ConcurrentWorker(BaseWorker):
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Fill the slots, again and again, until told to stop."""
-        wait = _FIRST_WAIT
+        waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
             free = min(self._room(), self._group)
             idle = not self._tasks
@@ -175,14 +176,14 @@ class ConcurrentWorker(BaseWorker):
                     if burst and not self._tasks:
                         return
                     await self._until_work(IDLE if taken.due is None else min(IDLE, taken.due))
-                wait = _FIRST_WAIT
+                waits.reset()
             except (RedisError, OSError) as error:
+                wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
                 await self._until_stopped(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
             except Exception as error:  # A defect of ours; what is under way should not suffer from it.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-                await self._until_stopped(_LONGEST_WAIT)
+                await self._until_stopped(_BACKOFF.longest)
 
     def _urgent(self, number: int) -> int:
         """How many of the next so many events may be urgent ones before all others: three of four, over time."""

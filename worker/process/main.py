@@ -16,6 +16,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
 from credhook.redis.connection import open_redis_sync
 from credhook.stopping import stop_on
@@ -31,8 +32,8 @@ from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds between two tries to reach Redis at start: the first, and the longest.
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 10.0
+#: Waits between two tries to reach Redis at start.
+_BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 #: Exit code of a process that wants to be replaced.
 _REPLACE_ME: Final = 75
 
@@ -141,16 +142,16 @@ def _end_with(lifeline: int) -> None:
 
 def _wait_for(redis: Redis, queue: str) -> None:
     """Return once Redis takes writes; say so at every try until then."""
-    wait = _FIRST_WAIT
+    waits = Waits(_BACKOFF)
     while True:
         try:
             redis.set(Index(queue).probe, "1", px=1_000)
         except RedisError as error:
+            wait = waits.next()
             log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
         else:
             return
         time.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
 
 
 def _every(seconds: float, chore: Callable[[], object], name: str) -> None:

@@ -12,12 +12,14 @@ from typing import Any, Final, NamedTuple
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
+from credhook.backoff import Backoff, Waits
+
 log = structlog.get_logger("credhook.worker")
 
 #: Operations that one script writes at most.
 MOST_WRITTEN: Final = 200
-#: Seconds between two tries to write while Redis is away: the first, and the longest.
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+#: Waits between two tries to write while Redis is away.
+_BACKOFF: Final = Backoff(first=0.05, longest=1.0)
 #: What a Redis says that cannot write just now, or not for us; the last is how Redis 6.2 says NOPERM within a script.
 _UNWELL: Final = (
     "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
@@ -62,7 +64,7 @@ class GroupCommit:
         return await reply
 
     async def _write_all(self) -> None:
-        wait = _FIRST_WAIT
+        waits = Waits(_BACKOFF)
         while self._waiting:
             # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
             waiting = sorted(self._waiting, key=lambda one: not one.urgent)
@@ -76,12 +78,12 @@ class GroupCommit:
                 else:
                     _tell(one, reply)
             if not unwritten:
-                wait = _FIRST_WAIT
+                waits.reset()
                 continue
+            wait = waits.next()
             log.warning("ledger_unreachable", error=type(reason).__name__, waiting=len(unwritten), retry_in=wait)
             self._waiting = unwritten + self._waiting
             await self._sleep(wait)
-            wait = min(2 * wait, _LONGEST_WAIT)
 
     async def _replies(self, group: Sequence[_Written]) -> Sequence[Any]:
         """The reply to each of the group, or the error."""

@@ -1,0 +1,298 @@
+"""What every supervisor does, on a clock of the test's own: when it replaces, when it gives up, how it ends."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from family import Child, Clock, own_signals
+from structlog.testing import capture_logs
+
+from credhook.supervisor import LONG_LIFE, LOOK, Supervisor
+
+#: Lives of children, one after the other: how many seconds, and the code that they end with.
+Lives = Sequence[tuple[float, int]]
+YOUNG, OLD = 1.0, LONG_LIFE + 1.0
+
+
+class Family(Supervisor[Any]):
+    """Children whose lives are planned; those beyond the plan live until they are told to end."""
+
+    kind = "child"
+    hint = "look"
+    grace = 10.0
+
+    def __init__(self, clock: Clock, number: int, lives: Lives = ()) -> None:
+        super().__init__(number, clock=clock, sleep=clock.sleep)
+        self.children: list[Child] = []
+        self.done: list[str] = []
+        #: Seconds that the children take to end once they are told to.
+        self.draining = 0.0
+        #: How often the system has no room for another.
+        self.refusals = 0
+        #: Called at each look with each child that is alive.
+        self.seen: Callable[[Child], None] = lambda _: None
+        self._time = clock
+        self._lives = iter(lives)
+
+    def start(self) -> Child:
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError
+        child = Child(self._time, drains_for=self.draining)
+        self.children.append(child)
+        if life := next(self._lives, None):
+            seconds, code = life
+            self._time.after(seconds, lambda: child.ends(code))
+        return child
+
+    def look_after(self, child: Child) -> None:
+        self.seen(child)
+
+    def ended(self, child: Child, code: int) -> None:
+        self.done.append(f"{child.pid} ended with {code}")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[Any]]:
+    with own_signals(), capture_logs() as captured:
+        yield captured
+
+
+class Families:
+    """Makes them, and closes what they hold."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.made: list[Family] = []
+
+    def __call__(self, number: int = 1, lives: Lives = (), **policy: Any) -> Family:
+        family = Family(self._clock, number, lives)
+        vars(family).update(policy)
+        self.made.append(family)
+        return family
+
+
+@pytest.fixture
+def family(clock: Clock) -> Iterator[Families]:
+    families = Families(clock)
+    yield families
+    for one in families.made:
+        os.close(one.lifeline)
+        os.close(one._held)
+
+
+def told(clock: Clock, seconds: float, number: signal.Signals = signal.SIGTERM) -> None:
+    """Plan that the supervisor gets a signal."""
+    clock.after(seconds, lambda: signal.raise_signal(number))
+
+
+def waits(logs: list[Any]) -> list[float]:
+    """Seconds before each child that died was replaced, as the log has them."""
+    return [entry["restart_in"] for entry in logs if entry["event"] == "child_died"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_all(clock: Clock, family: Families, number: signal.Signals) -> None:
+    one = family(3)
+    told(clock, 60, number)
+    assert one.run() == 0
+    assert [child.signals for child in one.children] == [[signal.SIGTERM]] * 3
+
+
+def test_who_keeps_dying_young_is_replaced_later_and_later(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(1, [(YOUNG, 1)] * 8)
+    told(clock, 60)
+    assert one.run() == 0
+    assert waits(logs) == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    born = [child.born for child in one.children]
+    for (before, after), wait in zip(pairwise(born), waits(logs), strict=True):
+        assert YOUNG + wait <= after - before + 1e-6 <= YOUNG + wait + 3 * LOOK
+
+
+def test_the_longest_wait_stays_however_often_one_dies(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(1, [(0.0, 1)] * 1_500)
+    told(clock, 9_000)
+    assert one.run() == 0
+    assert waits(logs)[-1] == 5.0
+    assert len(waits(logs)) == 1_500
+
+
+def test_a_long_life_is_followed_by_another_at_once(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(1, [(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)])
+    told(clock, 200)
+    assert one.run() == 0
+    assert waits(logs) == [0.2, 0.4, 0.1, 0.2]
+
+
+def test_each_place_waits_for_itself(clock: Clock, family: Families, logs: list[Any]) -> None:
+    """While one that dies again and again is waited for, the death of another is seen to."""
+    one = family(2, [(OLD, -9), *[(YOUNG, 1)] * 9])
+    told(clock, 60)
+    assert one.run() == 0
+    first, *_, longest = sorted(waits(logs))
+    assert (first, longest) == (0.1, 5.0)
+
+
+def test_what_was_to_be_done_about_a_death_is_done_once(clock: Clock, family: Families) -> None:
+    one = family(2, [(YOUNG, 3)])
+    told(clock, 60)
+    assert one.run() == 0
+    assert one.done == [f"{one.children[0].pid} ended with 3"]
+
+
+def test_a_system_without_room_is_asked_again(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(1)
+    one.refusals = 2
+    told(clock, 60)
+    began = clock.now
+    assert one.run() == 0
+    assert [(entry["event"], entry["retry_in"]) for entry in logs] == [("child_not_started", 5.0)] * 2
+    assert one.children[0].born >= began + 10.0
+
+
+@pytest.mark.parametrize("code", [0, 1, -signal.SIGKILL])
+def test_any_end_counts_as_a_death_where_none_may_finish(clock: Clock, family: Families, code: int) -> None:
+    one = family(1, [(YOUNG, code)])
+    told(clock, 60)
+    assert one.run() == 0
+    assert len(one.children) == 2
+
+
+def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)], may_finish=True)
+    assert one.run() == 0
+    assert len(one.children) == 4
+    assert [entry["code"] for entry in logs] == [7]
+
+
+def test_if_none_can_live_it_gives_up(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(2, [(YOUNG, 1)] * 100, tries=3)
+    assert one.run() == 1
+    assert [entry["event"] for entry in logs].count("child_cannot_start") == 1
+    assert len(one.children) == 6
+
+
+def test_it_does_so_whatever_they_end_with(clock: Clock, family: Families) -> None:
+    assert family(2, [(YOUNG, 0)] * 100, tries=3).run() == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "lives"),
+    [
+        (2, [(10_000.0, 1), *[(YOUNG, 1)] * 20]),  # One lives.
+        (1, [*[(YOUNG, 1)] * 2, (OLD, 1)] * 3),  # It lived for long in between.
+        (2, [(OLD, 1), *[(YOUNG, 1)] * 9]),  # One lived for long, and dies while the other is waited for.
+        (2, [(1, 1), (2, 1), (1, 1), (2, 1), (1, 1), (10_000, 1), (2, 1)]),  # One has learnt to live.
+    ],
+)
+def test_it_does_not_while_any_can(clock: Clock, family: Families, number: int, lives: Lives) -> None:
+    one = family(number, lives, tries=3)
+    told(clock, 500)
+    assert one.run() == 0
+    assert len(one.children) >= len(lives)
+
+
+def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(2, [(OLD * 2, 1), (YOUNG, 2)], hopeless=2)
+    assert one.run() == 2
+    assert [child.signals for child in one.children] == [[signal.SIGTERM], []]
+    assert logs == []
+
+
+def test_it_does_so_while_they_drain(clock: Clock, family: Families) -> None:
+    one = family(2, [(YOUNG, 2)], hopeless=2)
+    one.draining = 5.0
+    told(clock, YOUNG - LOOK / 2)
+    assert one.run() == 2
+
+
+def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(2)
+    one.draining = 11.0
+    told(clock, 60)
+    began = clock.now
+    assert one.run() == 1
+    assert clock.now >= began + 60 + one.grace
+    assert [entry["event"] for entry in logs] == ["child_killed"] * 2
+    assert [child.poll() for child in one.children] == [-signal.SIGKILL] * 2
+
+
+def test_who_takes_its_time_is_let(clock: Clock, family: Families) -> None:
+    one = family(2)
+    one.draining = 9.0
+    told(clock, 60)
+    assert one.run() == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "insistence", "end"),
+    [
+        (-signal.SIGTERM, None, 0),
+        (-signal.SIGHUP, None, 0),
+        (-signal.SIGUSR2, signal.SIGUSR2, 0),
+        (-signal.SIGUSR2, None, 1),
+        (-signal.SIGKILL, None, 1),
+        (1, None, 1),
+    ],
+)
+def test_who_was_told_to_end_before_it_could_listen_has_ended_in_order(
+    clock: Clock, family: Families, code: int, insistence: signal.Signals | None, end: int
+) -> None:
+    one = family(1, [(60.01, code)], insistence=insistence)
+    one.draining = 5.0
+    told(clock, 60)
+    assert one.run() == end
+
+
+def test_nobody_is_started_once_it_is_to_end(clock: Clock, family: Families, logs: list[Any]) -> None:
+    one = family(1, [(YOUNG, 1)] * 20)
+    told(clock, 17)  # A child has died, and the next is due in some seconds.
+    assert one.run() == 0
+    assert clock.now < sum([one.children[-1].born, YOUNG, waits(logs)[-1]])
+
+
+def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, family: Families, logs: list[Any]) -> None:
+    """Ctrl-C goes to all at once; a child that could not listen yet dies of it."""
+    one = family(2)
+
+    def interrupted(_: Child) -> None:
+        if clock.now > 1_060:
+            one.children[1].ends(-signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    one.seen = interrupted
+    assert one.run() == 0
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "insistence", "sent"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
+        (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
+        (signal.SIGHUP, signal.SIGHUP, signal.SIGUSR2, [signal.SIGTERM]),
+        (signal.SIGTERM, signal.SIGTERM, None, [signal.SIGTERM]),
+    ],
+)
+def test_asked_again_it_insists(
+    clock: Clock,
+    family: Families,
+    first: signal.Signals,
+    second: signal.Signals,
+    insistence: signal.Signals | None,
+    sent: list[signal.Signals],
+) -> None:
+    one = family(2, insistence=insistence)
+    one.draining = 5.0
+    told(clock, 60, first)
+    told(clock, 62, second)
+    assert one.run() == 0
+    assert [child.signals for child in one.children] == [sent] * 2

@@ -1,0 +1,40 @@
+"""How often the receiver looks at Redis, and what it says of it."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, cast
+
+from structlog.testing import capture_logs
+
+from credhook.receiver.command import _watch
+from credhook.receiver.inbox.inbox import Inbox
+from credhook.redis.health import Check
+
+WELL = Check("reachable", passed=True, remedy="")
+UNWELL = Check("reachable", passed=False, remedy="start it")
+
+
+class Examined:
+    """Finds what is planned, and then no more."""
+
+    def __init__(self, *found: Check) -> None:
+        self._found = iter(found)
+
+    async def examine(self) -> tuple[Check, ...]:
+        if (check := next(self._found, None)) is None:
+            raise asyncio.CancelledError
+        return (check,)
+
+
+async def test_a_redis_that_is_unwell_is_looked_at_more_often_every_time() -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    inbox = Examined(*[UNWELL] * 6, WELL, WELL, UNWELL, UNWELL, WELL)
+    with capture_logs() as logs, suppress(asyncio.CancelledError):
+        await _watch(cast("Inbox", inbox), sleep)
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0, 0.5, 1.0, 10.0]
+    events: list[Any] = [entry["event"] for entry in logs]
+    assert events == ["redis_unsafe", "redis_safe"] * 2

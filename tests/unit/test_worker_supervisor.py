@@ -1,0 +1,189 @@
+"""What is a worker's alone: whose fault a death was, silence, and that none costs its supervisor a descriptor."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from family import Child, Clock, own_signals
+from structlog.testing import capture_logs
+
+from credhook.worker.process.supervisor import WorkerProcess, WorkerSupervisor
+
+#: Seconds of silence after which a worker with this lease is asked for its stack, and ended.
+LEASE, SILENT, TOO_SILENT = 15.0, 5.0, 10.0
+
+
+class Worker(Child):
+    """A worker that beats from one second of its life to another."""
+
+    def __init__(self, clock: Clock, number: int, beats: tuple[float, float]) -> None:
+        super().__init__(clock)
+        self.token = f"token{number}"
+        self.looked, self.heard = 0.0, float("inf")
+        self.asked = self.replaced = False
+        self._from, self._to = beats
+        self.asked_at: list[float] = []
+        self._unread: list[str] = []
+        self.ended_at = 0.0
+
+    def beats(self) -> bool:
+        return self._from <= self._clock.now - self.born <= self._to
+
+    def send_signal(self, number: signal.Signals) -> None:
+        super().send_signal(number)
+        if number == signal.SIGUSR1:
+            self.asked_at.append(self._clock.now - self.born)
+            self._unread = ["handlers.py, line 3"]
+
+    def stack(self) -> list[str]:
+        text, self._unread = self._unread, []
+        return text
+
+    def kill(self) -> None:
+        self.ended_at = self._clock.now - self.born
+        self._clock.after(0.5, super().kill)  # A process that waits for a disk does so after its end.
+
+    def close(self) -> None:
+        pass
+
+
+class Fleet:
+    """Starts workers that are no processes, and remembers how."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.commands: list[list[str]] = []
+        self.workers: list[Worker] = []
+        self.buried: list[int] = []
+        #: From which second of its life to which each of them beats; then for ever.
+        self.beats: list[tuple[float, float]] = []
+        self.refusals = 0
+        self.supervisor = WorkerSupervisor(
+            1,
+            ["--isolation", "loop"],
+            {},
+            lease=LEASE,
+            grace=1.0,
+            buried=self.buried.append,
+            launch=self._launch,
+            clock=clock,
+            sleep=clock.sleep,
+        )
+
+    def _launch(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> WorkerProcess:
+        if self.refusals:
+            self.refusals -= 1
+            raise BlockingIOError
+        number = len(self.workers)
+        beats = self.beats[number] if number < len(self.beats) else (0.0, float("inf"))
+        self.commands.append([*command])
+        self.workers.append(Worker(self.clock, number, beats))
+        return cast("WorkerProcess", self.workers[-1])
+
+    def dies(self, number: int, code: int, *, at: float) -> None:
+        """Plan the end of the worker with that number."""
+        self.clock.after(at, lambda: self.workers[number].ends(code))
+
+    def run(self, seconds: float) -> int:
+        self.clock.after(seconds, lambda: signal.raise_signal(signal.SIGTERM))
+        return self.supervisor.run()
+
+    def told(self, number: int) -> list[str]:
+        """Of which deaths that worker has been told."""
+        command = self.commands[number]
+        return [after for option, after in pairwise(command) if option == "--died"]
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    made = Fleet(Clock())
+    with own_signals():
+        yield made
+    os.close(made.supervisor.lifeline)
+    os.close(made.supervisor._held)
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+@pytest.mark.parametrize(("code", "fault"), [(1, 1), (75, 1), (-signal.SIGSEGV, 1), (-signal.SIGKILL, 0)])
+def test_the_next_worker_is_told_whose_fault_a_death_was(fleet: Fleet, code: int, fault: int) -> None:
+    """Who kills from outside, be it an operator or a machine short of memory, does not say what for."""
+    fleet.dies(0, code, at=2)
+    fleet.dies(1, -signal.SIGKILL, at=60)
+    assert fleet.run(80) == 0
+    assert [fleet.told(number) for number in range(3)] == [[], [f"token0:{fault}"], ["token1:0"]]
+    assert fleet.buried == [worker.pid for worker in fleet.workers[:2]]
+
+
+def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
+    fleet.dies(0, 1, at=2)
+    fleet.clock.after(2, lambda: setattr(fleet, "refusals", 2))
+    assert fleet.run(60) == 0
+    assert fleet.told(1) == ["token0:1"]
+
+
+def test_who_has_finished_is_not_replaced(fleet: Fleet) -> None:
+    fleet.dies(0, 0, at=2)
+    assert fleet.supervisor.run() == 0
+    assert fleet.buried == [fleet.workers[0].pid]
+
+
+def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs: list[Any]) -> None:
+    fleet.beats = [(1.0, 20.0)]
+    assert fleet.run(60) == 0
+    silent = fleet.workers[0]
+    (asked_at,) = silent.asked_at
+    assert asked_at == pytest.approx(20 + SILENT, abs=0.3)
+    assert silent.ended_at == pytest.approx(20 + TOO_SILENT, abs=0.3)
+    assert fleet.told(1) == ["token0:1"]  # Killed by us, which is its own fault.
+    assert [entry["event"] for entry in logs] == ["loop_blocked", "worker_replaced", "worker_died"]
+    assert logs[0]["stack"] == ["handlers.py, line 3"]
+    assert fleet.workers[1].asked_at == []
+
+
+def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> None:
+    fleet.beats = [(1e9, 1e9)]
+    assert fleet.run(300) == 0
+    assert logs == []
+
+
+def test_if_we_have_stood_still_the_silence_of_others_means_nothing(fleet: Fleet, logs: list[Any]) -> None:
+    """All of them are stopped, and the supervisor wakes first."""
+    fleet.beats = [(1.0, 20.0)]
+
+    def stand_still() -> None:
+        fleet.clock.now += 600.0
+
+    fleet.clock.after(21, stand_still)
+    assert fleet.run(600 + 21 + SILENT - 1) == 0
+    assert logs == []
+
+
+def descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def test_the_descriptors_of_a_worker_that_died_are_closed() -> None:
+    before = descriptors()
+    child = WorkerProcess(["true"], os.environ, 1)
+    child.wait()
+    assert len(descriptors()) > len(before)
+    assert not child.beats()
+    assert child.stack() == []
+    child.close()
+    assert descriptors() == before
+
+
+def test_so_are_those_of_one_that_could_not_be_started() -> None:
+    before = descriptors()
+    with pytest.raises(FileNotFoundError):
+        WorkerProcess(["/nowhere/credhook"], os.environ, 1)
+    assert descriptors() == before
