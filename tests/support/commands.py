@@ -25,7 +25,7 @@ IMPORTED = [
     "credhook.cli",
     "credhook.worker.commands.api",
     "credhook.worker.commands.endpoints",
-    "credhook.worker.commands.events",
+    "credhook.worker.commands.events.command",
 ]
 
 

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from credhook.ledger import Index, State
-from credhook.worker.commands.events import events
-from credhook.worker.commands.selection import Found, Selection, event_type, moment
+from credhook.worker.commands.events.command import events
+from credhook.worker.commands.events.selection import EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Index("q")
@@ -53,7 +53,7 @@ def test_anything_else_is_no_moment(text: str) -> None:
         moment(text, NOW)
 
 
-FOUND = Found("m1", "openid4vc.verification.data", "dead", int(NOW.timestamp() * 1000))
+FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timestamp() * 1000))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ FOUND = Found("m1", "openid4vc.verification.data", "dead", int(NOW.timestamp() *
     ],
 )
 def test_an_event_is_meant_by_what_holds_for_it(criterion: dict[str, Any]) -> None:
-    assert Selection(**criterion).means(FOUND, "r1")
+    assert Selection(**criterion).matches(FOUND, "r1")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_an_event_is_meant_by_what_holds_for_it(criterion: dict[str, Any]) -> No
 )
 def test_one_thing_that_does_not_hold_is_enough_to_spare_it(criterion: dict[str, Any]) -> None:
     all_that_holds = Selection(frozenset({State.DEAD}), frozenset({FOUND.type}), "r1", NOW, NOW + timedelta(hours=1))
-    assert all_that_holds.means(FOUND, "r1")
-    assert not replace(all_that_holds, **criterion).means(FOUND, "r1")
+    assert all_that_holds.matches(FOUND, "r1")
+    assert not replace(all_that_holds, **criterion).matches(FOUND, "r1")
 
 
 def test_a_limit_alone_selects_nothing() -> None:

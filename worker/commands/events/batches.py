@@ -25,20 +25,20 @@ _INTERRUPTED: Final = 130
 
 
 @dataclass(slots=True)
-class Tally:
+class BulkResult:
     """What became of the events that were worked through.
 
     Attributes:
         total: how many there were to begin with.
         outcomes: outcome → how many events came to it.
         interrupted: whether Ctrl-C ended the work early.
-        trouble: the class of the error by which Redis did, or "".
+        error: the class of the error by which Redis did, or "".
     """
 
     total: int
     outcomes: Counter[str] = field(default_factory=Counter)
     interrupted: bool = False
-    trouble: str = ""
+    error: str = ""
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -57,7 +57,7 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
         yield lambda number: progress.advance(task, number)
 
 
-def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> Tally:
+def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> BulkResult:
     """Take the step for one batch after the other, until all are done, Ctrl-C is pressed, or Redis fails.
 
     Args:
@@ -65,19 +65,19 @@ def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]],
         step: does a batch, and says what became of each of its items.
         what: the word beside the bar.
     """
-    tally = Tally(len(items))
+    result = BulkResult(len(items))
     with bar(what, len(items)) as advance, _ctrl_c() as asked:
         for batch in batched(items, BATCH):
             if asked.is_set():
-                tally.interrupted = True
+                result.interrupted = True
                 break
             try:
-                tally.outcomes.update(outcome.decode() for outcome in step(batch))
+                result.outcomes.update(outcome.decode() for outcome in step(batch))
             except RedisError as error:
-                tally.trouble = type(error).__name__
+                result.error = type(error).__name__
                 break
             advance(len(batch))
-    return tally
+    return result
 
 
 @contextmanager
@@ -91,11 +91,11 @@ def _ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def report(tally: Tally, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
+def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
     """Say what was done and what was not.
 
     Args:
-        tally: the work.
+        result: the work.
         verb: what was done to an event, in the past tense.
         done: outcomes that count as done → what to say of them besides, or "".
         left: the other outcomes → why, in words that follow a number.
@@ -105,25 +105,25 @@ def report(tally: Tally, verb: str, done: Mapping[str, str], left: Mapping[str, 
         click.ClickException: Redis failed before the end.
         SystemExit: Ctrl-C was pressed before the end, or nothing of what was selected could be done.
     """
-    finished = sum(tally.outcomes[name] for name in done)
-    remaining = {name: tally.outcomes[name] for name in left if tally.outcomes[name]}
-    complete = not (tally.interrupted or tally.trouble)
+    finished = sum(result.outcomes[name] for name in done)
+    remaining = {name: result.outcomes[name] for name in left if result.outcomes[name]}
+    complete = not (result.interrupted or result.error)
     if as_json:
         click.echo(json.dumps({verb: finished, "left": remaining, "complete": complete}))
-    elif not tally.trouble:
-        line = f"{verb} {finished}" + _in_brackets(tally.outcomes, done)
+    elif not result.error:
+        line = f"{verb} {finished}" + _in_brackets(result.outcomes, done)
         if remaining:
-            line += f", left {sum(remaining.values())}" + _in_brackets(tally.outcomes, left)
-        if tally.interrupted:
-            line += f"; stopped by Ctrl-C before the other {tally.total - tally.outcomes.total()}"
+            line += f", left {sum(remaining.values())}" + _in_brackets(result.outcomes, left)
+        if result.interrupted:
+            line += f"; stopped by Ctrl-C before the other {result.total - result.outcomes.total()}"
         click.echo(line)
-    if tally.trouble:
+    if result.error:
         # The reply of the last batch may have been lost after it was done.
         raise click.ClickException(
-            f"Redis does not answer any more ({tally.trouble}): {verb} at least {finished} of {tally.total}; "
+            f"Redis does not answer any more ({result.error}): {verb} at least {finished} of {result.total}; "
             "run the command again for the others"
         )
-    if tally.interrupted:
+    if result.interrupted:
         sys.exit(_INTERRUPTED)
     if remaining and not finished:
         sys.exit(1)

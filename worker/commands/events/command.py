@@ -11,20 +11,13 @@ from redis import Redis
 from rich.table import Table
 
 from credhook.ledger import EVENT, HANDLER, LATEST, Index, State
-from credhook.worker.commands.batches import batched
-from credhook.worker.commands.erase import erase
-from credhook.worker.commands.replay import replay
-from credhook.worker.commands.selection import (
-    PAGE,
-    Selection,
-    find,
-    ledger,
-    plain,
-    print_counts,
-    print_table,
-    raw,
-    selecting,
-)
+from credhook.worker.commands.events.batches import batched
+from credhook.worker.commands.events.erase import erase
+from credhook.worker.commands.events.options import selecting
+from credhook.worker.commands.events.reading import PAGE, find, ledger, raw
+from credhook.worker.commands.events.replay import replay
+from credhook.worker.commands.events.selection import Selection
+from credhook.worker.commands.events.tables import plain, print_counts, print_table
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100

@@ -7,21 +7,13 @@ import click
 from redis import Redis
 
 from credhook.ledger import CONFLICT, RESOURCE, job_id, lua
-from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
-from credhook.worker.commands.selection import (
-    PAGE,
-    Found,
-    Selection,
-    absent,
-    find,
-    ledger,
-    print_counts,
-    raw,
-    refuse_everything,
-    selecting,
-)
+from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.events.options import refuse_everything, selecting
+from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.events.selection import EventSummary, Selection
+from credhook.worker.commands.events.tables import print_counts
 
-_ERASE: Final = lua.load("credhook.worker.commands/erase.lua")
+_ERASE: Final = lua.load("credhook.worker.commands.events/erase.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
 _DONE: Final = {"erased": "", "held": "while a worker had it"}
@@ -52,7 +44,7 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
                 return
             if events and not yes:
                 ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
-            events += [Found(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
         if selection.resource is not None:
             _forget_resource(redis, selection.resource)
         script = redis.register_script(_ERASE)
@@ -60,7 +52,7 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
         of_jobs = (index.scheduled, index.failed, index.solitary)
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 
-        def step(batch: Sequence[Found]) -> Sequence[bytes]:
+        def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             arguments: list[str | int | bytes] = [len(of_events)]
             for event in batch:
                 # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.

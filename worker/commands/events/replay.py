@@ -10,23 +10,15 @@ from redis import Redis
 
 from credhook.ledger import EVENT, HANDLER, Index, State, job_data, job_fields, job_id, lua
 from credhook.worker.attempt.outcome import GAVE_UP
-from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
-from credhook.worker.commands.selection import (
-    PAGE,
-    Found,
-    Selection,
-    absent,
-    find,
-    ledger,
-    print_counts,
-    raw,
-    refuse_everything,
-    selecting,
-)
+from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.events.options import refuse_everything, selecting
+from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.events.selection import EventSummary, Selection
+from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.handlers.registry import load
 from credhook.worker.settings import HandlerSettings
 
-_REPLAY: Final = lua.load("credhook.worker.commands/replay.lua", GAVE_UP=GAVE_UP)
+_REPLAY: Final = lua.load("credhook.worker.commands.events/replay.lua", GAVE_UP=GAVE_UP)
 
 #: Outcome of the script → why the event was left.
 _LEFT: Final = {
@@ -85,10 +77,10 @@ def replay(
             again = sum(event.state == State.DONE for event in events)
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-            events += [Found(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
         script = redis.register_script(_REPLAY)
 
-        def step(batch: Sequence[Found]) -> Sequence[bytes]:
+        def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             fields = job_fields(index.queue, datetime.now(UTC))
             types = f" {' '.join(wanted)} "
             arguments: list[str | int | bytes] = [handler or "", types, "now" if hurry else "", len(fields)]
@@ -116,7 +108,7 @@ def _keys(index: Index) -> list[str]:
     ]
 
 
-def _types_wanted(redis: Redis, handler: str, events: Sequence[Found]) -> frozenset[str]:
+def _types_wanted(redis: Redis, handler: str, events: Sequence[EventSummary]) -> frozenset[str]:
     """The types that the handler wants, if it is loaded here; none if only the records of the events know it.
 
     Raises:

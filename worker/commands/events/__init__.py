@@ -1,0 +1,1 @@
+"""`credhook events`: find, show, replay and erase what the ledger remembers."""

@@ -1,0 +1,119 @@
+"""The options that `list`, `replay` and `erase` have in common."""
+
+import functools
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from credhook.events import is_resource_id
+from credhook.ledger import State
+from credhook.worker.commands.events.selection import Selection, event_type, moment
+
+_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
+
+
+class _Read(click.ParamType[Any]):
+    """An option that a function reads, which raises ValueError for what is wrong."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _resource(text: str) -> str:
+    if not is_resource_id(text):
+        raise ValueError(f"{text!r} is no issuance's or presentation's id")
+    return text
+
+
+def _webhook_id(text: str) -> str:
+    if not _WEBHOOK_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is no webhook-id")
+    return text
+
+
+_MOMENT: Final = _Read("moment", lambda text: moment(text, datetime.now(UTC)))
+_OPTIONS: Final = (
+    click.option(
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice([state.value for state in State]),
+        help="Only events in this state; repeat it for several. Of dead, data_gone, quarantined, unreadable, accepted "
+        "and waiting only those of the queue that CREDHOOK_QUEUE names.",
+    ),
+    click.option(
+        "--type",
+        "types",
+        multiple=True,
+        metavar="TYPE",
+        type=_Read("type", event_type),
+        help="Only events of this type, such as verification.data; repeat it for several.",
+    ),
+    click.option(
+        "--resource",
+        metavar="ID",
+        type=_Read("resource", _resource),
+        help="Only events of this issuance or presentation.",
+    ),
+    click.option(
+        "--since", metavar="TIME", type=_MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
+    ),
+    click.option("--until", metavar="TIME", type=_MOMENT, help="Only events received before; likewise."),
+    click.option(
+        "--id",
+        "ids",
+        multiple=True,
+        metavar="WEBHOOK_ID",
+        type=_Read("id", _webhook_id),
+        help="Only this event, without looking through the others; repeat it for several.",
+    ),
+    click.option("--limit", type=click.IntRange(1), help="At most so many, the newest."),
+)
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command the options of a selection; it is handed over as `selection`."""
+
+    @functools.wraps(command)
+    def with_selection(
+        *,
+        states: tuple[str, ...],
+        types: tuple[str, ...],
+        resource: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        ids: tuple[str, ...],
+        limit: int | None,
+        **options: Any,
+    ) -> None:
+        if since and until and since >= until:
+            raise click.UsageError("--since should be earlier than --until")
+        selection = Selection(frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit)
+        command(selection=selection, **options)
+
+    decorated: Callable[..., None] = with_selection
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def refuse_everything(selection: Selection, *, everything: bool) -> None:
+    """Change every event only when told so.
+
+    Raises:
+        click.UsageError: the selection is empty, and `--all` was not given.
+    """
+    if selection.is_empty and not everything:
+        raise click.UsageError(
+            "say which events, or --all; `credhook events list` takes the same options and shows them"
+        )
