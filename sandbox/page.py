@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
+from importlib.resources import files
 
 from pydantic import ValidationError
 from starlette.requests import Request
@@ -27,38 +28,7 @@ ROWS = 20
 #: What each fault is while it is off, by its name on the wire.
 OFF = Faults().model_dump(by_alias=True)
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1f2328; --back: #fff; --soft: #59636e; --line: #d1d9e0;
-  --accent: #1d4ed8; --bad: #b91c1c; --warn: #92400e; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --back: #0d1117; --soft: #9da7b3; --line: #3d444d;
-  --accent: #79b8ff; --bad: #ff9492; --warn: #f0b72f; } }
-body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); }
-main { margin: 0 auto; max-width: 76rem; padding: 1.5rem 1rem 3rem; }
-h1 { margin: 0; font-size: 1.5rem; line-height: 1.25; }
-h2 { margin: 2.25rem 0 .5rem; font-size: 1.1rem; position: sticky; left: 0; width: max-content; }
-p { margin: .25rem 0 1rem; color: var(--soft); }
-a { color: var(--accent); }
-code { font: .875em ui-monospace, monospace; overflow-wrap: anywhere; }
-section { overflow-x: auto; } section p { margin: 0; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; }
-caption { text-align: left; padding-bottom: .3rem; color: var(--soft); }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem 1rem .35rem 0; text-align: left; white-space: nowrap; }
-th:last-child, td:last-child { padding-right: 0; }
-th { font-weight: 600; color: var(--soft); }
-td code, .prose { display: inline-block; min-width: 9rem; white-space: normal; }
-@media (min-width: 60rem) { td code { min-width: 28ch; } }
-form, fieldset, .next { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; }
-fieldset { border: 1px solid var(--line); border-radius: .5rem; margin: .5rem 0; padding: .4rem .8rem .8rem; }
-legend { color: var(--soft); padding: 0 .3rem; }
-.next { flex-wrap: nowrap; }
-button { font: inherit; font-size: 13px; padding: .25rem .7rem; cursor: pointer; border: 1px solid var(--accent);
-  border-radius: .4rem; background: none; color: inherit; }
-td button { padding: .05rem .5rem; }
-button:hover, button:focus-visible { background: var(--accent); color: var(--back); }
-.bad, .warn { color: var(--bad); font-weight: 600; }
-.warn { color: var(--warn); }
-.busy { color: var(--accent); font-weight: 600; }
-"""
+STYLE = files("credhook.sandbox").joinpath("page.css").read_text(encoding="utf-8")
 
 HEADERS = {
     "Cache-Control": "no-store",

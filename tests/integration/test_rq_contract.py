@@ -336,7 +336,7 @@ def test_a_worker_whose_record_has_expired_registers_anew(stand: Stand) -> None:
         assert stand.redis.sismember("rq:workers:credhook", worker.key)
         assert 0 < stand.redis.ttl(worker.key) <= 600
         assert process.stop() == 0
-        assert "chore_failed" not in process.text
+        assert "background_task_failed" not in process.text
     assert StockWorker.count(connection=stand.redis) == 0
 
 

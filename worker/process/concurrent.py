@@ -7,9 +7,7 @@ is a worker like any other: it registers, beats, and obeys suspend, stop-job and
 
 import asyncio
 import functools
-import os
-import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,10 +15,7 @@ import structlog
 import uvloop
 from redis import Redis
 from redis.exceptions import RedisError
-from rq.command import parse_payload
 from rq.serializers import JSONSerializer
-from rq.suspension import WORKERS_SUSPENDED
-from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import State
@@ -30,6 +25,7 @@ from credhook.worker.attempt.parts import assembled
 from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import metrics
+from credhook.worker.process.rq_presence import BEAT, VisibleWorker
 from credhook.worker.process.rq_worker import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claims import Worker
@@ -45,21 +41,17 @@ GATHER: Final = 0.002
 GROUPS: Final = 4
 #: Of four slots, how many urgent events get before all others, while there are any.
 URGENT_SHARE: Final = 3, 4
-#: Seconds between two signs of life to RQ, and looks for `rq suspend`.
-BEAT: Final = 1.0
 #: Seconds between two signs of life to the supervisor.
 PULSE: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again.
 IDLE: Final = 1.0
 #: Waits between two tries to reach Redis.
 _BACKOFF: Final = Backoff(first=0.1, longest=5.0)
-#: Characters that the log repeats of a command that nobody knows.
-_LONGEST_COMMAND: Final = 64
 #: Seconds that broken-off attempts get to be written down.
 _LAST_WORDS: Final = 5.0
 
 
-class ConcurrentWorker(BaseWorker):
+class ConcurrentWorker(VisibleWorker):
     """Works on many events of one queue, until told to stop."""
 
     job_class = EventJob
@@ -86,12 +78,10 @@ class ConcurrentWorker(BaseWorker):
         #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._suspended = False
         self._token = token
         #: Whether events wait for a process that has nothing else under way, or this one has such an event.
         self._wanted_alone = False
         self._taken = 0
-        self._finished = 0
         self._exhausted = False
 
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
@@ -131,9 +121,9 @@ class ConcurrentWorker(BaseWorker):
         async with assembled(settings, self._registry, worker=worker) as parts:
             self._claims, self._condition, self._processor = parts.claims, parts.condition, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
-            chores = [
-                asyncio.create_task(_again_and_again(chore))
-                for chore in (
+            background = [
+                asyncio.create_task(_restarted(work))
+                for work in (
                     self._processor.leases.keep,
                     self._condition.watch,
                     lambda: _pulse(pulse),
@@ -145,15 +135,15 @@ class ConcurrentWorker(BaseWorker):
                 await self._take_and_start(burst=burst)
                 await self._drain()
             finally:
-                for chore in chores:
-                    chore.cancel()
-                await asyncio.wait(chores, timeout=BEAT)
+                for work in background:
+                    work.cancel()
+                await asyncio.wait(background, timeout=BEAT)
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Fill the slots, again and again, until told to stop."""
         waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
-            free = min(self._room(), self._group)
+            free = min(self._capacity(), self._group)
             idle = not self._tasks
             if free <= 0 or (self._wanted_alone and not idle):
                 await self._until_freed(None)
@@ -192,14 +182,14 @@ class ConcurrentWorker(BaseWorker):
         self._taken += number
         return after - before
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         """How many more events may be taken."""
         return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, attempt: Attempt) -> None:
         self._attempts.add(attempt)
         self._processor.keep(attempt)
-        task = asyncio.create_task(self._fly(attempt))
+        task = asyncio.create_task(self._process(attempt))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -210,7 +200,7 @@ class ConcurrentWorker(BaseWorker):
             # A defect of ours. The lease lapses, and the event is put back.
             log.error("attempt_failed", exc_info=error)
 
-    async def _fly(self, attempt: Attempt) -> None:
+    async def _process(self, attempt: Attempt) -> None:
         """Handle the event, then those of the same resource that have waited for it.
 
         Its slot is free for others as soon as the handlers are done: what was done is written down beside.
@@ -218,7 +208,8 @@ class ConcurrentWorker(BaseWorker):
         while True:
             slot = await self._slots.turn(attempt)
             freeing = functools.partial(self._free, attempt, slot)
-            settlement, following = await self._processor.handle(attempt, slot, follow=self._goes_on(), tried=freeing)
+            follow = self._may_follow()
+            settlement, following = await self._processor.handle(attempt, slot, follow=follow, tried=freeing)
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
                 metrics.ATTEMPTS.labels(settlement.state.value).inc()
@@ -233,7 +224,7 @@ class ConcurrentWorker(BaseWorker):
         self._slots.free(slot)
         self._freed.set()
 
-    def _goes_on(self) -> bool:
+    def _may_follow(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
         going_on = not self._stopping.is_set() and not self._suspended and not self._wanted_alone
         return going_on and self._condition.pause() == 0
@@ -290,37 +281,13 @@ class ConcurrentWorker(BaseWorker):
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
-    async def _beat(self, redis: Any) -> None:
-        """Show RQ that this worker lives, and look whether RQ wants it suspended."""
-        while True:
-            metrics.UNDER_WAY.set(len(self._attempts))
-            self._look_for_exhaustion()
-            self._slots.let_go()
-            pipeline = redis.pipeline(transaction=False)
-            pipeline.exists(WORKERS_SUSPENDED)
-            pipeline.exists(self.key)
-            # RQ's methods only put commands into the pipeline that they are given, whichever kind it is.
-            self.heartbeat(pipeline=pipeline)
-            self.set_state(self._status(), pipeline=pipeline)
-            pipeline.hincrby(self.key, "successful_job_count", self._finished)
-            self._finished = 0
-            try:
-                suspended, registered, *_ = await pipeline.execute()
-                if not registered:
-                    await redis.delete(self.key)  # The beat itself has made it anew, without the rest.
-                    await asyncio.to_thread(self.register_birth)
-            except (RedisError, OSError):
-                pass  # Whoever takes events says so.
-            else:
-                if bool(suspended) != self._suspended:
-                    log.info("worker_suspended" if suspended else "worker_resumed")
-                self._suspended = bool(suspended)
-            await asyncio.sleep(BEAT)
+    def _before_beat(self) -> None:
+        metrics.UNDER_WAY.set(len(self._attempts))
+        self._look_for_exhaustion()
+        self._slots.let_go()
 
-    def _status(self) -> WorkerStatus:
-        if self._suspended:
-            return WorkerStatus.SUSPENDED
-        return WorkerStatus.BUSY if self._attempts else WorkerStatus.IDLE
+    def _under_way(self) -> Collection[Attempt]:
+        return self._attempts
 
     def _look_for_exhaustion(self) -> None:
         """Handlers that hang, in threads or in tasks, can only be ended with their process."""
@@ -330,27 +297,6 @@ class ConcurrentWorker(BaseWorker):
             self._exhausted = True
             self._stop()
 
-    async def _listen(self, redis: Any) -> None:
-        """Obey the commands that RQ's tools send to this worker."""
-        async with redis.pubsub() as channel:
-            await channel.subscribe(self.pubsub_channel_name)
-            while True:
-                message = await channel.get_message(ignore_subscribe_messages=True, timeout=IDLE)
-                if message is not None:
-                    self._obey(parse_payload(message))
-
-    def _obey(self, payload: dict[str, Any]) -> None:
-        command, job = payload.get("command"), payload.get("job_id", "")
-        if command == "shutdown":
-            log.warning("shutdown_commanded", hint="by one of RQ's tools, or by whoever can write to Redis")
-            os.kill(os.getpid(), signal.SIGINT)
-        elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
-            log.warning("job_stopped", job=job)
-            for attempt in found:
-                attempt.interrupt(Interruption.STOPPED)
-        else:
-            log.info("command_ignored", command=str(command)[:_LONGEST_COMMAND])
-
 
 async def _pulse(pulse: Callable[[], None]) -> None:
     while True:
@@ -358,13 +304,13 @@ async def _pulse(pulse: Callable[[], None]) -> None:
         await asyncio.sleep(PULSE)
 
 
-async def _again_and_again(chore: Callable[[], Awaitable[None]]) -> None:
-    """Keep a chore going for the life of the worker, whatever happens to Redis."""
+async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
+    """Keep background work going for the life of the worker, whatever happens to Redis."""
     while True:
         try:
-            await chore()
+            await work()
         except (RedisError, OSError):
             pass  # Whoever takes events says so.
         except Exception as error:
-            log.error("chore_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
+            log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
         await asyncio.sleep(BEAT)

@@ -37,8 +37,8 @@ async def process(event_id: str) -> rq.Retry | None:
     """
     shared = _shared()
     async with assembled(shared.settings, shared.registry, token=shared.token) as parts:
-        chores = parts.processor.leases.keep(), parts.condition.watch()
-        beside = [asyncio.create_task(chore) for chore in chores]
+        background = parts.processor.leases.keep(), parts.condition.watch()
+        beside = [asyncio.create_task(work) for work in background]
         try:
             claim = await parts.claims.claim(event_id)
             if isinstance(claim, NotClaimed):

@@ -154,15 +154,15 @@ def _wait_for(redis: Redis, queue: str) -> None:
         time.sleep(wait)
 
 
-def _every(seconds: float, chore: Callable[[], object], name: str) -> None:
-    """Do the chore again and again beside the jobs, for as long as the process lives."""
+def _every(seconds: float, work: Callable[[], object], name: str) -> None:
+    """Do it again and again beside the jobs, for as long as the process lives."""
 
     def repeat() -> None:
         while True:
             time.sleep(seconds)
             try:
-                chore()
+                work()
             except Exception as error:
-                log.warning("chore_failed", chore=name, exc_info=error)
+                log.warning("background_task_failed", task=name, exc_info=error)
 
     threading.Thread(target=repeat, daemon=True, name=name).start()
