@@ -96,7 +96,7 @@ class Unanswered(Exception):
 
     def __init__(self, error: BaseException, cause: str = "") -> None:
         self.kind = type(error).__name__
-        self.cause = cause or cause_of(error)
+        self.cause = cause_of(error) or cause
         super().__init__(f"{self.kind}, {self.cause}")
 
 
