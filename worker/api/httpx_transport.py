@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Final
+from typing import Final, cast
 
 import httpx
 
@@ -43,7 +43,9 @@ class HttpxTransport:
             async with asyncio.timeout(self._timeout):
                 response = await self._inner.handle_async_request(sent)
                 try:
-                    body = await read(response.status_code, response.headers, response.aiter_raw(), self._longest)
+                    # As it comes: of a response that was made by hand, httpx has read the body already.
+                    chunks = aiter(cast("httpx.AsyncByteStream", response.stream))
+                    body = await read(response.status_code, response.headers, chunks, self._longest)
                 finally:
                     await response.aclose()
         except _UNSENDABLE as error:
