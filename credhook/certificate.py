@@ -20,7 +20,7 @@ def check_certificate(certfile: Path | None, keyfile: Path | None, *, names: tup
     if certfile is not None:
         try:
             # An encrypted key is refused, not asked about.
-            ssl.SSLContext(ssl.PROTOCOL_TLS).load_cert_chain(certfile, keyfile, password="")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
         except OSError:
             raise ValueError(
                 f"{names[0]}: should be a readable PEM certificate chain, with its key, not encrypted, in the same "

@@ -3,13 +3,25 @@
 import errno
 import socket
 import ssl
+from types import SimpleNamespace
+from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 
 from credhook.worker.api.causes import cause_of
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.hints import advice, hint, unanswered
+from credhook.worker.api.httpx_transport import HttpxTransport
+from credhook.worker.api.proxies import UnsupportedProxy
+from credhook.worker.api.transport import Request, Unanswered
+
+#: What aiohttp's errors carry of the request.
+SERVER: Any = SimpleNamespace(host="api.example", port=443, ssl=True, is_ssl=True)
+ASKED: Any = SimpleNamespace(real_url="https://api.example")
+UNKNOWN = socket.gaierror(-2, "unknown")
+NOBODY = ConnectionRefusedError(errno.ECONNREFUSED, "")
 
 
 def led_by(error: Exception, *causes: BaseException) -> Exception:
@@ -40,14 +52,21 @@ def led_by(error: Exception, *causes: BaseException) -> Exception:
         (ssl.SSLCertVerificationError(1, "expired"), "certificate"),
         (ssl.SSLEOFError(8, ""), "closed"),
         (ssl.SSLError(1, "wrong version number"), "tls"),
-        (httpx.ConnectTimeout(""), "timeout"),
-        (led_by(httpx.PoolTimeout(""), TimeoutError()), "pool"),
-        (httpx.RemoteProtocolError("Server disconnected without sending a response."), "closed"),
-        (httpx.RemoteProtocolError("illegal status line"), "protocol"),
-        (httpx.ReadError("closed in the middle of an answer"), "closed"),
-        (httpx.ReadError(""), ""),
-        (led_by(httpx.ConnectError("x"), OSError("all failed"), ConnectionRefusedError(111, "")), "refused"),
-        (led_by(httpx.ConnectError("x"), ExceptionGroup("all", [OSError(errno.EHOSTUNREACH, "")])), "unreachable"),
+        (aiohttp.ServerDisconnectedError(), "closed"),
+        (aiohttp.ClientOSError(errno.ECONNRESET, ""), "reset"),
+        (aiohttp.ClientPayloadError("Response payload is not completed: <ContentLengthError: 400>"), "closed"),
+        (aiohttp.ClientPayloadError("nobody has asked for another protocol"), "protocol"),
+        (aiohttp.ClientResponseError(ASKED, (), status=400, message="Bad status line"), "protocol"),
+        (aiohttp.ClientConnectorError(SERVER, NOBODY), "refused"),
+        (
+            led_by(aiohttp.ClientConnectorDNSError(SERVER, UNKNOWN), UNKNOWN),
+            "name_resolution",
+        ),
+        (led_by(aiohttp.ClientOSError(), OSError("all failed"), ConnectionRefusedError(111, "")), "refused"),
+        (led_by(aiohttp.ClientOSError(), ExceptionGroup("all", [OSError(errno.EHOSTUNREACH, "")])), "unreachable"),
+        (aiohttp.ClientHttpProxyError(ASKED, (), status=407, message="Proxy Authentication Required"), "proxy"),
+        (led_by(aiohttp.ClientProxyConnectionError(SERVER, NOBODY), NOBODY), "proxy"),
+        (UnsupportedProxy(), "proxy"),
         (ValueError("x"), ""),
     ],
     ids=str,
@@ -56,13 +75,40 @@ def test_an_error_has_the_word_of_what_led_to_it(error: Exception, word: str) ->
     assert cause_of(error) == word
 
 
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (httpx.ConnectTimeout(""), "timeout"),
+        (httpx.ReadTimeout(""), "timeout"),
+        (httpx.RemoteProtocolError("Server disconnected without sending a response."), "closed"),
+        (httpx.RemoteProtocolError("illegal status line"), "protocol"),
+        (httpx.ReadError("closed in the middle of an answer"), "closed"),
+        (httpx.ReadError(""), ""),
+        (led_by(httpx.ReadError("closed"), ConnectionResetError(errno.ECONNRESET, "")), "reset"),
+        (led_by(httpx.ConnectError("x"), OSError("all failed"), ConnectionRefusedError(111, "")), "refused"),
+        (led_by(httpx.ConnectError("x"), ExceptionGroup("all", [OSError(errno.EHOSTUNREACH, "")])), "unreachable"),
+    ],
+    ids=str,
+)
+async def test_what_one_of_httpxs_transports_raises_has_the_same_words(error: Exception, word: str) -> None:
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    transport = HttpxTransport(httpx.MockTransport(fail), 5.0, longest=1)
+    with pytest.raises(Unanswered) as failure:
+        await transport.send(Request("GET", "https://api.example", {}))
+    assert (failure.value.cause, failure.value.kind) == (word, type(error).__name__)
+
+
 def test_a_chain_that_leads_back_to_itself_ends() -> None:
     one, other = ValueError(), ValueError()
     one.__cause__, other.__cause__ = other, one
     assert cause_of(one) == ""
 
 
-@pytest.mark.parametrize("cause", ["", "name_resolution", "refused", "certificate", "tls", "timeout", "protocol"])
+@pytest.mark.parametrize(
+    "cause", ["", "name_resolution", "refused", "certificate", "tls", "timeout", "proxy", "protocol"]
+)
 def test_advice_names_the_variable_that_says_where_the_request_went(cause: str) -> None:
     assert "CREDHOOK_TOKEN_URL" in advice("token", cause)
     assert "CREDHOOK_API_URL" not in advice("token", cause)
@@ -73,10 +119,12 @@ def test_advice_names_the_variable_that_says_where_the_request_went(cause: str) 
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (unanswered("token", "ConnectError", "certificate"), "SSL_CERT_FILE"),
-        (unanswered("token", "ConnectError", "name_resolution"), "CREDHOOK_TOKEN_URL"),
-        (unanswered("users.list", "ReadTimeout", "timeout"), "CREDHOOK_FETCH_TIMEOUT"),
-        (unanswered("users.list", "ReadError", ""), "CREDHOOK_API_URL"),
+        (unanswered("token", "ClientConnectorError", "certificate"), "SSL_CERT_FILE"),
+        (unanswered("token", "ClientConnectorError", "name_resolution"), "CREDHOOK_TOKEN_URL"),
+        (unanswered("users.list", "TimeoutError", "timeout"), "CREDHOOK_FETCH_TIMEOUT"),
+        (unanswered("users.list", "ClientHttpProxyError", "proxy"), "HTTPS_PROXY"),
+        (unanswered("users.list", "UnsupportedProxy", "proxy"), "ALL_PROXY"),
+        (unanswered("users.list", "ClientOSError", ""), "CREDHOOK_API_URL"),
         (NotAuthenticated("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET"),
         (NotAuthenticated("x", operation="users.list", status=401), "CREDHOOK_AUDIENCE"),
         (NotUnderstood("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS"),

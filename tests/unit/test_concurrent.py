@@ -8,7 +8,7 @@ import pytest
 from waiting import until_async
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.slots import Slots
+from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.process.concurrent import ConcurrentWorker
 
 NOTHING: Any = None
@@ -47,7 +47,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
     made._settings, made._concurrency = settings, concurrency
     made._attempts, made._tasks = set(), set()
-    made._slots, made._processor = Slots(settings, NOTHING, NOTHING), processor
+    made._slots, made._processor = Slots(concurrency, lambda: Slot(NOTHING, NOTHING, NOTHING)), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._wanted_alone = False
     made._condition = SimpleNamespace(pause=lambda: 0.0)

@@ -1,9 +1,17 @@
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
@@ -80,6 +88,8 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_SCOPE", 'a"b'),
         (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example two"),
         (WorkerSettings, "CREDHOOK_RESOURCE", "https://one.example#part"),
+        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "/nowhere/cert.pem"),
+        (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", __file__),
         (WorkerSettings, "CREDHOOK_MATCH_IDS", "perhaps"),
         (WorkerSettings, "CREDHOOK_MAX_ANSWER", "1000"),
         (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
@@ -103,9 +113,92 @@ def test_a_path_secret_of_22_characters_is_long_enough() -> None:
     assert made(ReceiverSettings, {"CREDHOOK_PATH_SECRET": "s" * 22}).path_secret
 
 
-def test_a_private_key_wants_its_certificate() -> None:
-    (line,) = lines(ReceiverSettings, {"CREDHOOK_INSECURE": "1", "CREDHOOK_TLS_KEYFILE": __file__})
-    assert line.startswith("CREDHOOK_TLS_CERTFILE: ")
+# Our certificates: the receiver's own, and the one that the platform may ask for.
+
+CERTIFICATES = [
+    pytest.param(ReceiverSettings, {"CREDHOOK_INSECURE": "1"}, "CREDHOOK_TLS_", id="receiver"),
+    pytest.param(WorkerSettings, PLATFORM, "CREDHOOK_CLIENT_", id="worker"),
+]
+
+
+class Pair:
+    """A certificate and its key, as PEM files.
+
+    Attributes:
+        certificate: of this pair, with those of its issuers.
+        key: of this pair.
+        both: one after the other.
+    """
+
+    def __init__(self, folder: Path, authority: trustme.CA, name: str) -> None:
+        issued = authority.issue_cert(name)
+        self.certificate, self.key, self.both = (folder / f"{name}.{kind}.pem" for kind in ("crt", "key", "both"))
+        for blob in issued.cert_chain_pems:
+            blob.write_to_path(self.certificate, append=True)
+        issued.private_key_pem.write_to_path(self.key)
+        issued.private_key_and_cert_chain_pem.write_to_path(self.both)
+
+    def encrypted_key(self) -> Path:
+        """Another file with the same key, which wants a password."""
+        encryption = BestAvailableEncryption(b"hush-hush")
+        encrypted = self.key.with_suffix(".encrypted")
+        key = load_pem_private_key(self.key.read_bytes(), None)
+        encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+        return encrypted
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair]:
+    folder, authority = tmp_path_factory.mktemp("pairs"), trustme.CA()
+    return Pair(folder, authority, "ours.example"), Pair(folder, authority, "other.example")
+
+
+@pytest.mark.parametrize(("settings", "environment", "prefix"), CERTIFICATES)
+def test_a_certificate_comes_with_its_key_in_the_same_file_or_in_another(
+    settings: type[Any], environment: dict[str, str], prefix: str, pairs: tuple[Pair, Pair]
+) -> None:
+    ours, _ = pairs
+    for named in (
+        {f"{prefix}CERTFILE": str(ours.both)},
+        {f"{prefix}CERTFILE": str(ours.certificate), f"{prefix}KEYFILE": str(ours.key)},
+    ):
+        values = made(settings, environment | named).model_dump(by_alias=False).values()
+        assert {Path(path) for path in named.values()} <= {value for value in values if isinstance(value, Path)}
+
+
+#: (certificate, key): what is wrong with them, by the parameter's id.
+UNUSABLE: dict[str, Callable[[Pair, Pair], tuple[object, object]]] = {
+    "no certificate": lambda ours, _: ("", ours.key),
+    "no key": lambda ours, _: (ours.certificate, ""),
+    "no PEM": lambda ours, _: (__file__, ours.key),
+    "key that is no PEM": lambda ours, _: (ours.certificate, __file__),
+    "key of another certificate": lambda ours, other: (ours.certificate, other.key),
+    "encrypted key": lambda ours, _: (ours.certificate, ours.encrypted_key()),
+}
+
+
+@pytest.mark.parametrize("unusable", UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize(("settings", "environment", "prefix"), CERTIFICATES)
+def test_a_certificate_that_could_not_be_shown_is_one_line(
+    settings: type[Any],
+    environment: dict[str, str],
+    prefix: str,
+    unusable: Callable[[Pair, Pair], tuple[object, object]],
+    pairs: tuple[Pair, Pair],
+) -> None:
+    paths = dict(zip((f"{prefix}CERTFILE", f"{prefix}KEYFILE"), map(str, unusable(*pairs)), strict=True))
+    (line,) = lines(settings, environment | {name: path for name, path in paths.items() if path})
+    assert line.startswith(f"{prefix}CERTFILE: ")
+    assert f"{prefix}KEYFILE" in line
+    assert not [path for path in paths.values() if path and path in line]
+
+
+@pytest.mark.parametrize("name", ["CREDHOOK_CLIENT_CERTFILE", "CREDHOOK_CLIENT_KEYFILE"])
+def test_a_file_that_is_not_there_is_one_line_with_its_own_name(name: str, pairs: tuple[Pair, Pair]) -> None:
+    named = {"CREDHOOK_CLIENT_CERTFILE": str(pairs[0].both), name: "/nowhere/to/be.pem"}
+    (line,) = lines(WorkerSettings, PLATFORM | named)
+    assert line.startswith(f"{name}: ")
+    assert "nowhere" not in line
 
 
 @pytest.mark.parametrize(("tolerance", "enough"), [(1_799, True), (1_800, False), (3_601, False)])

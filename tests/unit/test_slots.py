@@ -5,27 +5,46 @@ from types import SimpleNamespace
 from typing import Any
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.slots import Slots
+from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.queue.leases import Leases
 
 NOTHING: Any = None
 
 
+def slot() -> Slot:
+    return Slot(NOTHING, NOTHING, NOTHING)
+
+
 def slots(number: int) -> Slots:
-    settings: Any = SimpleNamespace(concurrency=number)
-    return Slots(settings, NOTHING, NOTHING)
+    return Slots(number, slot)
+
+
+async def test_no_more_slots_are_made_than_are_needed_at_a_time() -> None:
+    made: list[Slot] = []
+
+    def new_slot() -> Slot:
+        made.append(slot())
+        return made[-1]
+
+    four = Slots(4, new_slot)
+    assert made == []
+    for _ in range(3):
+        held = [await four.turn(Attempt(NOTHING)) for _ in range(2)]
+        for each in held:
+            four.free(each)
+    assert len(made) == 2
 
 
 async def test_a_slot_goes_to_whoever_has_waited_longest() -> None:
-    both = slots(1)
-    slot = await both.turn(Attempt(NOTHING))
-    waiting = [asyncio.create_task(both.turn(Attempt(NOTHING))) for _ in range(2)]
+    one = slots(1)
+    held = await one.turn(Attempt(NOTHING))
+    waiting = [asyncio.create_task(one.turn(Attempt(NOTHING))) for _ in range(2)]
     await asyncio.sleep(0)
-    both.free(slot)
-    assert await waiting[0] is slot
+    one.free(held)
+    assert await waiting[0] is held
     assert not waiting[1].done()
-    both.free(slot)
-    assert await waiting[1] is slot
+    one.free(held)
+    assert await waiting[1] is held
 
 
 async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_work() -> None:

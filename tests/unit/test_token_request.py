@@ -3,30 +3,68 @@
 from base64 import b64decode
 from urllib.parse import parse_qsl, unquote
 
-import httpx
 import pytest
 from pydantic import SecretStr
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.token_request import TokenRequest
+from credhook.worker.api.errors import InvalidRequest, NotAuthenticated
+from credhook.worker.api.token_request import Method, TokenRequest
+from credhook.worker.api.transport import Request, Response
 from credhook.worker.settings import PlatformSettings
 
 URL = "https://id.example/token"
 SECRET = SecretStr("p:w%d+ /ä")
 
 
-def made(request: TokenRequest) -> httpx.Request:
-    return httpx.Request("POST", request.url, data=request.form, headers=request.headers)
+class Recorder:
+    """A transport that remembers requests and answers each with 404."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def send(self, request: Request) -> Response:
+        self.requests.append(request)
+        return Response(404, {}, b"")
+
+    async def aclose(self) -> None:
+        pass
 
 
-def form(request: httpx.Request) -> list[tuple[str, str]]:
-    assert request.headers["content-type"] == "application/x-www-form-urlencoded"
-    return parse_qsl(request.content.decode(), keep_blank_values=True)
+def form(request: Request) -> list[tuple[str, str]]:
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    return parse_qsl((request.body or b"").decode("ascii"), keep_blank_values=True)
+
+
+def test_it_is_a_post_to_the_token_url_that_may_be_repeated() -> None:
+    request = TokenRequest(URL, "me", SecretStr("s3cret")).to_send()
+    assert (request.method, request.url, request.repeatable) == ("POST", URL, True)
+    assert request.body == b"grant_type=client_credentials&client_id=me&client_secret=s3cret"
+    assert request.headers["Accept"] == "application/json"
+    assert request.headers["Accept-Encoding"] == "identity"
+
+
+def test_its_url_goes_over_the_wire_in_ascii() -> None:
+    request = TokenRequest("https://bücher.example/realms/ä r/token", "me", SECRET).to_send()
+    assert request.url == "https://xn--bcher-kva.example/realms/%C3%A4%20r/token"
+
+
+@pytest.mark.parametrize("method", ["post", "basic"])
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [("https://id.example:port/", "s3cret"), ("https://[id", "s3cret"), (URL, "s3cret\ud800")],
+    ids=ascii,
+)
+async def test_what_cannot_be_sent_is_said_without_its_words(url: str, secret: str, method: Method) -> None:
+    recorder = Recorder()
+    with pytest.raises(InvalidRequest, match=r"^token: the request cannot be sent: ") as caught:
+        await ClientCredentials(url, "me", secret, method=method).token(recorder)
+    assert recorder.requests == []
+    assert caught.value.__context__ is None  # It would hold the secret.
 
 
 def test_by_default_id_and_secret_go_into_the_form() -> None:
-    request = made(TokenRequest(URL, "me & you", SECRET))
-    assert "authorization" not in request.headers
+    request = TokenRequest(URL, "me & you", SECRET).to_send()
+    assert "Authorization" not in request.headers
     assert form(request) == [
         ("grant_type", "client_credentials"),
         ("client_id", "me & you"),
@@ -35,8 +73,8 @@ def test_by_default_id_and_secret_go_into_the_form() -> None:
 
 
 def test_in_a_header_both_are_percent_encoded_and_nothing_of_them_is_in_the_form() -> None:
-    request = made(TokenRequest(URL, "me:you", SECRET, "basic"))
-    scheme, _, encoded = request.headers["authorization"].partition(" ")
+    request = TokenRequest(URL, "me:you", SECRET, "basic").to_send()
+    scheme, _, encoded = request.headers["Authorization"].partition(" ")
     assert (scheme, b64decode(encoded)) == ("Basic", b"me%3Ayou:p%3Aw%25d%2B%20%2F%C3%A4")
     client, _, secret = b64decode(encoded).decode().partition(":")
     assert (unquote(client), unquote(secret)) == ("me:you", "p:w%d+ /ä")
@@ -44,7 +82,7 @@ def test_in_a_header_both_are_percent_encoded_and_nothing_of_them_is_in_the_form
 
 
 def test_what_the_token_is_for_is_asked_for_and_each_resource_is_one_parameter() -> None:
-    request = made(TokenRequest(URL, "me", SECRET, "basic", "a b", "https://api", ("https://one", "urn:two")))
+    request = TokenRequest(URL, "me", SECRET, "basic", "a b", "https://api", ("https://one", "urn:two")).to_send()
     assert form(request)[1:] == [
         ("scope", "a b"),
         ("audience", "https://api"),
@@ -54,7 +92,13 @@ def test_what_the_token_is_for_is_asked_for_and_each_resource_is_one_parameter()
 
 
 def test_the_secret_is_not_shown() -> None:
-    assert "p:w" not in repr(TokenRequest(URL, "me", SECRET))
+    methods: tuple[Method, ...] = ("post", "basic")
+    for method in methods:
+        request = TokenRequest(URL, "me", SECRET, method)
+        sent = request.to_send()
+        shown = f"{request!r} {sent!r}"
+        for secret in ("p:w", "p%3Aw", *sent.headers.get("Authorization", "").split()):
+            assert secret not in shown
 
 
 ENVIRONMENT = {
@@ -65,7 +109,7 @@ ENVIRONMENT = {
 }
 
 
-def test_the_settings_say_how_and_for_what_a_token_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_settings_say_how_and_for_what_a_token_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {
         "CREDHOOK_TOKEN_AUTH": "basic",
         "CREDHOOK_SCOPE": "read:details write",
@@ -74,10 +118,11 @@ def test_the_settings_say_how_and_for_what_a_token_is_asked(monkeypatch: pytest.
     }
     for name, value in (ENVIRONMENT | asked).items():
         monkeypatch.setenv(name, value)
-    flow = ClientCredentials.from_settings(PlatformSettings()).steps(httpx.Request("GET", "https://api.example"))
-    request = next(flow)
-    assert isinstance(request, httpx.Request)
-    assert request.headers["authorization"].startswith("Basic ")
+    recorder = Recorder()
+    with pytest.raises(NotAuthenticated):
+        await ClientCredentials.from_settings(PlatformSettings()).token(recorder)
+    (request,) = recorder.requests
+    assert request.headers["Authorization"].startswith("Basic ")
     assert form(request) == [
         ("grant_type", "client_credentials"),
         ("scope", "read:details write"),

@@ -1,134 +1,203 @@
-"""Waiting for a token that somebody else fetches: the flow and its drivers, with no Redis and no network."""
+"""Waiting for a token that another process fetches, and telling it what came of ours; with no Redis and no network."""
 
 import asyncio
-from collections.abc import Generator
 from typing import Any
 
 import httpx
 import pytest
+from granting import client, credentials
+from redis.asyncio import Redis
+from waiting import until_async
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.tokens import Pause, Token, TokenCache
+from credhook.worker.api.models import Presentation
+from credhook.worker.api.tokens import Token, TokenCache
 from credhook.worker.fleet.shared_token import SharedTokens, _noted, _quiet, _refusal, key_name
 from credhook.worker.settings import WorkerSettings
-
-API_URL, TOKEN_URL = "https://api.example", "https://id.example/token"
-
-
-class Turns(TokenCache):
-    """Tokens of which somebody else fetches one: after `pauses`, there is `found`."""
-
-    def __init__(self, pauses: int, found: Token | ApiError | None) -> None:
-        super().__init__()
-        self.pauses = pauses
-        self.found = found
-        self.ended: list[object] = []
-
-    def turn(self) -> Generator[Pause, None, Token | None]:
-        for _ in range(self.pauses):
-            yield Pause(0.001)
-        if isinstance(self.found, ApiError):
-            raise self.found
-        return self.found
-
-    def end_turn(self, outcome: Token | ApiError | None) -> None:
-        self.ended.append(outcome)
-
 
 THEIRS = Token("theirs", renew_at=float("inf"))
 
 
-def platform(request: httpx.Request) -> httpx.Response:
-    if request.url.host == "id.example":
-        return httpx.Response(200, json={"access_token": "ours", "token_type": "Bearer"})
-    return httpx.Response(200, json={"id": "p", "status": request.headers["authorization"]})
+class Turns(TokenCache):
+    """Tokens of which another process may be fetching one.
+
+    Attributes:
+        found: what it comes to; None: it is our turn.
+        there: set once that is known.
+        acquired: how often somebody of this process wanted a turn.
+        released: what was told of each.
+        asked: how often the current token was asked for.
+    """
+
+    def __init__(self, found: Token | ApiError | None, *, waits: bool = True) -> None:
+        super().__init__()
+        self.found = found
+        self.there = asyncio.Event()
+        self.acquired = 0
+        self.released: list[object] = []
+        self.asked = 0
+        if not waits:
+            self.there.set()
+
+    def get(self) -> Token | None:
+        self.asked += 1
+        return super().get()
+
+    async def acquire(self) -> Token | None:
+        self.acquired += 1
+        await self.there.wait()
+        if isinstance(self.found, ApiError):
+            raise self.found
+        return self.found
+
+    async def release(self, outcome: Token | ApiError | None) -> None:
+        self.released.append(outcome)
 
 
-def credentials(tokens: Turns) -> ClientCredentials:
-    return ClientCredentials(TOKEN_URL, "me", "s3cret", tokens=tokens)
+class Platform:
+    """Grants `ours`, unless it refuses, and answers with the token that it was shown.
+
+    Attributes:
+        refuses: whether the token endpoint does.
+        asked_for_token: how often it was asked.
+        may_grant: set unless it is to wait.
+    """
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.asked_for_token = 0
+        self.may_grant = asyncio.Event()
+        self.may_grant.set()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "id.example":
+            self.asked_for_token += 1
+            await self.may_grant.wait()
+            if self.refuses:
+                return httpx.Response(401, json={"error": "invalid_client"})
+            return httpx.Response(200, json={"access_token": "ours", "token_type": "Bearer"})
+        return httpx.Response(200, json={"id": "p", "status": request.headers["authorization"]})
 
 
-def steps(tokens: Turns) -> Generator[Any, Any, None]:
-    return credentials(tokens).steps(httpx.Request("GET", API_URL))
+async def called(api: AsyncApi, turns: Turns, number: int) -> list[asyncio.Task[Presentation]]:
+    """So many calls, each of which waits for a token."""
+    tasks = [asyncio.create_task(api.presentations.get("p")) for _ in range(number)]
+    await until_async(lambda: turns.asked == number)
+    return tasks
 
 
-def test_the_flow_pauses_until_the_others_token_is_there() -> None:
-    turns = Turns(2, THEIRS)
-    flow = steps(turns)
-    assert isinstance(next(flow), Pause)
-    assert isinstance(flow.send(None), Pause)
-    assert flow.send(None).headers["authorization"] == "Bearer theirs"
-    assert turns.ended == [THEIRS]
+async def test_the_token_of_another_process_is_waited_for_and_used() -> None:
+    turns, platform = Turns(THEIRS), Platform()
+    async with client(platform, credentials(tokens=turns)) as api:
+        (call,) = await called(api, turns, 1)
+        assert turns.released == []
+        turns.there.set()
+        assert (await call).status == "Bearer theirs"
+    assert turns.released == [THEIRS]
+    assert platform.asked_for_token == 0
 
 
-def test_the_flow_fetches_when_it_is_its_turn_and_then_ends_the_turn() -> None:
-    turns = Turns(1, None)
-    flow = steps(turns)
-    next(flow)
-    assert str(flow.send(None).url) == TOKEN_URL
-    assert turns.ended == []
-    request = flow.send(platform(httpx.Request("POST", TOKEN_URL)))
-    assert request.headers["authorization"] == "Bearer ours"
-    assert turns.ended == [turns.get()]
+async def test_a_token_is_fetched_when_it_is_our_turn_and_the_turn_ends_with_it() -> None:
+    turns, platform = Turns(None), Platform()
+    platform.may_grant.clear()
+    async with client(platform, credentials(tokens=turns)) as api:
+        (call,) = await called(api, turns, 1)
+        assert platform.asked_for_token == 0
+        turns.there.set()
+        await until_async(lambda: platform.asked_for_token)
+        assert turns.released == []
+        platform.may_grant.set()
+        assert (await call).status == "Bearer ours"
+    token = turns.get()
+    assert token is not None
+    assert token.value == "ours"
+    assert turns.released == [token]
 
 
-@pytest.mark.parametrize("pauses", [0, 1], ids=["while it fetches", "while it waits"])
-def test_a_flow_given_up_ends_its_turn_without_a_word(pauses: int) -> None:
-    turns = Turns(pauses, None)
-    flow = steps(turns)
-    next(flow)
-    flow.close()
-    assert turns.ended == [None]
+@pytest.mark.parametrize("waits", [True, False], ids=["while it waits", "while it fetches"])
+async def test_a_turn_that_is_given_up_ends_without_a_word(waits: bool) -> None:
+    turns, platform = Turns(None, waits=waits), Platform()
+    platform.may_grant.clear()
+    auth = credentials(tokens=turns)
+    async with client(platform, auth) as api:
+        (call,) = await called(api, turns, 1)
+        await until_async(lambda: turns.acquired if waits else platform.asked_for_token)
+        await auth.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert turns.released == [None]
 
 
-def test_a_refusal_ends_the_turn_with_the_error() -> None:
-    turns = Turns(0, None)
-    flow = steps(turns)
-    next(flow)
-    with pytest.raises(NotAuthenticated):
-        flow.send(httpx.Response(401, json={"error": "invalid_client"}))
-    (ended,) = turns.ended
+async def test_a_token_request_without_an_answer_ends_the_turn_with_an_error_that_has_no_status() -> None:
+    turns = Turns(None, waits=False)
+
+    def unreachable(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async with client(unreachable, credentials(tokens=turns)) as api:
+        with pytest.raises(TryLater):
+            await api.presentations.get("p")
+    (ended,) = turns.released
+    assert isinstance(ended, TryLater)
+    assert ended.status is None
+
+
+async def test_a_refusal_ends_the_turn_with_the_error() -> None:
+    turns, platform = Turns(None, waits=False), Platform()
+    platform.refuses = True
+    async with client(platform, credentials(tokens=turns)) as api:
+        with pytest.raises(NotAuthenticated):
+            await api.presentations.get("p")
+    (ended,) = turns.released
     assert isinstance(ended, NotAuthenticated)
+    assert ended.status == 401
 
 
-def test_another_flow_of_the_process_waits_for_the_one_that_waits() -> None:
-    auth = credentials(Turns(1, THEIRS))
-    first, second = (auth.steps(httpx.Request("GET", API_URL)) for _ in range(2))
-    assert isinstance(next(first), Pause)
-    flight = next(second)
-    assert not isinstance(flight, httpx.Request | Pause)
-    first.send(None)
-    request = second.send(None)
-    assert isinstance(request, httpx.Request)
-    assert request.headers["authorization"] == "Bearer theirs"
+async def test_all_of_the_process_wait_for_the_one_that_waits() -> None:
+    turns, platform = Turns(THEIRS), Platform()
+    async with client(platform, credentials(tokens=turns)) as api:
+        calls = await called(api, turns, 5)
+        turns.there.set()
+        assert {each.status for each in await asyncio.gather(*calls)} == {"Bearer theirs"}
+    assert turns.acquired == 1
+    assert turns.released == [THEIRS]
 
 
-def test_another_flow_of_the_process_is_told_of_the_others_refusal() -> None:
-    auth = credentials(Turns(1, NotAuthenticated("no")))
-    first, second = (auth.steps(httpx.Request("GET", API_URL)) for _ in range(2))
-    next(first)
-    next(second)
-    for flow in (first, second):
-        with pytest.raises(NotAuthenticated, match="no"):
-            flow.send(None)
+async def test_all_of_the_process_are_told_of_the_others_refusal() -> None:
+    refusal = NotAuthenticated("no", operation="token", status=401)
+    turns = Turns(refusal)
+    async with client(Platform(), credentials(tokens=turns)) as api:
+        calls = await called(api, turns, 5)
+        turns.there.set()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [(type(each), str(each)) for each in outcomes] == [(NotAuthenticated, "no")] * 5
+    assert len({id(each) for each in outcomes}) == 5
+    assert turns.acquired == 1
+    assert turns.released == [refusal]
 
 
-def test_a_thread_waits_for_its_turn() -> None:
-    with SyncApi(API_URL, credentials(Turns(2, THEIRS)), transport=httpx.MockTransport(platform)) as api:
-        assert api.presentations.get("p").status == "Bearer theirs"
+async def test_one_of_the_process_that_is_cancelled_does_not_end_the_wait_of_the_others() -> None:
+    turns, platform = Turns(THEIRS), Platform()
+    async with client(platform, credentials(tokens=turns)) as api:
+        first, *others = await called(api, turns, 3)
+        first.cancel()
+        await asyncio.wait([first])
+        assert turns.released == []
+        turns.there.set()
+        assert {each.status for each in await asyncio.gather(*others)} == {"Bearer theirs"}
+    assert turns.acquired == 1
 
 
-async def test_a_task_waits_for_its_turn_and_lets_others_run() -> None:
-    turns = 0
-    async with AsyncApi(API_URL, credentials(Turns(100, THEIRS)), transport=httpx.MockTransport(platform)) as api:
-        task = asyncio.create_task(api.presentations.get("p"))
-        while not task.done():
-            await asyncio.sleep(0)
-            turns += 1
-        assert task.result().status == "Bearer theirs"
-    assert turns > 100
+async def test_while_a_task_waits_for_its_turn_others_run() -> None:
+    turns = Turns(THEIRS)
+    other = credentials(tokens=TokenCache(Token("another", renew_at=float("inf"))))
+    async with client(Platform(), credentials(tokens=turns)) as api, client(Platform(), other) as beside:
+        (call,) = await called(api, turns, 1)
+        assert (await beside.presentations.get("p")).status == "Bearer another"
+        assert not call.done()
+        turns.there.set()
+        assert (await call).status == "Bearer theirs"
 
 
 # What the other processes are told of a refusal.
@@ -181,7 +250,7 @@ def test_each_client_at_each_token_url_has_a_key_of_its_own_that_names_neither()
 @pytest.mark.parametrize(
     "narrowed", [{"CREDHOOK_SCOPE": "read"}, {"CREDHOOK_AUDIENCE": "a"}, {"CREDHOOK_RESOURCE": "urn:one urn:two"}]
 )
-def test_workers_that_ask_for_other_tokens_share_none(narrowed: dict[str, str]) -> None:
+async def test_workers_that_ask_for_other_tokens_share_none(narrowed: dict[str, str]) -> None:
     plain = {
         "CREDHOOK_API_URL": "https://api.example",
         "CREDHOOK_TOKEN_URL": "https://id.example",
@@ -189,6 +258,7 @@ def test_workers_that_ask_for_other_tokens_share_none(narrowed: dict[str, str]) 
         "CREDHOOK_CLIENT_SECRET": "s3cret",
     }
     made: Any = WorkerSettings
-    names = {SharedTokens.from_settings(made(**settings))._name for settings in (plain, plain, plain | narrowed)}
+    redis = Redis()  # Nobody asks it anything.
+    names = {SharedTokens.from_settings(redis, made(**settings))._name for settings in (plain, plain, plain | narrowed)}
     assert len(names) == 2
     assert key_name("https://id.example", "me") in names

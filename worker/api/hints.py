@@ -14,7 +14,7 @@ _BY_CAUSE: Final = {
     "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's, or check {where}",
     "tls": "it does not speak TLS as we do: check {where}",
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
-    "proxy": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY, or {where}",
+    "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
     "protocol": "what answers there is no HTTP server: check {where}",
 }
 

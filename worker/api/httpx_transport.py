@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from typing import Final
+from dataclasses import replace
+from typing import Final, cast
 
 import httpx
 
@@ -32,6 +33,7 @@ class HttpxTransport:
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
+        refused: Response | None = None
         try:
             sent = httpx.Request(
                 request.method,
@@ -42,15 +44,20 @@ class HttpxTransport:
             )
             async with asyncio.timeout(self._timeout):
                 response = await self._inner.handle_async_request(sent)
+                answer = Response(response.status_code, response.headers, b"")
+                refused = None if answer.is_success else answer
                 try:
-                    body = await read(response.status_code, response.headers, response.aiter_raw(), self._longest)
+                    # As it comes: of a response that was made by hand, httpx has read the body already.
+                    chunks = aiter(cast("httpx.AsyncByteStream", response.stream))
+                    return replace(answer, body=await read(answer.status, answer.headers, chunks, self._longest))
                 finally:
                     await response.aclose()
         except _UNSENDABLE as error:
             raise Unsendable(type(error).__name__) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            if refused is not None:
+                return refused
             raise Unanswered(error, _cause_of(error)) from error
-        return Response(response.status_code, response.headers, body)
 
     async def aclose(self) -> None:
         """Close the connections."""

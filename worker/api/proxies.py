@@ -1,5 +1,6 @@
 """Which proxy a request goes through, by HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY."""
 
+import ipaddress
 import urllib.request
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -21,7 +22,7 @@ class Proxy(NamedTuple):
 
 
 class UnsupportedProxy(Exception):
-    """The environment names a proxy that does not speak HTTP."""
+    """The environment names a proxy that does not speak HTTP, or something that is no URL."""
 
 
 class Proxies:
@@ -35,7 +36,7 @@ class Proxies:
         """The proxy for a URL.
 
         Raises:
-            UnsupportedProxy: It is not an HTTP proxy.
+            UnsupportedProxy: It is none that could be used.
         """
         server = url.scheme, url.raw_host, url.port
         proxy = self._by_server.get(server)
@@ -45,14 +46,23 @@ class Proxies:
 
     def _find(self, scheme: str, host: str, port: int | None) -> Proxy:
         named = self._named.get(scheme) or self._named.get("all")
-        # As Go has it: what this host says to itself needs no proxy, whether or not NO_PROXY says so.
-        is_this_host = host in {"localhost", "::1"} or host.startswith("127.")
-        if not named or is_this_host or urllib.request.proxy_bypass(f"{host}:{port}"):
+        if not named or _is_this_host(host) or urllib.request.proxy_bypass(f"{host}:{port}"):
             return Proxy()
-        url = yarl.URL(named if "://" in named else f"http://{named}")
-        if url.scheme not in {"http", "https"} or not url.host:
-            raise UnsupportedProxy
-        if url.user is None:
-            return Proxy(url)
-        credentials = aiohttp.encode_basic_auth(url.user, url.password or "")
+        try:
+            url = yarl.URL(named if "://" in named else f"http://{named}")
+            if url.scheme not in {"http", "https"} or not url.host:
+                raise UnsupportedProxy
+            if url.user is None and url.password is None:
+                return Proxy(url)
+            credentials = aiohttp.encode_basic_auth(url.user or "", url.password or "")
+        except ValueError:  # Its words can quote the URL.
+            raise UnsupportedProxy from None
         return Proxy(url.with_user(None), {"Proxy-Authorization": credentials})
+
+
+def _is_this_host(host: str) -> bool:
+    """As Go has it: what this host says to itself needs no proxy, whether or not NO_PROXY says so."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

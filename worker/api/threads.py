@@ -34,10 +34,12 @@ class SyncApi(Platform[SyncSender]):
         """
         if threading.get_ident() == self._loops_thread:
             raise RuntimeError(f"{call.operation.name}: called on the event loop: make the handler an `async def`")
+        if not self._loop.is_running():  # It would never come to it.
+            raise _stopping(call)
         sending = self._api.send(call)
         try:
             running = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        except RuntimeError:  # The loop has ended.
+        except RuntimeError:  # The loop has ended meanwhile.
             sending.close()
             raise _stopping(call) from None
         try:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, urlencode
 
+import yarl
 from pydantic import SecretStr
 
-from credhook.worker.api.transport import Request
+from credhook.worker.api.transport import Request, Unsendable
 
 #: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
 #: `client_secret_basic`, which every server of RFC 6749 has to understand, into a header.
@@ -62,9 +63,16 @@ class TokenRequest:
         return _HEADERS if self.method == "post" else _HEADERS | {"Authorization": f"Basic {self._basic()}"}
 
     def to_send(self) -> Request:
-        """The request. To be granted a token twice does no harm."""
-        body = urlencode(self.form, doseq=True).encode("ascii")
-        return Request("POST", self.url, self.headers, body, repeatable=True)
+        """The request. To be granted a token twice does no harm.
+
+        Raises:
+            Unsendable: The URL is none, or something has characters that cannot be sent.
+        """
+        try:
+            body = urlencode(self.form, doseq=True).encode("ascii")
+            return Request("POST", str(yarl.URL(self.url)), self.headers, body, repeatable=True)
+        except ValueError as error:
+            raise Unsendable(type(error).__name__) from error
 
     def _basic(self) -> str:
         """Id and secret as the form's encoding has them, then joined: a colon in the id would end it early.

@@ -8,7 +8,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
@@ -96,7 +96,7 @@ class Unanswered(Exception):
 
     def __init__(self, error: BaseException, cause: str = "") -> None:
         self.kind = type(error).__name__
-        self.cause = cause or cause_of(error)
+        self.cause = cause_of(error) or cause
         super().__init__(f"{self.kind}, {self.cause}")
 
 
@@ -108,10 +108,10 @@ class Transport(Protocol):
     """Sends requests, many at a time."""
 
     async def send(self, request: Request) -> Response:
-        """Send the request and read its response.
+        """Send the request and read its response. That of a refusal may lack its body, if not all of it came.
 
         Raises:
-            Unanswered: There is no response, or not all of it, in time.
+            Unanswered: There is no response, or not all of a success, in time.
             Unsendable: It cannot be sent at all.
             BodyRefused: The response is longer than it may be.
         """
@@ -150,6 +150,7 @@ class AiohttpTransport:
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
+        refused: Response | None = None
         try:
             # Exactly as it was put together: nothing in it is resolved or encoded once more.
             url = yarl.URL(request.url, encoded=True)
@@ -174,12 +175,16 @@ class AiohttpTransport:
             ):
                 if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                     raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
-                body = await read(response.status, response.headers, response.content.iter_any(), self._longest)
                 connection = response.came_over if isinstance(response, _Response) else None
-                return Response(response.status, response.headers, body, connection)
+                answer = Response(response.status, response.headers, b"", connection)
+                refused = None if answer.is_success else answer
+                body = await read(answer.status, answer.headers, response.content.iter_any(), self._longest)
+                return replace(answer, body=body)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
             raise Unsendable(type(error).__name__) from error
         except (aiohttp.ClientError, UnsupportedProxy, OSError) as error:  # TimeoutError is an OSError.
+            if refused is not None:
+                return refused
             raise Unanswered(error) from error
 
     async def aclose(self) -> None:

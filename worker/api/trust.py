@@ -8,7 +8,6 @@ from pathlib import Path
 import certifi
 
 
-@functools.cache
 def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None) -> ssl.SSLContext:
     """The process's own trust: SSL_CERT_FILE or SSL_CERT_DIR, otherwise the authorities that browsers trust.
 
@@ -21,6 +20,11 @@ def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None
     Raises:
         OSError: A file cannot be read; the settings have tried it.
     """
+    return _loaded(certfile, keyfile)
+
+
+@functools.cache
+def _loaded(certfile: Path | None, keyfile: Path | None) -> ssl.SSLContext:
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     context = ssl.create_default_context(cafile=file or (None if folder else certifi.where()), capath=folder)
     if certfile is not None:

@@ -1,4 +1,4 @@
-"""What an answer means. Pure: responses are made by hand."""
+"""What a response means. Pure: each is made by hand."""
 
 import copy
 import json
@@ -8,13 +8,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from credhook.worker.api import operations
-from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
@@ -25,19 +24,21 @@ from credhook.worker.api.errors import (
     TryLater,
 )
 from credhook.worker.api.operations import Operation
+from credhook.worker.api.responses import error_objects, read, seconds_to_wait
+from credhook.worker.api.transport import Response
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 PRESENTATION = {"id": "p", "status": "verified"}
 
 
-def answer(status: int = 200, body: object = None, **headers: str) -> httpx.Response:
+def response(status: int = 200, body: object = None, **headers: str) -> Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.Response(status, content=content, headers=headers)
+    return Response(status, CIMultiDict(headers), content)
 
 
 def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read(operations.GET_PRESENTATION, answer(status, body, **headers), NOW)
+        read(operations.GET_PRESENTATION, response(status, body, **headers), NOW)
     return caught.value
 
 
@@ -45,14 +46,14 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     "body", [{"data": PRESENTATION}, PRESENTATION, {"data": PRESENTATION, "links": {"self": "/x"}, "meta": {"a": None}}]
 )
 def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
-    assert read(operations.GET_PRESENTATION, answer(200, body), NOW).id == "p"
+    assert read(operations.GET_PRESENTATION, response(200, body), NOW).id == "p"
 
 
 @pytest.mark.parametrize("wrap", [True, False])
 def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     listed = [{"id": "e", "url": "https://a.example"}, {"id": "f", "url": "https://b.example"}]
     body = {"data": listed} if wrap else listed
-    assert [each.id for each in read(operations.LIST_ENDPOINTS, answer(200, body), NOW)] == ["e", "f"]
+    assert [each.id for each in read(operations.LIST_ENDPOINTS, response(200, body), NOW)] == ["e", "f"]
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
 )
 def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
     with pytest.raises(NotUnderstood, match=f": {wrong}$"):
-        read(operations.LIST_ISSUANCES, httpx.Response(200, content=body), NOW)
+        read(operations.LIST_ISSUANCES, response(200, body), NOW)
 
 
 def test_a_deletion_has_nothing_to_read() -> None:
-    assert read(operations.DELETE_ENDPOINT, answer(204, b""), NOW) is None
+    assert read(operations.DELETE_ENDPOINT, response(204, b""), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ def test_no_retry_after_breaks_anything(text: str) -> None:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_the_platforms_wish_to_wait_is_handed_on(status: int) -> None:
-    caught = refused(status, b"", **{"retry-after": "30"})
+    caught = refused(status, b"", **{"RETRY-after": "30"})
     assert isinstance(caught, TryLater)
     assert caught.retry_after == 30.0
 
@@ -258,4 +259,4 @@ def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> N
     ]
     for operation in asked:
         with suppress(ApiError):
-            read(operation, answer(status, body), NOW)
+            read(operation, response(status, body), NOW)

@@ -1,0 +1,138 @@
+"""A platform made of functions, for clients of the token endpoint: it grants tokens, and believes them until revoked.
+
+It stands behind one of httpx's transports, so that nothing goes over a network.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.tokens import Token, TokenCache, Tokens
+
+TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
+API_URL = "https://api.example"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Platform:
+    """An identity provider and an API.
+
+    Attributes:
+        granted: how many tokens were.
+        good: those that the API believes.
+        token_requests: what came to the token endpoint.
+        api_requests: what came to the API.
+        refuse_tokens: what the token endpoint answers instead of granting one, if anything.
+        lifetime: of the tokens, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.granted = 0
+        self.good: set[str] = set()
+        self.token_requests: list[httpx.Request] = []
+        self.api_requests: list[httpx.Request] = []
+        self.refuse_tokens: Callable[[httpx.Request], httpx.Response] | None = None
+        self.lifetime = 300
+
+    def revoke(self) -> None:
+        """Believe none of the tokens any more."""
+        self.good.clear()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "id.example":
+            return self._token(request)
+        self.api_requests.append(request)
+        if request.headers.get("authorization", "").removeprefix("Bearer ") not in self.good:
+            return httpx.Response(401, json={"errors": [{"detail": "Expired", "code": "UNAUTHORIZED"}]})
+        return httpx.Response(200, json={"data": {"id": "p", "status": "verified"}})
+
+    def _token(self, request: httpx.Request) -> httpx.Response:
+        self.token_requests.append(request)
+        if self.refuse_tokens:
+            return self.refuse_tokens(request)
+        self.granted += 1
+        token = f"token-{self.granted}"
+        self.good.add(token)
+        granted = {"access_token": token, "expires_in": self.lifetime, "refresh_expires_in": 0, "token_type": "Bearer"}
+        return httpx.Response(200, json=granted)
+
+
+class Held:
+    """A platform whose token endpoint answers when the test lets it.
+
+    Attributes:
+        platform: what answers then.
+        asked: set once the token endpoint has been asked.
+        go: to be set for it to answer.
+        failure: what it raises instead, if anything.
+    """
+
+    def __init__(self) -> None:
+        self.platform = Platform()
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.failure: Exception | None = None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.host == "id.example":
+            self.asked.set()
+            await self.go.wait()
+            if self.failure:
+                self.platform.token_requests.append(request)
+                raise self.failure
+        return self.platform(request)
+
+
+class Counted(TokenCache):
+    """A token cache that counts how often it was asked: each request asks before it fetches or waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def get(self) -> Token | None:
+        self.asked += 1
+        return super().get()
+
+
+def credentials(clock: Clock | None = None, tokens: Tokens | None = None) -> ClientCredentials:
+    return ClientCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock(), tokens=tokens)
+
+
+def client(platform: Any, auth: ClientCredentials, **options: Any) -> AsyncApi:
+    """A client of the platform, which is whatever `httpx.MockTransport` takes."""
+    return AsyncApi(API_URL, auth, transport=httpx.MockTransport(platform), **options)
+
+
+Handler = Callable[[httpx.Request], Any]
+
+
+def with_tokens(handler: Handler) -> Handler:
+    """A platform that grants a token to everyone, and answers all else as the handler does."""
+
+    async def handle(request: httpx.Request) -> Any:
+        if request.url.host == "id.example":
+            return httpx.Response(200, json={"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+        response = handler(request)
+        return await response if inspect.isawaitable(response) else response
+
+    return handle
+
+
+def async_api(handler: Handler, **options: Any) -> AsyncApi:
+    """A client of that."""
+    return client(with_tokens(handler), credentials(), **options)

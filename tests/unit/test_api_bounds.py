@@ -1,0 +1,159 @@
+"""How much of an answer is read, and for how long: bodies that are too long, break off, drip, or never come."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from granting import Handler, async_api, client, credentials
+
+from credhook.worker.api.body import LONGEST_REFUSAL
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
+from credhook.worker.api.sizes import LONGEST_BODY
+
+GOOD = {"data": {"id": "p", "status": "verified"}}
+
+
+async def outcome(handler: Handler, **options: Any) -> Any:
+    """The result of a call, or the error."""
+    async with async_api(handler, **options) as api:
+        try:
+            return await api.presentations.get("p")
+        except ApiError as error:
+            return error
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body without an end, that counts what was taken of it."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.given += 65_536
+            yield b" " * 65_536
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_a_body_is_read_up_to_four_mebibytes_and_then_refused() -> None:
+    stream = Endless()
+    refused = await outcome(lambda _: httpx.Response(200, stream=stream))
+    assert (type(refused), refused.cause) == (NotUnderstood, "too_large")
+    assert "longer than 4194304 bytes" in str(refused)
+    assert stream.given <= LONGEST_BODY + 2 * 65_536
+    assert stream.closed
+
+
+async def test_a_body_of_just_four_mebibytes_is_read() -> None:
+    body = httpx.Response(200, json=GOOD).content
+    body += b" " * (LONGEST_BODY - len(body))
+    assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"
+
+
+@pytest.mark.parametrize(("status", "error"), [(503, TryLater), (404, NotThere), (400, InvalidRequest)])
+async def test_an_endless_refusal_is_cut_short_and_keeps_its_meaning(status: int, error: type[ApiError]) -> None:
+    stream = Endless()
+    assert type(await outcome(lambda _: httpx.Response(status, stream=stream))) is error
+    assert stream.given <= LONGEST_REFUSAL + 2 * 65_536
+    assert stream.closed
+
+
+class Broken(httpx.AsyncByteStream):
+    """A body that breaks off, or of which no more comes."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'{"errors": ['
+        if self.error:
+            raise self.error
+        await asyncio.Event().wait()
+
+
+#: What may become of a body that has begun.
+ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "stalled": None}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    ("status", "error"), [(429, TryLater), (404, NotThere), (400, InvalidRequest), (302, NotUnderstood)]
+)
+async def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(
+    status: int, error: type[ApiError], end: Exception | None
+) -> None:
+    headers = {"Retry-After": "20"}
+    refused = await outcome(lambda _: httpx.Response(status, stream=Broken(end), headers=headers), timeout=0.1)
+    assert (type(refused), refused.status, refused.errors) == (error, status, ())
+    assert getattr(refused, "retry_after", 20.0) == 20.0
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+async def test_a_success_without_the_rest_of_its_body_is_none(end: Exception | None) -> None:
+    failed = await outcome(lambda _: httpx.Response(200, stream=Broken(end)), timeout=0.1)
+    assert (type(failed), failed.status) == (TryLater, None)
+
+
+def compressed(body: bytes, status: int = 200) -> Handler:
+    headers = {"content-encoding": "gzip"}
+    return lambda _: httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
+
+
+async def test_a_compressed_answer_is_read_as_far_as_it_may_go() -> None:
+    assert (await outcome(compressed(gzip.compress(b'{"id": "p", "status": "verified"}')))).id == "p"
+    bomb = gzip.compress(b" " * 10_000_000)
+    refused = await outcome(compressed(bomb))
+    assert (type(refused), refused.cause) == (NotUnderstood, "too_large")
+    assert type(await outcome(compressed(bomb, 503))) is TryLater
+
+
+WHOLE = gzip.compress(b"{}", mtime=0)
+
+
+@pytest.mark.parametrize("body", [b"", b"junk", b'{"id": "p"}', WHOLE[:-1], WHOLE + b"x"], ids=ascii)
+async def test_what_is_not_compressed_as_it_says_is_not_understood(body: bytes) -> None:
+    refused = await outcome(compressed(body))
+    assert (type(refused), refused.cause) == (NotUnderstood, "encoding")
+    assert type(await outcome(compressed(body, 404))) is NotThere
+
+
+class Dripping(httpx.AsyncByteStream):
+    """A body that arrives a byte at a time, each well within the time-out of a read."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0.01)
+            yield b" "
+
+
+async def test_a_dripping_body_ends_with_the_time_of_the_request() -> None:
+    failed = await outcome(lambda _: httpx.Response(200, stream=Dripping()), timeout=0.1)
+    assert (type(failed), failed.cause) == (TryLater, "timeout")
+
+
+async def never(_: httpx.Request) -> httpx.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_a_request_that_is_never_answered_ends_with_its_time() -> None:
+    failed = await outcome(never, timeout=0.05)
+    assert (type(failed), failed.cause) == (TryLater, "timeout")
+    assert "TimeoutError" in str(failed)
+
+
+@pytest.mark.parametrize("never_ends", [True, False])
+async def test_the_token_endpoint_is_held_to_the_same_bounds(never_ends: bool) -> None:
+    endless = Endless()
+    answer: Handler = (lambda _: httpx.Response(200, stream=endless)) if never_ends else never
+    async with client(answer, credentials(), timeout=5.0 if never_ends else 0.1) as api:
+        with pytest.raises(NotUnderstood if never_ends else TryLater) as caught:
+            await api.presentations.get("p")
+    assert caught.value.operation == "token"
+    assert endless.given <= LONGEST_BODY + 2 * 65_536

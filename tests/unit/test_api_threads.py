@@ -1,0 +1,193 @@
+"""The client for plain functions in threads: calls are made on an event loop, and the thread gets what they come to."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from granting import API_URL, Counted, Held, Platform, client, credentials
+from threads import sync_api
+from waiting import until, until_async
+
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotThere, TryLater
+from credhook.worker.api.threads import SyncApi
+
+
+def test_a_result_comes_back_in_place() -> None:
+    platform = Platform()
+    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(platform)) as api:
+        assert api.presentations.get("p").id == "p"
+    assert [request.headers["authorization"] for request in platform.api_requests] == ["Bearer token-1"]
+
+
+def test_an_error_is_raised_in_place_as_the_loop_has_it() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return Platform()(request) if request.url.host == "id.example" else httpx.Response(404)
+
+    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(answer)) as api:
+        with pytest.raises(NotThere) as caught:
+            api.presentations.get("p")
+        assert (caught.value.status, caught.value.operation) == (404, "presentations.get")
+        with pytest.raises(InvalidRequest):
+            api.presentations.get("../x")
+
+
+def test_the_paths_are_those_of_the_client_behind_it() -> None:
+    platform = Platform()
+    paths = {"issuance_path": "/issued/{id}", "presentation_path": "/shown/{id}"}
+    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(platform), **paths) as api:
+        api.issuances.get("p")
+        api.presentations.get("p")
+    assert [request.url.path for request in platform.api_requests] == ["/issued/p", "/shown/p"]
+
+
+def test_many_threads_without_a_token_make_one_token_request() -> None:
+    platform, tokens = Platform(), Counted()
+
+    async def held(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "id.example":
+            await until_async(lambda: tokens.asked == 16)
+        return platform(request)
+
+    transport = httpx.MockTransport(held)
+    with sync_api(API_URL, credentials(tokens=tokens), transport=transport) as api, ThreadPoolExecutor(16) as threads:
+        assert {each.id for each in threads.map(api.presentations.get, ["p"] * 16)} == {"p"}
+    assert platform.granted == 1
+
+
+def test_a_token_request_without_an_answer_fails_all_threads_that_waited() -> None:
+    asked: list[httpx.Request] = []
+    tokens = Counted()
+
+    async def unreachable(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        await until_async(lambda: tokens.asked == 8)
+        raise httpx.ConnectError("refused")
+
+    transport = httpx.MockTransport(unreachable)
+    with sync_api(API_URL, credentials(tokens=tokens), transport=transport) as api, ThreadPoolExecutor(8) as threads:
+
+        def get(_: int) -> ApiError:
+            with pytest.raises(ApiError) as caught:
+                api.presentations.get("p")
+            return caught.value
+
+        errors = list(threads.map(get, range(8)))
+    assert {type(each) for each in errors} == {TryLater}
+    assert len({id(each) for each in errors}) == 8
+    assert len(asked) == 1
+
+
+async def test_tasks_and_threads_share_one_token_request() -> None:
+    held, tokens = Held(), Counted()
+    async with client(held, credentials(tokens=tokens)) as api:
+        task = asyncio.create_task(api.presentations.get("p"))
+        await held.asked.wait()
+        thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
+        await until_async(lambda: tokens.asked == 2)
+        held.go.set()
+        await asyncio.gather(task, thread)
+    assert held.platform.granted == 1
+
+
+async def test_while_a_thread_waits_the_loop_goes_on() -> None:
+    held = Held()
+    async with client(held, credentials()) as api, client(Platform(), credentials()) as beside:
+        thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
+        await held.asked.wait()
+        assert (await beside.presentations.get("p")).id == "p"
+        assert not thread.done()
+        held.go.set()
+        assert (await thread).id == "p"
+
+
+# Where it cannot be sent.
+
+
+async def test_on_the_loop_itself_it_is_a_mistake_with_a_remedy() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        with pytest.raises(RuntimeError, match=r"^presentations\.get: .*make the handler an `async def`"):
+            SyncApi(api).presentations.get("p")
+        await asyncio.sleep(0)
+    assert platform.token_requests == platform.api_requests == []
+
+
+def test_it_is_made_on_the_loop_that_makes_its_calls() -> None:
+    with pytest.raises(RuntimeError):
+        SyncApi(client(Platform(), credentials()))
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stopped"])
+def test_after_the_loop_has_ended_it_is_for_later(is_closed: bool) -> None:
+    platform = Platform()
+    loop = asyncio.new_event_loop()
+
+    async def made() -> tuple[AsyncApi, SyncApi]:
+        api = client(platform, credentials())
+        return api, SyncApi(api)
+
+    _, facade = loop.run_until_complete(made())
+    if is_closed:
+        loop.close()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            error = threads.submit(facade.presentations.get, "p").exception()
+    finally:
+        loop.close()
+    assert isinstance(error, TryLater)
+    assert str(error) == "presentations.get: not sent: the worker is stopping"
+    assert (error.operation, error.status, error.retry_after) == ("presentations.get", None, None)
+    assert platform.token_requests == []
+
+
+def test_a_call_that_the_end_of_the_loop_breaks_off_is_for_later() -> None:
+    asked, facades = threading.Event(), []
+
+    async def never(_: httpx.Request) -> httpx.Response:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def live() -> None:
+        facades.append(SyncApi(client(never, credentials())))
+        await asyncio.to_thread(asked.wait)  # And with that it ends, and cancels whatever is under way.
+
+    with ThreadPoolExecutor(2) as threads:
+        loop = threads.submit(lambda: asyncio.run(live()))
+        (facade,) = until(lambda: facades)
+        error = threads.submit(facade.presentations.get, "p").exception()
+        loop.result()
+    assert isinstance(error, TryLater)
+    assert error.operation == "presentations.get"
+
+
+async def test_a_call_whose_token_is_given_up_is_for_later() -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
+        thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
+        await held.asked.wait()
+        await auth.aclose()
+        with pytest.raises(TryLater):
+            await thread
+
+
+# Types: checked by mypy, which fails if either is not what the platform's nouns promise.
+
+
+async def test_each_sender_has_precise_types() -> None:
+    async with client(Platform(), credentials()) as api:
+        facade = SyncApi(api)
+
+        def in_thread() -> str:
+            status: str = facade.presentations.get("p").status
+            return status
+
+        value = await asyncio.to_thread(in_thread)
+        pending: Awaitable[object] = api.presentations.get(id="p")
+        await pending
+        status: str = (await api.presentations.get("p")).status
+    assert value == status == "verified"

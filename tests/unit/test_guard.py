@@ -1,0 +1,265 @@
+"""What a guard is asked before a request to the API is sent, and what its permit hears afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.threads import SyncApi
+
+# The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
+API_URL = "https://platform.example"
+TOKEN_PATH = "/me-creds/token"
+GOOD = {"data": {"id": "p", "status": "verified"}}
+
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Book:
+    """A guard that lets everything pass, unless it is shut, and writes down what it hears.
+
+    Attributes:
+        is_shut: whether it refuses.
+        goes_on: whether a permit serves for the fresh token as well.
+        acquired: the operations that it let pass.
+        heard: the first word of each permit.
+    """
+
+    def __init__(self) -> None:
+        self.is_shut, self.goes_on = False, True
+        self.acquired: list[str] = []
+        self.heard: list[tuple[object, ...]] = []
+
+    async def acquire(self, operation: str) -> "Page":
+        if self.is_shut:
+            raise TryLater("not now", operation=operation, retry_after=1.0)
+        self.acquired.append(operation)
+        return Page(self)
+
+
+class Page:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._is_over = False
+
+    def _first(self, *word: object) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._book.heard.append(word)
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        self._first(status, retry_after)
+
+    def outdated(self) -> bool:
+        if not self._book.goes_on:
+            self._first("outdated")
+        return self._book.goes_on
+
+    def unanswered(self, cause: str) -> None:
+        self._first(cause)
+
+    def cancelled(self) -> None:
+        self._first("cancelled")
+
+
+class Body(httpx.AsyncByteStream):
+    """A body that begins and then breaks off, or never goes on."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self._error = error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"{"
+        if self._error:
+            raise self._error
+        await asyncio.Event().wait()
+
+
+def with_tokens(answer: Answer) -> httpx.MockTransport:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path == TOKEN_PATH:
+            return httpx.Response(200, json={"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+        return answer(request)
+
+    return httpx.MockTransport(handle)
+
+
+def guarded(transport: httpx.MockTransport, book: Book, *, timeout: float = 5.0) -> AsyncApi:
+    auth = ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
+    return AsyncApi(API_URL, auth, transport=transport, guard=book, timeout=timeout)
+
+
+async def heard(answer: Answer, *, seconds: float = 5.0) -> list[tuple[object, ...]]:
+    """What the guard hears of one call."""
+    book = Book()
+    async with guarded(with_tokens(answer), book, timeout=seconds) as api:
+        with suppress(ApiError):
+            await api.presentations.get("p")
+    assert book.acquired == ["presentations.get"]
+    return book.heard
+
+
+def failing(error: Exception) -> Answer:
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (lambda _: httpx.Response(200, json=GOOD), (200, None)),
+        (lambda _: httpx.Response(200, text="junk"), (200, None)),
+        (lambda _: httpx.Response(200, content=b" " * 5_000_000), (200, None)),
+        (lambda _: httpx.Response(200, headers={"content-encoding": "br"}, stream=Body()), (200, None)),
+        (lambda _: httpx.Response(404), (404, None)),
+        (lambda _: httpx.Response(302, headers={"location": "/"}), (302, None)),
+        (lambda _: httpx.Response(401), (401, None)),
+        (lambda _: httpx.Response(401, headers={"retry-after": "3"}), (401, 3.0)),
+        (lambda _: httpx.Response(429, headers={"retry-after": "20"}), (429, 20.0)),
+        (lambda _: httpx.Response(429, headers={"retry-after": "soon"}), (429, None)),
+        (lambda _: httpx.Response(503), (503, None)),
+        (lambda _: httpx.Response(503, stream=Body(httpx.ReadError("x"))), (503, None)),
+        (lambda _: httpx.Response(401, stream=Body(httpx.ReadError("x"))), (401, None)),
+        (lambda _: httpx.Response(200, stream=Body(httpx.ReadError("x"))), ("ReadError",)),
+        (failing(httpx.ConnectError("x")), ("ConnectError",)),
+        (failing(httpx.ReadTimeout("x")), ("timeout",)),
+        (failing(ConnectionResetError("x")), ("closed",)),
+        (failing(httpx.LocalProtocolError("x")), ("cancelled",)),
+        (failing(httpx.UnsupportedProtocol("x")), ("cancelled",)),
+    ],
+)
+async def test_the_guard_hears_once_what_each_request_came_to(answer: Answer, word: tuple[object, ...]) -> None:
+    assert await heard(answer) == [word]
+
+
+@pytest.mark.parametrize(
+    ("status", "word"), [(200, ("timeout",)), (429, (429, 20.0)), (401, (401, 20.0)), (404, (404, 20.0))]
+)
+async def test_a_refusal_says_everything_though_the_rest_of_it_never_comes(
+    status: int, word: tuple[object, ...]
+) -> None:
+    headers = {"retry-after": "20"}
+    answers = heard(lambda _: httpx.Response(status, headers=headers, stream=Body()), seconds=0.05)
+    assert await answers == [word]
+
+
+async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_same_permit() -> None:
+    answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)])
+    assert await heard(lambda _: next(answers)) == [(200, None)]
+
+
+async def test_a_permit_that_does_not_go_on_after_a_stale_token_is_followed_by_another() -> None:
+    answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)])
+    book = Book()
+    book.goes_on = False
+    async with guarded(with_tokens(lambda _: next(answers)), book) as api:
+        await api.presentations.get("p")
+    assert book.acquired == ["presentations.get"] * 2
+    assert book.heard == [("outdated",), (200, None)]
+
+
+async def test_a_guard_that_shuts_after_a_stale_token_refuses_the_retry() -> None:
+    book, sent = Book(), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        book.goes_on, book.is_shut = False, True
+        return httpx.Response(401)
+
+    async with guarded(with_tokens(answer), book) as api:
+        with pytest.raises(TryLater, match="not now"):
+            await api.presentations.get("p")
+    assert len(sent) == 1
+    assert book.heard == [("outdated",)]
+
+
+async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
+    tokens = iter([httpx.Response(200, json={"access_token": "t", "expires_in": 300}), httpx.Response(400)])
+    book = Book()
+    transport = httpx.MockTransport(lambda r: next(tokens) if r.url.path == TOKEN_PATH else httpx.Response(401))
+    async with guarded(transport, book) as api:
+        with pytest.raises(NotAuthenticated):
+            await api.presentations.get("p")
+    assert book.acquired == ["presentations.get"]
+    assert book.heard == [("cancelled",)]
+
+
+async def cancelled_once(reached: asyncio.Event, api: AsyncApi) -> None:
+    """Cancel a call when it has come that far."""
+    call = asyncio.create_task(api.presentations.get("p"))
+    await reached.wait()
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_call_that_is_cancelled_in_the_middle_of_its_answer_says_nothing() -> None:
+    book, reading = Book(), asyncio.Event()
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        reading.set()
+        return httpx.Response(200, stream=Body())
+
+    async with guarded(with_tokens(answer), book) as api:
+        await cancelled_once(reading, api)
+    assert book.heard == [("cancelled",)]
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_for_a_fresh_token_says_nothing() -> None:
+    book, waiting = Book(), asyncio.Event()
+    tokens = iter([httpx.Response(200, json={"access_token": "t", "expires_in": 300})])
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path != TOKEN_PATH:
+            return httpx.Response(401)
+        if (first := next(tokens, None)) is None:
+            waiting.set()
+            await asyncio.Event().wait()
+        assert first is not None
+        return first
+
+    auth = ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
+    async with AsyncApi(API_URL, auth, transport=httpx.MockTransport(answer), guard=book) as api:
+        await cancelled_once(waiting, api)
+        await auth.aclose()
+    assert book.heard == [("cancelled",)]
+
+
+async def test_what_a_shut_guard_raises_is_what_the_caller_gets_and_nothing_is_sent() -> None:
+    book, sent = Book(), []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200, json=GOOD)
+
+    book.is_shut = True
+    async with guarded(with_tokens(answer), book) as api:
+        with pytest.raises(TryLater) as refusal:
+            await api.presentations.get("p")
+        assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
+        with pytest.raises(TryLater) as refusal:
+            await asyncio.to_thread(SyncApi(api).presentations.get, "p")
+        assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
+    assert not sent
+
+
+async def test_calls_from_threads_pass_the_same_guard() -> None:
+    book = Book()
+    async with guarded(with_tokens(lambda _: httpx.Response(200, json=GOOD)), book) as api:
+        await asyncio.to_thread(SyncApi(api).presentations.get, "p")
+    assert (book.acquired, book.heard) == (["presentations.get"], [(200, None)])
+
+
+async def test_requests_for_tokens_pass_beside_the_guard() -> None:
+    book = Book()
+    async with guarded(with_tokens(lambda _: httpx.Response(200, json=GOOD)), book) as api:
+        await api.presentations.get("p")
+    assert book.acquired == ["presentations.get"]

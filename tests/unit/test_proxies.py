@@ -1,0 +1,146 @@
+"""Which proxy stands before which server, as the environment has it."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+
+import pytest
+import yarl
+
+from credhook.worker.api.proxies import Proxies, Proxy, UnsupportedProxy
+
+VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
+DIRECT = Proxy()
+
+
+@pytest.fixture(autouse=True)
+def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, str]) -> Proxy:
+    """The proxy that a request for the URL goes through."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return Proxies().on_the_way_to(yarl.URL(url, encoded=True))
+
+
+def by_way_of(url: str) -> Proxy:
+    return Proxy(yarl.URL(url))
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "proxy"),
+    [
+        ({}, "https://api.example", DIRECT),
+        ({"HTTPS_PROXY": ""}, "https://api.example", DIRECT),
+        ({"HTTPS_PROXY": "http://one:3128"}, "https://api.example", by_way_of("http://one:3128")),
+        ({"https_proxy": "http://one:3128"}, "https://api.example", by_way_of("http://one:3128")),
+        ({"HTTPS_PROXY": "https://one"}, "https://api.example", by_way_of("https://one")),
+        ({"HTTPS_PROXY": "one:3128"}, "https://api.example", by_way_of("http://one:3128")),
+        ({"HTTPS_PROXY": "http://[fd00::1]:3128"}, "https://api.example", by_way_of("http://[fd00::1]:3128")),
+        ({"HTTPS_PROXY": "http://one"}, "http://api.example", DIRECT),
+        ({"HTTP_PROXY": "http://two"}, "http://api.example", by_way_of("http://two")),
+        ({"HTTP_PROXY": "http://two"}, "https://api.example", DIRECT),
+        ({"ALL_PROXY": "http://all"}, "http://api.example", by_way_of("http://all")),
+        ({"ALL_PROXY": "http://all"}, "https://api.example", by_way_of("http://all")),
+        ({"ALL_PROXY": "http://all", "HTTPS_PROXY": "http://one"}, "https://api.example", by_way_of("http://one")),
+        ({"ALL_PROXY": "socks5://all", "HTTPS_PROXY": "http://one"}, "https://api.example", by_way_of("http://one")),
+    ],
+)
+def test_the_variable_for_the_scheme_comes_before_that_for_all(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: Proxy
+) -> None:
+    assert found(monkeypatch, url, environment) == proxy
+
+
+PROXIED = by_way_of("http://all")
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "url", "proxy"),
+    [
+        ("api.example", "https://api.example", DIRECT),
+        ("api.example", "https://API.example:8443/x", DIRECT),
+        ("API.Example", "https://api.example", DIRECT),
+        ("other.example, api.example", "https://api.example", DIRECT),
+        ("example", "https://api.example", DIRECT),
+        (".example", "https://api.example", DIRECT),
+        ("*", "https://api.example", DIRECT),
+        ("api.example:443", "https://api.example", DIRECT),
+        ("api.example:8443", "https://api.example:8443", DIRECT),
+        ("10.0.0.7", "http://10.0.0.7", DIRECT),
+        ("fd00::7", "http://[fd00::7]:8700", DIRECT),
+        ("api.example:8443", "https://api.example", PROXIED),
+        ("other.example", "https://api.example", PROXIED),
+        ("pi.example", "https://api.example", PROXIED),
+        ("api.example.org", "https://api.example", PROXIED),
+        ("", "https://api.example", PROXIED),
+    ],
+)
+def test_what_no_proxy_names_is_reached_directly(
+    monkeypatch: pytest.MonkeyPatch, exceptions: str, url: str, proxy: Proxy
+) -> None:
+    assert found(monkeypatch, url, {"ALL_PROXY": "http://all", "NO_PROXY": exceptions}) == proxy
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10:8700", "[::1]", "[::1]:8700"])
+def test_this_host_is_reached_directly_though_nothing_says_so(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, host: str
+) -> None:
+    assert found(monkeypatch, f"{scheme}://{host}", {"ALL_PROXY": "http://all"}) == DIRECT
+
+
+@pytest.mark.parametrize("host", ["127.example", "127.0.0.1.example", "localhost.example", "10.0.0.7", "[fd00::1]"])
+def test_what_only_looks_like_it_is_not(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    assert found(monkeypatch, f"https://{host}", {"ALL_PROXY": "http://all"}) == PROXIED
+
+
+@pytest.mark.parametrize(
+    ("credentials", "sent"),
+    [
+        ("me:hush", "me:hush"),
+        ("me", "me:"),
+        (":hush", ":hush"),
+        ("me:", "me:"),
+        ("m%40e:hu%3Ash%2F%C3%A4", "m@e:hu:sh/ä"),
+    ],
+)
+def test_credentials_go_to_the_proxy_in_a_header_of_its_own_and_are_not_in_its_url(
+    monkeypatch: pytest.MonkeyPatch, credentials: str, sent: str
+) -> None:
+    url, headers = found(monkeypatch, "https://api.example", {"HTTPS_PROXY": f"http://{credentials}@one:3128"})
+    assert url == yarl.URL("http://one:3128")
+    assert headers == {"Proxy-Authorization": "Basic " + b64encode(sent.encode()).decode()}
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        *("socks4://one", "socks5://one:1080", "socks5h://me:hush@one", "ftp://one"),
+        *("http://", "http://one:port", "http://one:99999", "http://[one", "http://m%3Ae:hush@one"),
+    ],
+)
+def test_what_is_no_http_proxy_is_refused_and_not_passed_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    with pytest.raises(UnsupportedProxy) as caught:
+        found(monkeypatch, "https://api.example", {"HTTPS_PROXY": proxy, "ALL_PROXY": "http://all"})
+    assert str(caught.value) == ""
+    assert found(monkeypatch, "http://api.example", {}) == PROXIED
+    assert found(monkeypatch, "https://api.example", {"NO_PROXY": "api.example"}) == DIRECT
+
+
+def test_each_server_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"HTTPS_PROXY": "http://one", "HTTP_PROXY": "http://two", "NO_PROXY": "id.example:8443"}.items():
+        monkeypatch.setenv(name, value)
+    proxies = Proxies()
+    for _ in range(2):
+        for url, proxy in (
+            ("https://api.example/a", by_way_of("http://one")),
+            ("https://api.example/b", by_way_of("http://one")),
+            ("http://api.example/a", by_way_of("http://two")),
+            ("https://id.example/token", by_way_of("http://one")),
+            ("https://id.example:8443/token", DIRECT),
+        ):
+            assert proxies.on_the_way_to(yarl.URL(url)) == proxy
