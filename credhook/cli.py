@@ -24,7 +24,10 @@ COMMANDS: Final = {
         "List, plan, apply and delete the platform's webhook endpoints.",
     ),
     "handlers": ("credhook.worker.commands.handlers:handlers", "Show which handlers are loaded, and for which types."),
-    "events": ("credhook.worker.commands.events.command:events", "List, show, replay and erase what the ledger remembers."),
+    "events": (
+        "credhook.worker.commands.events.command:events",
+        "List, show, replay and erase what the ledger remembers.",
+    ),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),

@@ -16,10 +16,10 @@ from bench.work.field import LIMIT, OURS, RQ_SIMPLE
 from bench.work.heat import Terms, heat, round_trips
 from bench.work.results import Results, rate
 from redis import Redis
+from threads import sync_api
 from waiting import until
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import SyncApi
 
 TERMS = Terms(latency=0.0, events=20, seconds=1.0, limit=10.0, patience=0.1)
 
@@ -94,7 +94,7 @@ def test_a_queue_holds_no_more_than_its_worker_can_do() -> None:
 def test_the_stub_is_an_api_that_our_client_understands_and_takes_its_time(tmp_path: Path) -> None:
     with answering(0.05, tmp_path) as api:
         credentials = ClientCredentials(f"{api.url}/token", "bench", "bench")
-        with SyncApi(api.url, credentials) as client:
+        with sync_api(api.url, credentials) as client:
             begun = time.monotonic()
             issuances = [client.issuances.get(issuance) for issuance in ("iss_1", "iss_2", "iss_1")]
             assert time.monotonic() - begun >= 0.15

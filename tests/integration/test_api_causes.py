@@ -5,34 +5,24 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 
 import pytest
 import trustme
 from answering import RESET, TOKEN, answering, presentation
+from ways import WAYS, calling
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import TryLater
 from credhook.worker.api.hints import hint
-from credhook.worker.api.line import Line
-
-WAYS = ["line", "httpx", "thread"]
 
 
 async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> TryLater:
-    auth = ClientCredentials(token_url, "me", "s3cret")
-    try:
-        if way == "thread":
-            with SyncApi(api_url, auth, timeout=seconds) as api:
-                await asyncio.to_thread(api.presentations.get, "p")
-        else:
-            transport = Line(shared_ssl_context()) if way == "line" else None
-            async with AsyncApi(api_url, auth, timeout=seconds, transport=transport) as other:
-                await other.presentations.get("p")
-    except TryLater as error:
-        return error
-    raise AssertionError("it was answered")
+    async with calling(way, api_url, ClientCredentials(token_url, "me", "s3cret"), timeout=seconds) as call:
+        with pytest.raises(TryLater) as caught:
+            await call("presentations", "get", "p")
+    return caught.value
 
 
 @contextmanager
@@ -123,6 +113,7 @@ async def test_a_token_endpoint_that_does_not_answer_is_not_taken_for_the_api(wa
 async def test_those_who_waited_for_the_token_are_told_the_cause_as_well() -> None:
     with answering(lambda *_: b"") as platform, refusing() as url:
         auth = ClientCredentials(url, "me", "s3cret")
-        apis = [AsyncApi(platform.url, auth, transport=Line(shared_ssl_context())) for _ in range(5)]
-        errors = await asyncio.gather(*(api.presentations.get("p") for api in apis), return_exceptions=True)
+        async with AsyncExitStack() as stack:
+            apis = [await stack.enter_async_context(AsyncApi(platform.url, auth)) for _ in range(5)]
+            errors = await asyncio.gather(*(api.presentations.get("p") for api in apis), return_exceptions=True)
     assert {(type(error), getattr(error, "cause", "")) for error in errors} == {(TryLater, "refused")}

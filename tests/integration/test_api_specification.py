@@ -8,7 +8,8 @@ same), `REFUSED` is what the platform answers when it does not.
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from copy import deepcopy
+from contextlib import ExitStack
+from copy import copy, deepcopy
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,10 +20,11 @@ import httpx
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
+from threads import sync_api
 
 from credhook.worker.api import operations
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.api.models import (
     CertificateRequest,
@@ -34,6 +36,8 @@ from credhook.worker.api.models import (
     UserRequest,
 )
 from credhook.worker.api.operations import Call, Operation
+from credhook.worker.api.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.trust import shared_ssl_context
 
 TYPES = (
     "openid4vc.issuance.offered",
@@ -85,19 +89,18 @@ USER: dict[str, Any] = {
 }
 
 
-class Recording(httpx.HTTPTransport):
-    """The network, remembering the last exchange with the API and with the token endpoint."""
+class Recording(AiohttpTransport):
+    """The network, remembering each exchange with the API and with the token endpoint."""
 
     def __init__(self) -> None:
-        super().__init__(verify=shared_ssl_context())
+        super().__init__(10.0)
         self.exchanges: list[tuple[httpx.Request, httpx.Response]] = []
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answer = super().handle_request(request)
-        answer.read()
-        kept = httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
-        self.exchanges.append((request, kept))
-        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+    async def send(self, request: Request) -> Response:
+        response = await super().send(request)
+        sent = httpx.Request(request.method, request.url, headers=dict(request.headers), content=request.body)
+        self.exchanges.append((sent, httpx.Response(response.status, headers=response.headers, content=response.body)))
+        return response
 
 
 class Bench:
@@ -106,12 +109,19 @@ class Bench:
     def __init__(self, platform: Platform) -> None:
         self.platform = platform
         self.wire = Recording()
+        self._opened = ExitStack()
         self.aside = httpx.Client(base_url=f"{platform.url}/sandbox", verify=shared_ssl_context())
         self.now = 1_000.0
-        self.auth = ClientCredentials(
-            platform.environment["CREDHOOK_TOKEN_URL"], "sandbox", "sandbox", clock=lambda: self.now
-        )
-        self.api = SyncApi(platform.url, self.auth, transport=self.wire)
+        self.api = self._opened.enter_context(sync_api(platform.url, self.new_auth(), transport=self.wire))
+
+    def new_auth(self) -> ClientCredentials:
+        """Our credentials, for one event loop."""
+        token_url = self.platform.environment["CREDHOOK_TOKEN_URL"]
+        return ClientCredentials(token_url, "sandbox", "sandbox", clock=lambda: self.now)
+
+    def close(self) -> None:
+        self._opened.close()
+        self.aside.close()
 
     @property
     def request(self) -> httpx.Request:
@@ -158,8 +168,7 @@ def bench(sandbox: Platform) -> Iterator[Bench]:
     bench.now += 60.0  # A token that was refused when it was fresh is not renewed at once.
     for endpoint in bench.api.endpoints.list():
         bench.api.endpoints.delete(endpoint.id)
-    bench.api.close()
-    bench.aside.close()
+    bench.close()
 
 
 def unique(document: dict[str, Any]) -> dict[str, Any]:
@@ -1117,11 +1126,12 @@ def test_a_wish_to_wait_is_handed_on(bench: Bench) -> None:
 # Without a token, and with the wrong client.
 
 
-class Tokenless(ClientCredentials):
-    """Sends requests as they are."""
+class Tokenless(AiohttpTransport):
+    """Sends requests to the API as they are but for the token."""
 
-    def sync_auth_flow(self, request: httpx.Request) -> Any:
-        yield request
+    async def send(self, request: Request) -> Response:
+        headers = {name: value for name, value in request.headers.items() if name != "Authorization"}
+        return await super().send(replace(request, headers=headers))
 
 
 EVERY: dict[str, Act] = {
@@ -1147,12 +1157,12 @@ EVERY: dict[str, Act] = {
 
 @pytest.mark.parametrize("name", EVERY)
 def test_no_operation_is_done_without_a_token(bench: Bench, name: str) -> None:
-    with_token, bench.api = bench.api, SyncApi(bench.platform.url, Tokenless("http://x", "", ""), transport=bench.wire)
-    try:
-        with pytest.raises(NotAuthenticated) as caught:
-            EVERY[name](bench)
-    finally:
-        bench.api = with_token
+    tokenless = copy(bench)
+    with (
+        sync_api(bench.platform.url, bench.new_auth(), transport=Tokenless(10.0)) as tokenless.api,
+        pytest.raises(NotAuthenticated) as caught,
+    ):
+        EVERY[name](tokenless)
     assert (caught.value.operation, caught.value.status) == (name, 401)
     assert (caught.value.errors[0].code, caught.value.errors[0].title) == ("UNAUTHORIZED", "Unauthorized")
 
@@ -1170,7 +1180,7 @@ def test_a_client_that_the_provider_does_not_know_is_not_authenticated(
 ) -> None:
     token_url = f"{sandbox.url}/realms/{realm}/protocol/openid-connect/token"
     with (
-        SyncApi(sandbox.url, ClientCredentials(token_url, client, secret)) as api,
+        sync_api(sandbox.url, ClientCredentials(token_url, client, secret)) as api,
         pytest.raises(NotAuthenticated) as caught,
     ):
         api.users.list()
@@ -1180,7 +1190,7 @@ def test_a_client_that_the_provider_does_not_know_is_not_authenticated(
 async def test_the_asynchronous_sender_reads_the_same(bench: Bench) -> None:
     presentation = bench.make("openid4vc.verification.data")
     issuance = bench.make("openid4vc.issuance.completed")
-    async with AsyncApi(bench.platform.url, bench.auth) as api:
+    async with AsyncApi(bench.platform.url, bench.new_auth()) as api:
         assert await api.presentations.get(presentation) == bench.api.presentations.get(presentation)
         assert await api.issuances.get(issuance) == bench.api.issuances.get(issuance)
         assert await api.users.list() == bench.api.users.list()
@@ -1192,8 +1202,9 @@ async def test_the_asynchronous_sender_reads_the_same(bench: Bench) -> None:
             await api.endpoints.delete(created.id)
 
 
-async def test_many_requests_on_one_connection_outlive_a_revoked_token(bench: Bench) -> None:
-    async with AsyncApi(bench.platform.url, bench.auth, max_connections=1) as api:
+@pytest.mark.parametrize("at_once", [1, None], ids=["one at a time", "all at once"])
+async def test_many_requests_outlive_a_revoked_token(bench: Bench, at_once: int | None) -> None:
+    async with AsyncApi(bench.platform.url, bench.new_auth(), at_once=at_once) as api:
         await api.users.list()
         bench.platform.faults(unauthorized=1)
         await asyncio.gather(*(api.users.list() for _ in range(20)))

@@ -12,18 +12,19 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
-import httpx
 import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import NotAuthenticated
-from credhook.worker.api.line import Line
+from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token_request import Method
+from credhook.worker.api.transport import AiohttpTransport, Request, Response
 
 ROOT = Path(__file__).parents[2]
 RESOURCE = "https://api.example/me-creds"
@@ -46,10 +47,9 @@ async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
     theirs, ours = trust
     with serving_oauth(f"client_secret_{method}", theirs) as (server, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=method, scope="read", audience="https://a")
-        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+        async with AsyncApi(url, auth, ssl_context=ours) as api:
             assert (await api.presentations.get("p")).id == "p"
-        with SyncApi(url, auth, ssl_context=ours) as other:
-            assert (await asyncio.to_thread(other.presentations.get, "p")).id == "p"
+            assert (await asyncio.to_thread(SyncApi(api).presentations.get, "p")).id == "p"
         assert server.tokens == {"token-0": "read"}
         assert [(form["scope"], form["audience"]) for form in server.forms] == [("read", "https://a")]
 
@@ -61,7 +61,7 @@ async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
     theirs, ours = trust
     with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=wrong)
-        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+        async with AsyncApi(url, auth, ssl_context=ours) as api:
             with pytest.raises(NotAuthenticated, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
                 await api.presentations.get("p")
 
@@ -72,7 +72,7 @@ async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
     theirs, ours = trust
     with serving_oauth("client_secret_post", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, scope="everything")
-        async with AsyncApi(url, auth, transport=Line(ours)) as api:
+        async with AsyncApi(url, auth, ssl_context=ours) as api:
             with pytest.raises(NotAuthenticated, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
                 await api.presentations.get("p")
 
@@ -117,45 +117,44 @@ def issuer(packages: Path, method: str) -> Iterator[str]:
     yield from provider(packages, f"client_secret_{method}")
 
 
-def authorised(auth: ClientCredentials) -> str:
+class Split(AiohttpTransport):
+    """Token requests to the network, all others to an API that answers in this process.
+
+    Attributes:
+        token: what the last request to the API was sent with.
+    """
+
+    token = ""
+
+    async def send(self, request: Request) -> Response:
+        if request.method == "POST":
+            return await super().send(request)
+        self.token = request.headers["Authorization"].removeprefix("Bearer ")
+        return Response(200, {}, b'{"data": {"id": "p", "status": "verified"}}')
+
+
+async def authorised(auth: ClientCredentials) -> str:
     """The token that a request gets."""
-    seen: list[str] = []
-
-    def api(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers["authorization"].removeprefix("Bearer "))
-        return httpx.Response(200, json={"data": {"id": "p", "status": "verified"}})
-
-    class Split(httpx.BaseTransport):
-        """Token requests to the network, all others to the API above."""
-
-        def __init__(self) -> None:
-            self.network = httpx.HTTPTransport()
-
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            return self.network.handle_request(request) if request.method == "POST" else api(request)
-
-        def close(self) -> None:
-            self.network.close()
-
-    with SyncApi("http://api.example", auth, transport=Split()) as sender:
-        sender.presentations.get("p")
-    return seen[0]
+    transport = Split(5.0)
+    async with aclosing(transport):
+        await AsyncApi("http://api.example", auth, transport=transport).presentations.get("p")
+    return transport.token
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["post", "basic"])
-def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: Method, issuer: str) -> None:
-    plain = authorised(ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read"))
+async def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: Method, issuer: str) -> None:
+    plain = await authorised(ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read"))
     assert plain.count(".") == 0  # Opaque, since it is for nobody in particular.
     auth = ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read", resources=(RESOURCE,))
-    _, claims, _ = authorised(auth).split(".")
+    _, claims, _ = (await authorised(auth)).split(".")
     told = json.loads(base64.urlsafe_b64decode(claims + "=="))
     assert (told["aud"], told["scope"], told["client_id"]) == (RESOURCE, "read", CLIENT_ID)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["basic"])
-def test_oidc_provider_refuses_and_the_message_names_the_setting(method: Method, issuer: str) -> None:
+async def test_oidc_provider_refuses_and_the_message_names_the_setting(method: Method, issuer: str) -> None:
     refused = {
         "CREDHOOK_TOKEN_AUTH": ClientCredentials(f"{issuer}/token", CLIENT_ID, "wrong", method=method),
         "CREDHOOK_SCOPE": ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="openid"),
@@ -165,4 +164,4 @@ def test_oidc_provider_refuses_and_the_message_names_the_setting(method: Method,
     }
     for setting, auth in refused.items():
         with pytest.raises(NotAuthenticated, match=setting):
-            authorised(auth)
+            await authorised(auth)

@@ -165,7 +165,7 @@ async def test_answers_between_failures_keep_it_closed(redis_url: str, stub: Stu
 async def test_one_member_without_a_connection_does_not_stop_the_others(redis_url: str, stub: Stub) -> None:
     async with members(4, redis_url, stub.url) as fleet, AsyncExitStack() as stack:
         nowhere = f"http://127.0.0.1:{free_port()}"
-        sick = AsyncApi(nowhere, credentials(), gate=fleet[3].condition.fetches, timeout=5.0)
+        sick = AsyncApi(nowhere, credentials(), guard=fleet[3].condition.fetches, timeout=5.0)
         stack.push_async_callback(sick.aclose)
         await stack.enter_async_context(fetching(fleet[:3], at_once=5))
         await until_async(lambda: len(stub.arrivals) > 100, what="calls")

@@ -12,8 +12,9 @@ from redis.asyncio import Redis
 from waiting import until
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.threads import SyncApi
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
 from credhook.worker.fleet.platform import Condition
 
@@ -111,7 +112,7 @@ async def test_one_resource_that_is_refused_among_others_pauses_nobody(condition
     """Neither by 401, however often and whenever it comes, nor by 403."""
     refusals = {"bad": Answer(401), "forbidden": Answer(403)}
     stub.answer = lambda call: refusals.get(call.resource) or well(call)
-    async with AsyncApi(stub.url, credentials(stub), gate=condition.calls) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=condition.calls) as api:
         for _ in range(THRESHOLD // 2):  # As often as one event comes back while a score is remembered.
             error = await outcome(api, "bad")
             assert isinstance(error, NotAuthenticated)
@@ -130,7 +131,7 @@ async def test_a_token_that_became_stale_is_renewed_by_one_call_and_counts_for_n
     condition: Condition, stub: Stub
 ) -> None:
     at_once = 20
-    async with AsyncApi(stub.url, credentials(stub), gate=condition.calls) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=condition.calls) as api:
         assert await outcome(api) == "verified"
         stub.answer = lambda call: Answer(401) if call.total <= 1 + at_once else well(call)
         stub.takes = 0.2
@@ -147,11 +148,14 @@ async def test_calls_wait_for_the_one_that_tries_the_credentials_from_loop_and_t
 ) -> None:
     stub.takes = 0.3
     auth = credentials(stub)
-    async with AsyncApi(stub.url, auth, gate=condition.fetches) as api:
-        with SyncApi(stub.url, auth, gate=condition.calls) as in_thread:
-            calls = [asyncio.create_task(outcome(api)) for _ in range(4)]
-            calls += [asyncio.create_task(asyncio.to_thread(in_thread.presentations.get, "pre")) for _ in range(4)]
-            await asyncio.gather(*calls)
+    async with (
+        AsyncApi(stub.url, auth, guard=condition.fetches) as api,
+        AsyncApi(stub.url, auth, guard=condition.calls) as for_threads,
+    ):
+        in_thread = SyncApi(for_threads)
+        calls = [asyncio.create_task(outcome(api)) for _ in range(4)]
+        calls += [asyncio.create_task(asyncio.to_thread(in_thread.presentations.get, "pre")) for _ in range(4)]
+        await asyncio.gather(*calls)
     first, second, *others = sorted(call.at for call in stub.calls)
     assert second - first > 0.2
     assert len(others) == 6
@@ -160,7 +164,7 @@ async def test_calls_wait_for_the_one_that_tries_the_credentials_from_loop_and_t
 async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(condition: Condition, stub: Stub) -> None:
     answers = iter([Answer(429, retry_after="1"), Answer(401)])
     stub.answer = lambda call: next(answers, None) or well(call)
-    async with AsyncApi(stub.url, credentials(stub), gate=condition.fetches) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=condition.fetches) as api:
         assert isinstance(await outcome(api), TryLater)
         assert isinstance(await outcome(api), PlatformPaused)
         await asyncio.sleep(condition.pause() + 0.01)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import uvloop
+
 from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
@@ -13,8 +15,11 @@ from credhook.worker.api.threads import SyncApi
 
 @contextmanager
 def sync_api(api_url: str, auth: ClientCredentials, **options: Any) -> Iterator[SyncApi]:
-    """A client for this thread and others, with an event loop of its own. The options are those of `AsyncApi`."""
-    loop = asyncio.new_event_loop()
+    """A client for this thread and others, with an event loop of its own, of the workers' kind.
+
+    The options are those of `AsyncApi`; a transport among them is closed as well.
+    """
+    loop = uvloop.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="the client's loop")
     thread.start()
 
@@ -25,6 +30,8 @@ def sync_api(api_url: str, auth: ClientCredentials, **options: Any) -> Iterator[
     async def closed(api: AsyncApi) -> None:
         await auth.aclose()
         await api.aclose()
+        if "transport" in options:
+            await options["transport"].aclose()
 
     api = None
     try:

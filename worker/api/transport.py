@@ -70,7 +70,7 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
-    connection: asyncio.BaseTransport | None = field(default=None, repr=False)
+    connection: asyncio.WriteTransport | None = field(default=None, repr=False)
 
     @property
     def is_success(self) -> bool:
@@ -82,7 +82,7 @@ class Response:
 
         Whoever else is using it by now gets an error, rather than somebody else's answer.
         """
-        if isinstance(self.connection, asyncio.Transport):
+        if self.connection is not None:
             self.connection.abort()
 
 
@@ -220,7 +220,7 @@ class AiohttpTransport:
 class _Response(aiohttp.ClientResponse):
     """Keeps what it came over, which aiohttp forgets once it has been read."""
 
-    came_over: asyncio.BaseTransport | None = None
+    came_over: asyncio.WriteTransport | None = None
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         self.came_over = connection.transport

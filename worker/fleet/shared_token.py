@@ -109,7 +109,7 @@ class SharedTokens:
         #: The last token that our secret did not open, so that each is logged once.
         self._foreign: bytes | None = None
         self._unreadable = Unreadable()
-        #: What our lock says, while we hold it.
+        #: What our lock says, while we may hold it.
         self._lock: bytes | None = None
         self._alone_until = -1.0
 
@@ -171,11 +171,16 @@ class SharedTokens:
         found = await self._find()
         if found is not None:
             return found
-        lock = token_bytes(16)
+        # Known before it is asked for: whoever is cancelled meanwhile may have it.
+        lock = self._lock = token_bytes(16)
         if not await self._take_lock(lock):
+            self._lock = None
             return ELSEWHERE
-        self._lock = lock
-        return await self._find()  # It may have come between our look and our lock.
+        try:
+            return await self._find()  # It may have come between our look and our lock.
+        except ApiError:
+            await self.release(None)  # It is another's to tell.
+            raise
 
     async def _take_lock(self, lock: bytes) -> bool:
         """Lock, if nobody fetches a token who could ever be done with it."""

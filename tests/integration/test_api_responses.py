@@ -5,43 +5,21 @@ import sys
 import threading
 import traceback
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
+from ways import WAYS, Caller, calling
 
 from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.client import AsyncApi, SyncApi, shared_ssl_context
 from credhook.worker.api.errors import ApiError, NotUnderstood
-from credhook.worker.api.line import Line
 from credhook.worker.api.sizes import MOST_LISTED, MOST_VALUES
 
-#: Calls a method of the platform's nouns, by name, over one sender.
-Caller = Callable[..., Coroutine[Any, Any, Any]]
-WAYS = ["line", "httpx", "thread"]
 
-
-@asynccontextmanager
-async def sending(way: str, server: Answering, *, token: str = TOKEN, **more: Any) -> AsyncIterator[Caller]:
-    """The worker's three ways to the platform: for details, for coroutine handlers, for plain ones."""
-    auth = ClientCredentials(server.url + token, "me", "s3cret")
-    if way == "thread":
-        with SyncApi(server.url, auth, timeout=5.0, **more) as api:
-
-            async def call(noun: str, verb: str, *names: str) -> Any:
-                return await asyncio.to_thread(getattr(getattr(api, noun), verb), *names)
-
-            yield call
-        return
-    transport = Line(shared_ssl_context()) if way == "line" else None
-    async with AsyncApi(server.url, auth, timeout=5.0, transport=transport, **more) as other:
-
-        async def call_on_loop(noun: str, verb: str, *names: str) -> Any:
-            return await getattr(getattr(other, noun), verb)(*names)
-
-        yield call_on_loop
+def sending(way: str, server: Answering, *, token: str = TOKEN, **options: Any) -> AbstractAsyncContextManager[Caller]:
+    """A client of that way, for API and token endpoint of the server."""
+    return calling(way, server.url, ClientCredentials(server.url + token, "me", "s3cret"), timeout=5.0, **options)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -84,17 +62,17 @@ async def test_a_platform_that_names_its_details_otherwise_is_believed_if_the_se
 )
 async def test_all_that_is_asked_for_by_id_is_matched(noun: str, verb: str, document: object) -> None:
     with answering(lambda *_: ok({"data": document})) as server:
-        async with sending("line", server) as call:
+        async with sending("loop", server) as call:
             with pytest.raises(NotUnderstood) as refused:
                 await call(noun, verb, "mine")
             assert refused.value.cause == "other_id"
-        async with sending("line", server, match_ids=False) as call:
+        async with sending("loop", server, match_ids=False) as call:
             await call(noun, verb, "mine")
 
 
 async def test_a_list_that_was_asked_for_without_an_id_is_not_matched() -> None:
     with answering(lambda *_: ok([{"id": "a", "status": "x"}, {"id": "b", "status": "x"}])) as server:
-        async with sending("line", server) as call:
+        async with sending("loop", server) as call:
             assert [one.id for one in await call("presentations", "list")] == ["a", "b"]
 
 
@@ -146,7 +124,7 @@ async def test_more_values_than_a_resource_has_are_refused_before_anything_is_ma
 
 async def test_as_many_values_as_a_resource_may_have_are_read() -> None:
     with answering(lambda *_: ok(many(MOST_VALUES // 2 - 10))) as server:
-        async with sending("line", server) as call:
+        async with sending("loop", server) as call:
             assert len((await call("presentations", "get", "p")).credentials) == MOST_VALUES // 2 - 10
 
 
@@ -180,7 +158,7 @@ async def test_a_long_list_is_read_while_the_loop_goes_on() -> None:
             await asyncio.sleep(0)
 
     with answering(lambda *_: ok(body)) as server:
-        async with sending("line", server) as call:
+        async with sending("loop", server) as call:
             watching = asyncio.create_task(watch())
             listed = await call("issuances", "list")
             watching.cancel()
@@ -217,7 +195,7 @@ async def test_what_a_refusal_says_is_read_up_to_64_kibibytes(way: str) -> None:
 async def test_nesting_is_bounded(depth: int) -> None:
     body = b'{"data":{"id":"p","status":"x","deep":' + b"[" * depth + b"]" * depth + b"}}"
     with answering(lambda *_: ok(body)) as server:
-        async with sending("line", server) as call:
+        async with sending("loop", server) as call:
             if depth < 200:
                 assert (await call("presentations", "get", "p")).id == "p"
             else:

@@ -1,0 +1,151 @@
+"""A platform that takes its time: what a request may take as a whole is bound, however it is spent."""
+
+import asyncio
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from answering import PRESENTATION, TOKEN, answering, presentation
+from waiting import until_async
+from ways import WAYS, calling
+
+from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.errors import TryLater
+from credhook.worker.api.hints import hint
+
+#: Seconds that a request may take, in which several bytes drip.
+TIMEOUT, DRIP = 0.6, 0.05
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+#: What comes at once, and what follows byte by byte for ever.
+DRIPS = {
+    "nothing": (b"", b""),
+    "the status line": (b"HTTP/1.1 200 ", b"OK"),
+    "the head": (HEAD + b"X-Padding: ", b"a"),
+    "interim answers": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    "the body": (HEAD + b"Content-Length: 60000\r\n\r\n{", b" "),
+    "the body's chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "the body of a refusal": (HEAD.replace(b"200 OK", b"500 X") + b"Content-Length: 60000\r\n\r\n", b" "),
+    "a body without an end": (HEAD + b"\r\n{", b" "),
+}
+
+
+class Dripping(socketserver.ThreadingTCPServer):
+    """Answers byte by byte until the other end hangs up.
+
+    Attributes:
+        began: what comes at once; nothing is said before there is something to say.
+        goes_on: what follows, a byte at a time.
+        dripped: bytes that were sent so, over all connections.
+        ended: connections that the other end has hung up on.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, begins: bytes, goes_on: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.begins = begins
+        self.goes_on = goes_on
+        self.dripped = 0
+        self.ended = threading.Semaphore(0)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_: Any) -> None:
+        """Who hangs up is no news."""
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: Dripping
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(65_536)
+            self.request.sendall(self.server.begins)
+            self.request.settimeout(DRIP)
+            number = 0
+            while True:
+                with suppress(TimeoutError):
+                    if not self.request.recv(65_536):
+                        break
+                if self.server.goes_on:
+                    self.request.sendall(self.server.goes_on[number % len(self.server.goes_on) :][:1])
+                    number += 1
+                    self.server.dripped += 1
+        self.server.ended.release()
+
+
+@contextmanager
+def dripping(what: str) -> Iterator[Dripping]:
+    with Dripping(*DRIPS[what]) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def timed_out(way: str, api_url: str, token_url: str) -> TryLater:
+    """How a call ends, which has not ended before its time."""
+    auth = ClientCredentials(token_url, "me", "s3cret")
+    async with calling(way, api_url, auth, timeout=TIMEOUT) as call:
+        began = time.monotonic()
+        with pytest.raises(TryLater) as caught:
+            await call("presentations", "get", "p")
+        assert time.monotonic() - began >= TIMEOUT - 0.01
+    assert (caught.value.cause, caught.value.status) == ("timeout", None)
+    assert "CREDHOOK_FETCH_TIMEOUT" in hint(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", DRIPS)
+async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(way: str, what: str) -> None:
+    with answering(lambda *_: b"") as tokens, dripping(what) as platform:
+        error = await timed_out(way, platform.url, tokens.url + TOKEN)
+        assert error.operation == "presentations.get"
+        assert platform.ended.acquire(timeout=60)  # Nobody reads on in the background.
+        assert platform.dripped >= (3 if DRIPS[what][1] else 0)  # Each of them in time, had it been a bound on pauses.
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", ["nothing", "the head", "the body"])
+async def test_a_token_that_drips_takes_no_longer_than_a_request_may(way: str, what: str) -> None:
+    with answering(lambda *_: b"") as platform, dripping(what) as tokens:
+        error = await timed_out(way, platform.url, tokens.url)
+        assert error.operation == "token"
+        assert tokens.ended.acquire(timeout=60)
+        assert platform.targets == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_handshake_that_does_not_go_on_counts_as_well(way: str) -> None:
+    with answering(lambda *_: b"") as tokens, dripping("nothing") as platform:
+        await timed_out(way, platform.url.replace("http:", "https:"), tokens.url + TOKEN)
+        assert platform.ended.acquire(timeout=60)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_others_do_not_wait_for_those_that_are_not_answered(way: str) -> None:
+    answers = threading.Event()
+
+    def script(target: str, _: int) -> bytes:
+        name = target.removeprefix(PRESENTATION)
+        if name.startswith("slow"):
+            answers.wait(60)
+        return presentation(name)
+
+    with answering(script) as platform:
+        auth = ClientCredentials(platform.url + TOKEN, "me", "s3cret")
+        async with calling(way, platform.url, auth, timeout=60.0) as call:
+            slow = [asyncio.create_task(call("presentations", "get", f"slow-{number}")) for number in range(3)]
+            await until_async(lambda: len(platform.targets) == len(slow), what="their requests")
+            assert (await call("presentations", "get", "quick")).id == "quick"
+            assert not any(task.done() for task in slow)
+            answers.set()
+            assert [each.id for each in await asyncio.gather(*slow)] == ["slow-0", "slow-1", "slow-2"]
