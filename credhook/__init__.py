@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from credhook.events import EVENT_TYPES
-    from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+    from credhook.worker.api.calls.errors import (
+        ApiError,
+        InvalidRequest,
+        NotAuthenticated,
+        NotThere,
+        NotUnderstood,
+        TryLater,
+    )
     from credhook.worker.api.models import (
         EndpointRequest,
         Issuance,
@@ -56,7 +63,7 @@ __all__ = [
 
 _HOMES = {
     "credhook.events": {"EVENT_TYPES"},
-    "credhook.worker.api.errors": {
+    "credhook.worker.api.calls.errors": {
         "ApiError",
         "InvalidRequest",
         "NotAuthenticated",

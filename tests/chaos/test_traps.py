@@ -36,7 +36,8 @@ from waiting import until
 from credhook.events import Event
 from credhook.ledger import Index, State, job_id
 from credhook.redis.connection import open_redis
-from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
 
 HELD = """
 import os

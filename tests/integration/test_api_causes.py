@@ -12,10 +12,10 @@ import trustme
 from answering import RESET, TOKEN, answering, presentation
 from ways import WAYS, calling
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import TryLater
-from credhook.worker.api.hints import hint
+from credhook.worker.api.oauth.credentials import ClientCredentials
 
 
 async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> TryLater:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import InvalidRequest, NotUnderstood, TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import InvalidRequest, NotUnderstood, TryLater
+from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
 
 GRANTED = b'{"access_token": "t0ken-value", "token_type": "Bearer"}'

@@ -12,9 +12,9 @@ import pytest
 from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
 from ways import WAYS, Caller, calling
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.errors import ApiError, NotUnderstood
-from credhook.worker.api.sizes import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.calls.errors import ApiError, NotUnderstood
+from credhook.worker.api.http.sizes import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.oauth.credentials import ClientCredentials
 
 
 def sending(way: str, server: Answering, *, token: str = TOKEN, **options: Any) -> AbstractAsyncContextManager[Caller]:

@@ -22,10 +22,12 @@ from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 from threads import sync_api
 
-from credhook.worker.api import operations
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls import operations
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.api.calls.operations import Call, Operation
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.api.http.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -35,9 +37,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from credhook.worker.api.operations import Call, Operation
-from credhook.worker.api.transport import AiohttpTransport, Request, Response
-from credhook.worker.api.trust import shared_ssl_context
+from credhook.worker.api.oauth.credentials import ClientCredentials
 
 TYPES = (
     "openid4vc.issuance.offered",

@@ -13,9 +13,9 @@ from answering import PRESENTATION, TOKEN, answering, presentation
 from waiting import until_async
 from ways import WAYS, calling
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.errors import TryLater
-from credhook.worker.api.hints import hint
+from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.oauth.credentials import ClientCredentials
 
 #: Seconds that a request may take, in which several bytes drip.
 TIMEOUT, DRIP = 0.6, 0.05

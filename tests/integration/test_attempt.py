@@ -13,7 +13,7 @@ from ordeal import Answer, Call, Stub, presentation
 from redis import Redis
 
 from credhook.ledger import State
-from credhook.worker.api.errors import TryLater
+from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.outcome import DONE
 from credhook.worker.attempt.snapshots import Snapshots

@@ -24,9 +24,10 @@ from credhook.ledger import EVENT, Index, State, job_data, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
-from credhook.worker.commands import erase, replay
+from credhook.worker.commands.events import erase, replay
 from credhook.worker.queue import burial, put_back, scripts
-from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"

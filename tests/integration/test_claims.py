@@ -14,7 +14,8 @@ from waiting import until_async
 from credhook.events import Event
 from credhook.ledger import State, job_id
 from credhook.worker.attempt.order import moment
-from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"

@@ -17,8 +17,9 @@ from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State, job_id
 from credhook.listener.admin import create_admin
 from credhook.receiver.inbox.inbox import Unavailable
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.commands import events as history
-from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.commands.events import command as history
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"

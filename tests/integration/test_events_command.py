@@ -23,7 +23,7 @@ from stand import COMPLETED, DATA, Stand
 from waiting import until
 
 from credhook.ledger import CONFLICT, EVENT, RESOURCE, SNAPSHOT, Index, State, job_id
-from credhook.worker.commands import events as history
+from credhook.worker.commands.events import command as history
 
 ROOT = Path(__file__).parents[2]
 INDEX = Index("credhook")

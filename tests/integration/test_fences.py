@@ -15,9 +15,10 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from credhook.events import Event
 from credhook.ledger import EVENT, Index, State, job_id
-from credhook.worker.commands import events as history
+from credhook.worker.commands.events import command as history
 from credhook.worker.queue import burial, scripts
-from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import GroupCommit
 from credhook.worker.queue.leases import Leases
 from credhook.worker.queue.reconcile import HEAD, Reconciler

@@ -12,7 +12,8 @@ from credhook.events import Event
 from credhook.ledger import EVENT, LONGEST_LOCK, Index, State
 from credhook.receiver.inbox.script import Outcome
 from credhook.worker.queue import burial, scripts
-from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import MOST, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"

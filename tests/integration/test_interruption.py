@@ -13,7 +13,7 @@ from turns import TurningLoop, on_turning_loop
 from credhook.ledger import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claims import Settlement
+from credhook.worker.queue.claim import Settlement
 
 DATA = "openid4vc.verification.data"
 

@@ -11,7 +11,8 @@ from redis.asyncio import Redis as AsyncRedis
 from credhook.events import Event
 from credhook.ledger import State
 from credhook.receiver.inbox.inbox import Inbox
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.claims import Claims
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 COUNT = 1_000

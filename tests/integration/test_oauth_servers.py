@@ -19,12 +19,12 @@ import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import NotAuthenticated
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import NotAuthenticated
+from credhook.worker.api.http.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.token_request import Method
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.api.token_request import Method
-from credhook.worker.api.transport import AiohttpTransport, Request, Response
 
 ROOT = Path(__file__).parents[2]
 RESOURCE = "https://api.example/me-creds"

@@ -28,8 +28,8 @@ from waiting import until, until_async
 
 from credhook.redis.connection import open_redis
 from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import TryLater
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
 from credhook.worker.fleet.platform import Condition
 

@@ -11,9 +11,9 @@ from ordeal import Stub as TimedStub
 from redis.asyncio import Redis
 from waiting import until
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
 from credhook.worker.fleet.platform import Condition

@@ -16,7 +16,8 @@ from waiting import until
 from credhook.events import Event
 from credhook.ledger import Index, State, job_id
 from credhook.receiver.inbox.inbox import Inbox
-from credhook.worker.queue.claims import Claims, Settlement, Worker
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
 
 INDEX = Index("credhook")
 

@@ -13,7 +13,8 @@ from credhook.events import Event
 from credhook.ledger import Index, job_id
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.queue.burial import RollCall
-from credhook.worker.queue.claims import Claims, Worker
+from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claims import Claims
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

@@ -27,7 +27,8 @@ from waiting import until
 from credhook.events import Event
 from credhook.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.queue.claims import Claim, Claims, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from token_fleet import SECRET, Member, Platform, Time, at_once, fleet, serving
 from waiting import until_async
 
-from credhook.worker.api.errors import NotAuthenticated
+from credhook.worker.api.calls.errors import NotAuthenticated
 
 
 @pytest.fixture

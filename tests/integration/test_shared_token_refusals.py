@@ -7,7 +7,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 from token_fleet import Platform, at_once, fleet, serving
 
-from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
 
 DAY_MS = 86_400_000
 

@@ -12,7 +12,7 @@ from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import Parts, assembled
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.queue.claims import Claim, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.settings import WorkerSettings
 
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 from redis.asyncio import Redis
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
-from credhook.worker.api.tokens import Token, TokenCache
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import Token, TokenCache
 from credhook.worker.fleet.platform import Condition
 
 

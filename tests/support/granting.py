@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.tokens import Token, TokenCache, Tokens
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import Token, TokenCache, Tokens
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"

@@ -14,8 +14,8 @@ from serving import Process
 from waiting import until_async
 
 from credhook.redis.connection import open_redis
+from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.fleet.platform import Condition
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import uvloop
 
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
 
 

@@ -18,9 +18,9 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from credhook.redis.connection import open_redis
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
+from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.fleet.sealed import Seal
 from credhook.worker.fleet.shared_token import SharedTokens, key_name
 

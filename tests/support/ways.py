@@ -7,8 +7,8 @@ from typing import Any
 
 from threads import sync_api
 
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.oauth.credentials import ClientCredentials
 
 WAYS = ["loop", "thread"]
 

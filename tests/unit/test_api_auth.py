@@ -6,9 +6,9 @@ import httpx
 import pytest
 from granting import TOKEN_URL, Clock, Platform, client, credentials
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.errors import NotAuthenticated, NotUnderstood
-from credhook.worker.api.tokens import Token, TokenCache
+from credhook.worker.api.calls.errors import NotAuthenticated, NotUnderstood
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import Token, TokenCache
 
 
 async def test_a_token_is_asked_for_and_then_the_request_is_sent_with_it() -> None:

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from granting import Handler, async_api, client, credentials
 
-from credhook.worker.api.body import LONGEST_REFUSAL
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
-from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
+from credhook.worker.api.http.body import LONGEST_REFUSAL
+from credhook.worker.api.http.sizes import LONGEST_BODY
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 

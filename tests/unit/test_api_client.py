@@ -13,14 +13,14 @@ from granting import API_URL, TOKEN_URL, Handler, async_api, credentials, with_t
 from pydantic import SecretStr
 from waiting import until_async
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.client import AsyncApi, transport_from
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.sizes import LONGEST_BODY
+from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.http.trust import shared_ssl_context
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.token_request import Method
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.api.token_request import Method
-from credhook.worker.api.transport import AiohttpTransport, Request, Response
-from credhook.worker.api.trust import shared_ssl_context
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 

@@ -7,9 +7,9 @@ import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from credhook.worker.api.base_url import BaseUrl
-from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.operations import GET_ISSUANCE, LIST_ENDPOINTS, LIST_PRESENTATIONS, Call
+from credhook.worker.api.calls.base_url import BaseUrl
+from credhook.worker.api.calls.errors import InvalidRequest
+from credhook.worker.api.calls.operations import GET_ISSUANCE, LIST_ENDPOINTS, LIST_PRESENTATIONS, Call
 
 
 def issuance(path: str) -> Call[Any]:
@@ -94,7 +94,8 @@ def test_a_query_follows_the_path() -> None:
     ids=ascii,
 )
 def test_a_path_from_the_settings_that_leads_elsewhere_is_refused_and_not_repeated(path: str) -> None:
-    call = GET_ISSUANCE.at(path)(**({"id": "i"} if "{id}" in path else {}))
+    names = {"id": "i"} if "{id}" in path else {}
+    call = GET_ISSUANCE.at(path)(None, query=None, **names)
     with pytest.raises(InvalidRequest) as caught:
         BaseUrl("https://api.example/tenant").url(call)
     assert str(caught.value) == "issuances.get: its path leads elsewhere"

@@ -91,12 +91,12 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
 
 async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> None:
     two = worker(2, Processor())
-    assert two._room() == 2
+    assert two._capacity() == 2
     writing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]  # They hold no slot any more.
     two._tasks.update(writing)
-    assert two._room() == 1
+    assert two._capacity() == 1
     two._tasks.add(one_more := asyncio.create_task(asyncio.sleep(60)))
-    assert two._room() == 0
+    assert two._capacity() == 0
     for task in (*writing, one_more):
         task.cancel()
 

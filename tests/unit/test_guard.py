@@ -7,9 +7,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.

@@ -1,8 +1,8 @@
 from credhook.ledger import State
-from credhook.worker.api.errors import TryLater
+from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.handlers.retry import DataGone, GiveUp, Postponed, Retry
-from credhook.worker.queue.claims import Settlement
+from credhook.worker.queue.claim import Settlement
 
 
 def test_nothing_ended_badly_is_nothing_to_do() -> None:

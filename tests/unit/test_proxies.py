@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 import yarl
 
-from credhook.worker.api.proxies import Proxies, Proxy, UnsupportedProxy
+from credhook.worker.api.http.proxies import Proxies, Proxy, UnsupportedProxy
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 DIRECT = Proxy()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from credhook.ledger import JOB_FUNCTION, job_data, job_id
-from credhook.worker.queue.claims import read_job
+from credhook.worker.queue.claim import read_job
 
 OURS: list[Any] = [JOB_FUNCTION, None, ["m1"], {}]
 

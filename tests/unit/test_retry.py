@@ -3,7 +3,14 @@ from datetime import timedelta
 
 import pytest
 
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import (
+    ApiError,
+    InvalidRequest,
+    NotAuthenticated,
+    NotThere,
+    NotUnderstood,
+    TryLater,
+)
 from credhook.worker.fleet.breaker import PlatformPaused
 from credhook.worker.handlers.retry import (
     BACKOFF,

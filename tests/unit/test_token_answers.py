@@ -4,9 +4,9 @@ import httpx
 import pytest
 from granting import Clock, Platform, client, credentials
 
-from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.tokens import granted
-from credhook.worker.api.transport import Response
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.http.transport import Response
+from credhook.worker.api.oauth.tokens import granted
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from urllib.parse import parse_qsl, unquote
 import pytest
 from pydantic import SecretStr
 
-from credhook.worker.api.auth import ClientCredentials
-from credhook.worker.api.errors import InvalidRequest, NotAuthenticated
-from credhook.worker.api.token_request import Method, TokenRequest
-from credhook.worker.api.transport import Request, Response
+from credhook.worker.api.calls.errors import InvalidRequest, NotAuthenticated
+from credhook.worker.api.http.transport import Request, Response
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.token_request import Method, TokenRequest
 from credhook.worker.settings import PlatformSettings
 
 URL = "https://id.example/token"

@@ -9,11 +9,12 @@ from granting import client, credentials
 from redis.asyncio import Redis
 from waiting import until_async
 
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.models import Presentation
-from credhook.worker.api.tokens import Token, TokenCache
-from credhook.worker.fleet.shared_token import SharedTokens, _noted, _quiet, _refusal, key_name
+from credhook.worker.api.oauth.tokens import Token, TokenCache
+from credhook.worker.fleet.shared_token import SharedTokens, key_name
+from credhook.worker.fleet.token_refusal import noted, quiet_for, refusal_from
 from credhook.worker.settings import WorkerSettings
 
 THEIRS = Token("theirs", renew_at=float("inf"))
@@ -206,9 +207,9 @@ async def test_while_a_task_waits_for_its_turn_others_run() -> None:
 @pytest.mark.parametrize("kind", [NotAuthenticated, NotUnderstood, TryLater])
 def test_a_refusal_is_told_by_class_and_status_alone(kind: type[ApiError]) -> None:
     refusal = kind("token: no Zara", operation="token", status=418, errors=())
-    note = _noted(refusal)
+    note = noted(refusal)
     assert b"Zara" not in note
-    told = _refusal(note, 7.5)
+    told = refusal_from(note, 7.5)
     assert type(told) is kind
     assert (told.status, told.operation) == (418, "token")
     assert "418" in str(told)
@@ -229,7 +230,7 @@ def test_a_refusal_is_told_by_class_and_status_alone(kind: type[ApiError]) -> No
     ],
 )
 def test_nobody_asks_for_as_long_as_the_refusal_gives_reason_to(refusal: ApiError, seconds: float) -> None:
-    assert _quiet(refusal) == seconds
+    assert quiet_for(refusal) == seconds
 
 
 def test_each_client_at_each_token_url_has_a_key_of_its_own_that_names_neither() -> None:

@@ -7,11 +7,11 @@ import pytest
 from granting import Counted, Held, Platform, client, credentials
 from waiting import until_async
 
-from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, TryLater
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, TryLater
 from credhook.worker.api.models import Presentation
-from credhook.worker.api.tokens import Token, TokenCache
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import Token, TokenCache
 
 Task = asyncio.Task[Presentation]
 

@@ -1,6 +1,5 @@
-"""The credential platform's API, typed: operations are data, two thin senders run them.
+"""The credential platform's API, typed. It knows credhook's events by name alone, and no queues and no handlers.
 
-`client` holds `AsyncApi` and `SyncApi`, `auth` the client credentials, `models` what is sent and answered,
-`errors` what can go wrong. Of credhook's events it knows their names alone, and of queues
-and handlers nothing.
+`client` has `AsyncApi` and `threads` its synchronous face; `calls` says what is asked and how answers are read,
+`models` what is sent and answered, `oauth` has the access token, and `http` carries requests.
 """

@@ -15,19 +15,19 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from credhook.worker.api import responses
-from credhook.worker.api.auth import Client, ClientCredentials
-from credhook.worker.api.base_url import BaseUrl
-from credhook.worker.api.body import BodyRefused
-from credhook.worker.api.errors import NotUnderstood
-from credhook.worker.api.failures import error_of
+from credhook.worker.api.calls import responses
+from credhook.worker.api.calls.base_url import BaseUrl
+from credhook.worker.api.calls.errors import NotUnderstood
+from credhook.worker.api.calls.failures import error_of
+from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.guard import Guard, Permit, Unguarded
+from credhook.worker.api.http.body import BodyRefused
+from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.transport import AiohttpTransport, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.namespaces import AsyncSender, Platform
-from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Call
-from credhook.worker.api.sizes import LONGEST_BODY
-from credhook.worker.api.tokens import Token
-from credhook.worker.api.transport import AiohttpTransport, Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.trust import shared_ssl_context
+from credhook.worker.api.oauth.credentials import Client, ClientCredentials
+from credhook.worker.api.oauth.tokens import Token
 
 if TYPE_CHECKING:
     import httpx
@@ -236,6 +236,6 @@ def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, lon
     """The transport, within our bounds if it is one of httpx's, which is loaded for that alone."""
     if hasattr(transport, "send"):
         return transport
-    from credhook.worker.api.httpx_transport import HttpxTransport  # noqa: PLC0415  It takes as long as all of ours.
+    from credhook.worker.api.http.httpx_transport import HttpxTransport  # noqa: PLC0415  It takes as long as all of ours.
 
     return HttpxTransport(transport, timeout, longest=longest)

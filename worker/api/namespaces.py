@@ -10,8 +10,9 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from pydantic import ValidationError
 
-from credhook.worker.api import operations
-from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.calls import operations
+from credhook.worker.api.calls.errors import InvalidRequest
+from credhook.worker.api.calls.operations import Call
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
@@ -36,7 +37,6 @@ from credhook.worker.api.models import (
     WalletCredential,
 )
 from credhook.worker.api.models.base import mismatch
-from credhook.worker.api.operations import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")

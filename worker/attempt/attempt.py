@@ -6,7 +6,7 @@ from enum import Enum
 
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.outcome import Outcome
-from credhook.worker.queue.claims import Claim
+from credhook.worker.queue.claim import Claim
 
 
 class Interruption(Enum):

@@ -7,7 +7,7 @@ state has been handled before it. Specification: Events.
 from datetime import datetime
 from typing import Final
 
-from credhook.worker.queue.claims import Claim
+from credhook.worker.queue.claim import Claim
 
 #: Event types by how far they are in the life of their resource. Those of equal rank do not precede each other: a
 #: presentation that is verified has its data, and an offer that has failed will not be completed.

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from credhook.ledger import State
 from credhook.worker.handlers.retry import DataGone, GiveUp, Postponed, Retry, cause
-from credhook.worker.queue.claims import Settlement
+from credhook.worker.queue.claim import Settlement
 
 #: How a handler that will not run again is recorded: it has run, or this and the cause.
 DONE: Final = "done"

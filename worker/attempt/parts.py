@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from credhook.redis.connection import open_redis
-from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.api.tokens import TokenCache
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.fleet.platform import Condition
 from credhook.worker.fleet.shared_token import SharedTokens
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.queue.claims import Claims, Worker
+from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from credhook.ledger import State
-from credhook.worker.api.hints import hint
+from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
 from credhook.worker.attempt.order import is_stale, moment
@@ -20,7 +20,8 @@ from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Re
 from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause
 from credhook.worker.handlers.running import HandlerTimeout, Threads, run
 from credhook.worker.handlers.runs import Runs, StillRunning
-from credhook.worker.queue.claims import Claim, Claims, Settlement
+from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.leases import Leases
 from credhook.worker.settings import WorkerSettings
 

@@ -14,8 +14,8 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,

@@ -19,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from credhook.events import EVENT_TYPES
+from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.handlers.registry import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings

@@ -25,7 +25,7 @@ from functools import reduce
 from typing import Final, Self
 
 from credhook.backoff import Backoff
-from credhook.worker.api.errors import TryLater
+from credhook.worker.api.calls.errors import TryLater
 
 #: Failures, less answers, that open the breaker.
 THRESHOLD: Final = 10

@@ -16,8 +16,8 @@ import structlog
 from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
 
+from credhook.worker.api.calls.hints import CAUSES, advice
 from credhook.worker.api.guard import Guard, Permit
-from credhook.worker.api.hints import CAUSES, advice
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
 from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.fleet.notice import Notice

@@ -19,16 +19,17 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from hashlib import sha256
 from secrets import token_bytes
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.ledger import PREFIX, lua
-from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.tokens import LONGEST_LIFETIME, Token, TokenCache
+from credhook.worker.api.calls.errors import ApiError
+from credhook.worker.api.oauth.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.sealed import NotOurs, Seal
+from credhook.worker.fleet.token_refusal import LONGEST_QUIET, noted, quiet_for, refusal_from
 from credhook.worker.fleet.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
 from credhook.worker.settings import WorkerSettings
 
@@ -48,14 +49,6 @@ LONGEST_LOCK: Final = 5.0
 _LOCKS_WAITED_FOR: Final = 2
 #: Seconds from one look at a fetch elsewhere to the next: drawn anew each time, so that not all look at once.
 _PAUSES: Final = (0.05, 0.15)
-
-#: Seconds for which the fleet does not ask again after the token endpoint has refused this client, or has answered out
-#: of contract: somebody has to mend something first.
-_REFUSED_FOR: Final = 10.0
-#: Seconds after it could not answer, where it does not say itself when to come again.
-_BUSY_FOR: Final = 2.0
-#: Seconds at most, whatever it says.
-_LONGEST_BUSY: Final = 60.0
 
 _RELEASE_LOCK: Final = lua.load("credhook.worker.fleet/release_lock.lua")
 _TAKE_OVER_LOCK: Final = lua.load("credhook.worker.fleet/take_over_lock.lua")
@@ -144,7 +137,7 @@ class SharedTokens:
         if lock is None:
             return
         if isinstance(outcome, ApiError) and outcome.status is not None:
-            note, seconds = self._seal.close(_noted(outcome), self._refused_name), _quiet(outcome)
+            note, seconds = self._seal.close(noted(outcome), self._refused_name), quiet_for(outcome)
             await self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
         await self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
 
@@ -228,10 +221,10 @@ class SharedTokens:
     def _refusal_of(self, reply: object, left: int) -> ApiError | None:
         """The refusal in Redis's reply, if there is one, which ends when our refusals end."""
         note = self._opened(reply, self._refused_name, "refusal")
-        if note is None or not 0 < left <= _ms(_LONGEST_BUSY):
+        if note is None or not 0 < left <= _ms(LONGEST_QUIET):
             return None
         try:
-            refusal = _refusal(note, left / 1000)
+            refusal = refusal_from(note, left / 1000)
         except (ValueError, LookupError, TypeError):  # Of another version of ours, which alone can have sealed it.
             self._unreadable.found("refusal", "it has not the form of a refusal", key=self._refused_name)
             return None
@@ -284,35 +277,6 @@ def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
     known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
     digest = sha256(json.dumps(known_by).encode()).hexdigest()
     return f"{PREFIX}token:{digest[:40]}"
-
-
-#: What the token endpoint's answer can be, if it is no token.
-_REFUSALS: Final[dict[str, type[ApiError]]] = {
-    kind.__name__: kind for kind in (NotAuthenticated, NotUnderstood, TryLater)
-}
-
-
-def _noted(refusal: ApiError) -> bytes:
-    """What the other processes are told: which kind of refusal it was, and its status."""
-    return json.dumps([type(refusal).__name__, refusal.status]).encode()
-
-
-def _refusal(note: bytes, seconds: float) -> ApiError:
-    """The error that another process has noted; the endpoint is asked again after so many seconds."""
-    name, status = json.loads(note)
-    kind = _REFUSALS[name]
-    message = f"token: the token endpoint has just answered {status} to another worker"
-    if kind is NotAuthenticated:
-        message += "; check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET and CREDHOOK_TOKEN_URL"
-    more: dict[str, Any] = {"retry_after": seconds} if kind is TryLater else {}
-    return kind(message, operation="token", status=status, **more)
-
-
-def _quiet(refusal: ApiError) -> float:
-    """Seconds for which nobody asks again."""
-    if not isinstance(refusal, TryLater):
-        return _REFUSED_FOR
-    return min(refusal.retry_after or _BUSY_FOR, _LONGEST_BUSY)
 
 
 def _ms(seconds: float) -> int:

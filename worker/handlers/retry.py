@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from credhook.backoff import Backoff
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.fleet.breaker import PlatformPaused
 
 #: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its

@@ -28,7 +28,7 @@ from credhook.worker.process import metrics
 from credhook.worker.process.rq_presence import BEAT, VisibleWorker
 from credhook.worker.process.rq_worker import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claims import Worker
+from credhook.worker.queue.claim import Worker
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

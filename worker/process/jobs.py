@@ -16,11 +16,11 @@ import structlog
 
 from credhook.ledger import State
 from credhook.logs import configure_logs
-from credhook.worker.api.tokens import TokenCache
+from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import assembled
 from credhook.worker.handlers.registry import Registry, load
-from credhook.worker.queue.claims import NotClaimed
+from credhook.worker.queue.claim import NotClaimed
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

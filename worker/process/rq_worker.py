@@ -21,7 +21,7 @@ from credhook.ledger import FAILURE_TTL, Index
 from credhook.stopping import stop_on
 from credhook.worker.process.jobs import process
 from credhook.worker.queue import scripts
-from credhook.worker.queue.claims import read_job
+from credhook.worker.queue.claim import read_job
 
 log = structlog.get_logger("credhook.worker")
 

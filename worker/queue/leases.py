@@ -9,7 +9,8 @@ from typing import Final
 import structlog
 from redis.exceptions import RedisError
 
-from credhook.worker.queue.claims import Claim, Claims
+from credhook.worker.queue.claim import Claim
+from credhook.worker.queue.claims import Claims
 
 log = structlog.get_logger("credhook.worker")
 

@@ -20,11 +20,11 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
-from credhook.worker.api.body import BodyRefused, read
-from credhook.worker.api.causes import cause_of
-from credhook.worker.api.proxies import Proxies, UnsupportedProxy
-from credhook.worker.api.sizes import LONGEST_BODY
-from credhook.worker.api.trust import shared_ssl_context
+from credhook.worker.api.http.body import BodyRefused, read
+from credhook.worker.api.http.causes import cause_of
+from credhook.worker.api.http.proxies import Proxies, UnsupportedProxy
+from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.trust import shared_ssl_context
 
 __all__ = ["AiohttpTransport", "BodyRefused", "Request", "Response", "Transport", "Unanswered", "Unsendable"]
 

@@ -3,10 +3,10 @@
 The failure's own words stay out: they can quote URLs.
 """
 
-from credhook.worker.api.body import BodyRefused
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotUnderstood
-from credhook.worker.api.hints import unanswered
-from credhook.worker.api.transport import Unanswered, Unsendable
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotUnderstood
+from credhook.worker.api.calls.hints import unanswered
+from credhook.worker.api.http.body import BodyRefused
+from credhook.worker.api.http.transport import Unanswered, Unsendable
 
 
 def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from credhook.worker.api.errors import (
+from credhook.worker.api.calls.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
@@ -18,10 +18,10 @@ from credhook.worker.api.errors import (
     NotUnderstood,
     TryLater,
 )
+from credhook.worker.api.calls.operations import Operation
+from credhook.worker.api.http.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
+from credhook.worker.api.http.transport import Response
 from credhook.worker.api.models.base import mismatch
-from credhook.worker.api.operations import Operation
-from credhook.worker.api.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
-from credhook.worker.api.transport import Response
 
 R = TypeVar("R")
 

@@ -23,7 +23,7 @@ from typing import Final
 
 import aiohttp
 
-from credhook.worker.api.proxies import UnsupportedProxy
+from credhook.worker.api.http.proxies import UnsupportedProxy
 
 #: The more precise classes first.
 _BY_CLASS: Final = (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from credhook.worker.api.errors import NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import NotAuthenticated, NotUnderstood, TryLater
 
 #: Where a request goes, by the variable that says so.
 _API: Final = "CREDHOOK_API_URL"

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter
 
-from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.calls.errors import InvalidRequest
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,

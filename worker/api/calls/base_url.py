@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import yarl
 
-from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.operations import Call
+from credhook.worker.api.calls.errors import InvalidRequest
+from credhook.worker.api.calls.operations import Call
 
 #: A host as it goes over the wire.
 _HOST: Final = re.compile(r"[a-z0-9._:-]+")

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Protocol
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import from_json
 
-from credhook.worker.api.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.responses import parse, refusal
+from credhook.worker.api.http.transport import Response
 from credhook.worker.api.models.base import ResponseModel
-from credhook.worker.api.responses import parse, refusal
-from credhook.worker.api.transport import Response
 
 #: Seconds before its expiry at which a token is renewed. Specification, Limits.
 EARLY = 30.0

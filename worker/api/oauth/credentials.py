@@ -8,11 +8,11 @@ from typing import Final, Protocol, Self
 
 from pydantic import SecretStr
 
-from credhook.worker.api.errors import ApiError, NotUnderstood
-from credhook.worker.api.failures import error_of
-from credhook.worker.api.token_request import Method, TokenRequest
-from credhook.worker.api.tokens import Token, TokenCache, Tokens, granted
-from credhook.worker.api.transport import BodyRefused, Transport, Unanswered, Unsendable
+from credhook.worker.api.calls.errors import ApiError, NotUnderstood
+from credhook.worker.api.calls.failures import error_of
+from credhook.worker.api.http.transport import BodyRefused, Transport, Unanswered, Unsendable
+from credhook.worker.api.oauth.token_request import Method, TokenRequest
+from credhook.worker.api.oauth.tokens import Token, TokenCache, Tokens, granted
 
 
 class Client(Protocol):

@@ -1,0 +1,1 @@
+"""The access token: asked for with client credentials, kept, renewed. Specification: Authentication."""
