@@ -232,7 +232,7 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         allow_inf_nan=False,
         validation_alias="CREDHOOK_RATE",
         description="Requests per second that all workers together make to the platform, with bursts of one second's "
-        "worth. Default: no limit but the platform's own.",
+        "worth; while Redis does not answer, no new ones. Default: no limit but the platform's own.",
     )
     snapshot_key: Annotated[SecretStr | None, AfterValidator(_keys)] = Field(
         None,

@@ -330,7 +330,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
     url = f"redis://127.0.0.1:{port}/0"
     server = start_server(tmp_path, port)
     try:
-        async with members(2, url, stub.url, rate=1_000) as (one, other):
+        async with members(2, url, stub.url) as (one, other):
             assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
             server.kill()
             server.wait()

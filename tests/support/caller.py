@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import suppress
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
@@ -27,7 +28,10 @@ def credentials() -> ClientCredentials:
 async def fetch_for_ever(condition: Condition, api: AsyncApi, under_way: Counter[str]) -> None:
     """Fetch whatever is admitted, counting the calls that have not ended yet."""
     while True:
-        if await condition.admit(1):
+        admitted = 0
+        with suppress(RedisError, OSError):
+            admitted = await condition.admit(1)
+        if admitted:
             under_way["calls"] += 1
             with suppress(ApiError):
                 await api.presentations.get("p")

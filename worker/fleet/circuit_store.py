@@ -5,8 +5,9 @@
     credhook:platform:<digest of the API's URL>:probe   who tries whether the platform is well
     credhook:platform:<digest of the API's URL>:bucket  when the bucket of calls will be full again, in microseconds
 
-Each has a TTL. Nothing here raises: where Redis does not answer, the answer is None, and the caller goes by what it
-knows itself. What somebody else has written there counts as nothing, and the next thing that we write replaces it.
+Each has a TTL. Nothing here raises, save `draw`: where Redis does not answer, the answer is None, and the caller goes
+by what it knows itself. What somebody else has written there counts as nothing, and the next thing that we write
+replaces it.
 """
 
 import asyncio
@@ -125,7 +126,7 @@ class CircuitStore:
         """Be it no longer, without having learnt anything."""
         await self._written(b"?", b"", 0.0, probed=True)
 
-    async def draw(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float] | None:
+    async def draw(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
         """Take tokens from the fleet's bucket, which holds one second's worth, and at least one.
 
         Args:
@@ -135,20 +136,16 @@ class CircuitStore:
 
         Returns:
             How many were taken; and the seconds until the one that is to be waited for, or the next, is there.
+
+        Raises:
+            RedisError, OSError: nobody knows. What others take meanwhile cannot be known either, and so none is there.
         """
         each = _MICROSECONDS / rate
         longest = self._longest * _MICROSECONDS
         arguments: list[float] = [wanted, each, max(1.0, rate) * each, patience * _MICROSECONDS, longest]
-
-        async def take() -> tuple[int, float, int]:
-            taken, wait, unreadable = await self._draw(keys=[self._bucket], args=arguments)
-            return taken, wait / _MICROSECONDS, unreadable
-
-        reply = await self._ask(take)
-        if reply is None:
-            return None
-        self._judge("bucket", self._bucket, "it is no number that we would write" if reply[2] else "")
-        return reply[:2]
+        taken, wait, unreadable = await self._draw(keys=[self._bucket], args=arguments)
+        self._judge("bucket", self._bucket, "it is no number that we would write" if unreadable else "")
+        return taken, wait / _MICROSECONDS
 
     async def changes(self) -> AsyncGenerator[Notice | None]:
         """Each notice when it is published, and what stands there each second; for ever, through all outages."""

@@ -2,33 +2,32 @@
 
 One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `circuit_store`
 tells the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it
-meets itself.
+meets itself; but under a rate it makes no call that the fleet's bucket has not counted.
 """
 
 import asyncio
 import random
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
 import structlog
 from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from credhook.worker.api.calls.hints import CAUSES, advice
 from credhook.worker.api.guard import Guard, Permit
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
-from credhook.worker.fleet.circuit_store import CircuitStore
+from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
 from credhook.worker.fleet.notice import Notice
 from credhook.worker.fleet.trial import Trial
 
 log = structlog.get_logger("credhook.worker")
 
 PAUSED: Final = Gauge(
-    "credhook_platform_paused_seconds",
-    "Seconds until the platform may be called again.",
-    multiprocess_mode="livemax",
+    "credhook_platform_paused_seconds", "Seconds until the platform may be called again.", multiprocess_mode="livemax"
 )
 REFUSED: Final = Counter("credhook_platform_refused", "Calls to the platform that were refused without being sent.")
 
@@ -128,6 +127,9 @@ class Condition:
 
         None while the platform is left alone; one for the whole fleet to try whether it is well; few at first when it
         is well again; with a rate, no more than the fleet's bucket has.
+
+        Raises:
+            RedisError, OSError: nobody says how many it has.
         """
         await self._know()
         now = time.monotonic()
@@ -136,13 +138,13 @@ class Condition:
             return 0
         if phase is Phase.HALF_OPEN:
             return await self._admit_probe()
-        allowed = granted = self._slow_start.allows(wanted)
+        allowed, granted = self._slow_start.allows(wanted), 0
         self._slow_start.took(allowed)
-        if allowed and self._rate is not None:
-            granted = await self._draw(allowed, self._rate)
-        if self._circuit.is_open:
-            granted = 0
-        self._slow_start.took(granted - allowed)
+        try:
+            drawn = await self._draw(allowed, self._rate) if allowed and self._rate is not None else allowed
+            granted = 0 if self._circuit.is_open else drawn
+        finally:
+            self._slow_start.took(granted - allowed)
         return granted
 
     async def give_back(self, unused: int) -> None:
@@ -165,10 +167,7 @@ class Condition:
         return 0
 
     async def _draw(self, wanted: int, rate: float) -> int:
-        reply = await self._store.draw(wanted, rate=rate)
-        if reply is None:
-            return wanted
-        taken, wait = reply
+        taken, wait = await self._store.draw(wanted, rate=rate)
         self._ask_again_at = time.monotonic() + wait
         return taken
 
@@ -179,16 +178,16 @@ class Condition:
             PlatformPaused: it may not.
         """
         await self._know()
-        paid = prepaid or self._rate is None
+        due = None if prepaid else self._rate
         while True:
             phase = self._circuit.phase(time.monotonic())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
                 return _Permit(self, probe=True, prepaid=prepaid)
             self._refuse_unless_closed(operation)
-            if not paid:
-                await self._pay(operation)
-                paid = True
+            if due is not None:
+                await self._pay(operation, due)
+                due = None
             elif self._trial.is_over:
                 return _Permit(self, prepaid=prepaid)
             elif self._trial.begin_turn():
@@ -201,16 +200,17 @@ class Condition:
             seconds = self.pause() or ASK_AGAIN
             raise self._refusal(operation, f"the platform is left alone for another {seconds:.1f} s", seconds)
 
-    async def _pay(self, operation: str) -> None:
+    async def _pay(self, operation: str, rate: float) -> None:
         """Draw one token from the fleet's bucket, and wait until it is there.
 
         Raises:
-            PlatformPaused: that would take too long.
+            PlatformPaused: that would take too long, or nobody says how long.
         """
-        reply = self._rate and await self._store.draw(1, rate=self._rate, patience=self._timeout)
-        taken, wait = reply or (1, 0.0)
+        taken, wait = 0, PATIENCE  # What is to be said while Redis says nothing.
+        with suppress(RedisError, OSError):
+            taken, wait = await self._store.draw(1, rate=rate, patience=self._timeout)
         if not taken:
-            raise self._refusal(operation, f"CREDHOOK_RATE is used up for {wait:.1f} s", wait)
+            raise self._refusal(operation, f"CREDHOOK_RATE leaves no turn for {wait:.1f} s", wait)
         await asyncio.sleep(wait)
 
     @staticmethod

@@ -1,0 +1,99 @@
+"""The fleet's rate while Redis stalls, or is away: nobody calls who was not counted."""
+
+import math
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from members import Stub, callers, members, serving
+from redis.exceptions import RedisError
+from serving import Process
+from waiting import until
+
+from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.worker.fleet.breaker import PlatformPaused
+
+RATE, AT_ONCE = 50, 5
+#: How often something stalls; for how many seconds, more than anybody waits for Redis before a call; and how long not.
+STALLS, STALLED, MOVING = 4, 1.5, 0.5
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with serving() as platform:
+        yield platform
+
+
+def stall_redis(server: "subprocess.Popen[bytes]", processes: list[Process]) -> None:
+    """Redis answers late."""
+    server.send_signal(signal.SIGSTOP)
+    time.sleep(STALLED)
+    server.send_signal(signal.SIGCONT)
+
+
+def stall_callers(server: "subprocess.Popen[bytes]", processes: list[Process]) -> None:
+    """Redis answers in time, but whoever has asked it is not there to hear: it has no processor, or was swapped out."""
+    server.send_signal(signal.SIGSTOP)
+    time.sleep(MOVING)  # In which all of them ask.
+    for process in processes:
+        process.pause()
+    server.send_signal(signal.SIGCONT)
+    time.sleep(STALLED)
+    for process in processes:
+        process.resume()
+
+
+def most_beyond(rate: float, arrivals: list[float]) -> float:
+    """Calls beyond so many a second, in the span of time that has most of them."""
+    most, least = 0.0, math.inf
+    for number, arrival in enumerate(sorted(arrivals)):
+        due = number - rate * arrival
+        least = min(least, due)
+        most = max(most, due + 1 - least)
+    return most
+
+
+@pytest.mark.parametrize("stall", [stall_redis, stall_callers])
+def test_a_fleet_keeps_to_the_rate_whoever_stalls(tmp_path: Path, stub: Stub, stall: Callable[..., None]) -> None:
+    port = free_port()
+    server = start_server(tmp_path, port)
+    try:
+        with callers(tmp_path, f"redis://127.0.0.1:{port}/0", stub.url, rate=RATE, at_once=AT_ONCE) as processes:
+            until(lambda: len(stub.arrivals) > RATE, what="a bucketful")
+            for _ in range(STALLS):
+                stall(server, processes)
+                time.sleep(MOVING)
+            count = len(stub.arrivals)
+            until(lambda: len(stub.arrivals) > count + RATE, what="calls after it")
+    finally:
+        server.kill()  # Stopped or not.
+        server.wait()
+    # A second's worth, and what was let before and came late: a busy machine may hold back as many as are under way.
+    assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE
+
+
+async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}/0"
+    server = start_server(tmp_path, port)
+    try:
+        async with members(2, url, stub.url, rate=1_000) as (one, other):
+            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            server.kill()
+            server.wait()
+            for each in (one, other):
+                with pytest.raises((RedisError, OSError)):
+                    await each.condition.admit(2)
+                for refused in (await each.call(), await each.call_in_thread()):
+                    assert isinstance(refused, PlatformPaused)
+                assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
+            assert len(stub.arrivals) == 4
+            server = start_server(tmp_path, port)
+            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            assert await one.call() == await other.call_in_thread() == "verified"
+    finally:
+        server.kill()
+        server.wait()
