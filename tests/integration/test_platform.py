@@ -134,8 +134,8 @@ async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(re
             stub.most = 0
             await until_async(lambda: len(stub.arrivals) >= spent + 2, what="two probes")
             assert stub.most == 1
-            probes = stub.arrivals[spent:]
-            assert probes[1] - probes[0] > 0.5
+            first, second = stub.arrivals[spent : spent + 2]
+            assert second - first > 0.5
             await until_async(lambda: not under_way["calls"], what="the second probe's end")
             tried = [entry["event"] for entry in logs].count("platform_probed")
             stub.answer, stub.takes = (lambda _: WELL), 0.3  # Longer than anybody waits before asking again.
@@ -261,13 +261,14 @@ def test_four_processes_that_want_everything_get_the_rate_together(tmp_path: Pat
 
 async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=20) as (one, other):
-        assert await one.condition.admit(1_000) == 20
-        assert 0 < one.condition.again() <= 0.05
         began = time.monotonic()
+        assert await one.condition.admit(1_000) == 20
+        assert one.condition.again() <= 0.05
         ends = await asyncio.gather(*(call() for _ in range(5) for call in (one.call, other.call_in_thread)))
         assert ends == ["verified"] * 10
         assert time.monotonic() - began > 0.4
-        assert await other.condition.admit(1_000) <= 1  # Fetches come after calls that wait.
+        admitted = await other.condition.admit(1_000)
+        assert 30 + admitted <= 20 * (1 + time.monotonic() - began)  # Fetches come after calls that wait.
 
 
 async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stub: Stub) -> None:
@@ -330,7 +331,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
     url = f"redis://127.0.0.1:{port}/0"
     server = start_server(tmp_path, port)
     try:
-        async with members(2, url, stub.url) as (one, other):
+        async with members(2, url, stub.url, patience=1.0) as (one, other):
             assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
             server.kill()
             server.wait()

@@ -128,9 +128,12 @@ async def end_of(api: AsyncApi) -> object:
 
 
 @asynccontextmanager
-async def member(redis_url: str, url: str, *, rate: float | None = None, watches: bool = True) -> AsyncIterator[Member]:
+async def member(
+    redis_url: str, url: str, *, rate: float | None = None, watches: bool = True, patience: float = 20.0
+) -> AsyncIterator[Member]:
+    """One of the fleet. Where Redis is slow since the machine is busy, it waits rather than go by itself."""
     async with open_redis(redis_url) as client:
-        one = Member(Condition(client, api_url=url, rate=rate, timeout=5.0), url)
+        one = Member(Condition(client, api_url=url, rate=rate, timeout=5.0, patience=patience), url)
         watching = asyncio.create_task(one.condition.watch() if watches else asyncio.sleep(0))
         try:
             yield one
@@ -143,9 +146,13 @@ async def member(redis_url: str, url: str, *, rate: float | None = None, watches
 
 
 @asynccontextmanager
-async def members(count: int, redis_url: str, url: str, rate: float | None = None) -> AsyncIterator[list[Member]]:
+async def members(
+    count: int, redis_url: str, url: str, rate: float | None = None, patience: float = 20.0
+) -> AsyncIterator[list[Member]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(member(redis_url, url, rate=rate)) for _ in range(count)]
+        yield [
+            await stack.enter_async_context(member(redis_url, url, rate=rate, patience=patience)) for _ in range(count)
+        ]
 
 
 @asynccontextmanager

@@ -57,14 +57,16 @@ _OTHER: Final = b"(another type)"
 class CircuitStore:
     """The fleet's notice about one platform."""
 
-    def __init__(self, redis: Redis, api_url: str, *, timeout: float) -> None:
+    def __init__(self, redis: Redis, api_url: str, *, timeout: float, patience: float = PATIENCE) -> None:
         """Prepare.
 
         Args:
             redis: where the notice is.
             api_url: the platform's.
             timeout: seconds that a call may take.
+            patience: seconds until a silent Redis counts as gone, and for which it is then left alone.
         """
+        self._patience = patience
         digest = sha256(api_url.encode()).hexdigest()[:16]
         self._key = f"{PREFIX}platform:{digest}"
         self._probe = f"{self._key}:probe"
@@ -229,10 +231,10 @@ class CircuitStore:
         if time.monotonic() < self._left_alone_until:
             return None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self._patience):
                 answer = await question()
         except (RedisError, OSError) as error:
-            self._left_alone_until = time.monotonic() + PATIENCE
+            self._left_alone_until = time.monotonic() + self._patience
             if not self._cut_off:
                 log.warning("platform_unshared", error=type(error).__name__, hint="Redis does not answer")
             self._cut_off = True

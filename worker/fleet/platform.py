@@ -65,7 +65,15 @@ class Condition:
         calls: the guard of all others.
     """
 
-    def __init__(self, redis: Redis, *, api_url: str, rate: float | None = None, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        api_url: str,
+        rate: float | None = None,
+        timeout: float = 10.0,
+        patience: float = PATIENCE,
+    ) -> None:
         """Know nothing yet.
 
         Args:
@@ -73,8 +81,9 @@ class Condition:
             api_url: root of the API.
             rate: requests per second that the whole fleet makes, or None for any number.
             timeout: seconds that a call may take, and that it may wait for its turn.
+            patience: seconds until a silent Redis counts as gone: each process then goes by what it meets itself.
         """
-        self._store = CircuitStore(redis, api_url, timeout=timeout)
+        self._store = CircuitStore(redis, api_url, timeout=timeout, patience=patience)
         self._rate = rate
         self._timeout = timeout
         #: What Redis said last, the outcomes that it has not been told, and what follows from both.
