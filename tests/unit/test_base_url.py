@@ -77,7 +77,7 @@ def test_a_query_follows_the_path() -> None:
     [
         "/../{id}",
         "/a/./{id}",
-        "/a/..",
+        "/{id}/..",
         "/%2e%2e/{id}",
         "/a/.%2E/{id}",
         "/a?x=/{id}#f",
@@ -94,10 +94,8 @@ def test_a_query_follows_the_path() -> None:
     ids=ascii,
 )
 def test_a_path_from_the_settings_that_leads_elsewhere_is_refused_and_not_repeated(path: str) -> None:
-    names = {"id": "i"} if "{id}" in path else {}
-    call = GET_ISSUANCE.at(path)(None, query=None, **names)
     with pytest.raises(InvalidRequest) as caught:
-        BaseUrl("https://api.example/tenant").url(call)
+        BaseUrl("https://api.example/tenant").url(issuance(path))
     assert str(caught.value) == "issuances.get: its path leads elsewhere"
     assert (caught.value.operation, caught.value.status) == ("issuances.get", None)
 

@@ -27,3 +27,17 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     program = "import sys, credhook; print(sorted(name for name in sys.modules if name.startswith('credhook')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['credhook']"
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("credhook.receiver.command", {"aiohttp", "httpx", "rq"}),
+        ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
+        ("credhook.worker.commands.api", {"httpx", "rq"}),
+    ],
+)
+def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:
+    program = f"import sys, {module}; print(*sorted({never} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
