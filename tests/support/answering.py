@@ -37,6 +37,7 @@ class Answering(socketserver.ThreadingTCPServer):
     Attributes:
         connections: how many were opened.
         targets: of all requests but those for tokens.
+        heads: of all requests, their headers.
         url: its root.
     """
 
@@ -49,6 +50,7 @@ class Answering(socketserver.ThreadingTCPServer):
         self.tls = tls
         self.connections = 0
         self.targets: list[str] = []
+        self.heads: list[bytes] = []
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server_address[1]}"
 
 
@@ -72,11 +74,17 @@ class _Connection(socketserver.StreamRequestHandler):
                     return
                 self.wfile.write(answer)
 
+    def finish(self) -> None:
+        super().finish()
+        self.request.close()  # The server knows the socket below TLS only.
+
     def _body(self) -> bytes:
-        length = 0
+        head, length = b"", 0
         while (header := self.rfile.readline()) not in {b"\r\n", b""}:
+            head += header
             name, _, value = header.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
+        self.server.heads.append(head)
         return self.rfile.read(length)
 
     def _answer(self, target: str, _: bytes) -> bytes:

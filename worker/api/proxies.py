@@ -24,6 +24,10 @@ class UnsupportedProxy(Exception):
     """The environment names a proxy that does not speak HTTP."""
 
 
+class ProxyFailed(Exception):
+    """The proxy has not led to where the request was to go."""
+
+
 class Proxies:
     """The proxies that the environment names, each looked up once."""
 

@@ -22,7 +22,7 @@ from aiohttp.tracing import Trace
 
 from credhook.worker.api.body import BodyRefused, read
 from credhook.worker.api.causes import cause_of
-from credhook.worker.api.proxies import Proxies, UnsupportedProxy
+from credhook.worker.api.proxies import Proxies, ProxyFailed, UnsupportedProxy
 from credhook.worker.api.sizes import LONGEST_BODY
 from credhook.worker.api.trust import shared_ssl_context
 
@@ -174,12 +174,14 @@ class AiohttpTransport:
             ):
                 if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
                     raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
+                if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and proxy is not None:
+                    raise ProxyFailed  # noqa: TRY301  Where it is encrypted, aiohttp says so itself.
                 body = await read(response.status, response.headers, response.content.iter_any(), self._longest)
                 connection = response.came_over if isinstance(response, _Response) else None
                 return Response(response.status, response.headers, body, connection)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
             raise Unsendable(type(error).__name__) from error
-        except (aiohttp.ClientError, UnsupportedProxy, OSError) as error:  # TimeoutError is an OSError.
+        except (aiohttp.ClientError, UnsupportedProxy, ProxyFailed, OSError) as error:  # TimeoutError is an OSError.
             raise Unanswered(error) from error
 
     async def aclose(self) -> None:
@@ -213,13 +215,29 @@ class AiohttpTransport:
 
 
 class _Response(aiohttp.ClientResponse):
-    """Keeps what it came over, which aiohttp forgets once it has been read."""
+    """Keeps what it came over, which aiohttp forgets once it has been read; hangs up on what is not read whole.
+
+    Where TLS is spoken, aiohttp would say goodbye first, and go on reading until the other end has done so too.
+    """
 
     came_over: asyncio.WriteTransport | None = None
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         self.came_over = connection.transport
         return await super().start(connection)
+
+    def close(self) -> None:
+        self._hang_up()
+        super().close()
+
+    def release(self) -> Any:
+        if not self.content.is_eof():
+            self._hang_up()
+        return super().release()
+
+    def _hang_up(self) -> None:
+        if self.came_over is not None:
+            self.came_over.abort()
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -240,7 +258,16 @@ class _Connector(aiohttp.TCPConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  aiohttp's.
     ) -> Connection:
         while True:
-            connection = await super().connect(req, traces, timeout)
+            try:
+                connection = await super().connect(req, traces, timeout)
+            except asyncio.CancelledError as error:
+                if req.proxy is not None:
+                    error.__cause__ = ProxyFailed()  # It is found where this becomes a time-out.
+                raise
+            except (aiohttp.ClientConnectionError, aiohttp.ClientResponseError) as error:
+                if req.proxy is None or _says_itself_where(error):
+                    raise
+                raise ProxyFailed from error
             protocol, transport = connection.protocol, connection.transport
             if protocol is None or transport is None:
                 return connection
@@ -253,6 +280,13 @@ class _Connector(aiohttp.TCPConnector):
                     req.is_over_kept_connection = True
                 return connection
             connection.close()
+
+
+def _says_itself_where(error: aiohttp.ClientError) -> bool:
+    """Whether an error on the way through a proxy is about the proxy by its class, or about what is behind it."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return not isinstance(error, aiohttp.ClientConnectorDNSError)  # Only the proxy's name is looked up.
+    return isinstance(error, aiohttp.ClientHttpProxyError)
 
 
 def _poll(transport: asyncio.BaseTransport) -> select.poll:
