@@ -60,8 +60,22 @@ class _Connection(socketserver.StreamRequestHandler):
     def setup(self) -> None:
         self.server.connections += 1
         if self.server.tls is not None:
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+            tls = self.server.tls.wrap_socket(self.request, server_side=True, do_handshake_on_connect=False)
+            try:
+                tls.do_handshake()
+            except OSError:
+                self._hear_out(tls)
+                raise
+            self.request = tls
         super().setup()
+
+    @staticmethod
+    def _hear_out(refused: ssl.SSLSocket) -> None:
+        """As servers do: with something left unread, the connection would be torn down, and what we said with it."""
+        with refused, suppress(OSError):
+            refused.shutdown(socket.SHUT_WR)
+            while refused.recv(65_536):
+                pass
 
     def handle(self) -> None:
         with suppress(ConnectionError):
