@@ -26,7 +26,8 @@ from credhook.worker.api.calls import operations
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.api.calls.operations import Call, Operation
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.http.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.models import (
     CertificateRequest,

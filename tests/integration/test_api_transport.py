@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from waiting import until_async
 
 from credhook.worker.api.http.body import LONGEST_REFUSAL, BodyRefused
-from credhook.worker.api.http.transport import KEPT, AiohttpTransport, Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.transport import KEPT, AiohttpTransport
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nX-Trailer: 1\r\n\r\n"

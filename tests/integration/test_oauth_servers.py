@@ -21,7 +21,8 @@ from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
 from credhook.worker.api.calls.errors import NotAuthenticated
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.http.transport import AiohttpTransport, Request, Response
+from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.token_request import Method
 from credhook.worker.api.threads import SyncApi

@@ -72,7 +72,8 @@ def test_a_fleet_keeps_to_the_rate_whoever_stalls(tmp_path: Path, stub: Stub, st
         server.kill()  # Stopped or not.
         server.wait()
     # A second's worth, and what was let before and came late: a busy machine may hold back as many as are under way.
-    assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE
+    # And one, since Redis's clock is not the one that the test reads.
+    assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE + 1
 
 
 async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:

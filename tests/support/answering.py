@@ -37,6 +37,7 @@ class Answering(socketserver.ThreadingTCPServer):
     Attributes:
         connections: how many were opened.
         targets: of all requests but those for tokens.
+        heads: of all requests, their headers.
         url: its root.
     """
 
@@ -49,6 +50,7 @@ class Answering(socketserver.ThreadingTCPServer):
         self.tls = tls
         self.connections = 0
         self.targets: list[str] = []
+        self.heads: list[bytes] = []
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.server_address[1]}"
 
 
@@ -58,8 +60,22 @@ class _Connection(socketserver.StreamRequestHandler):
     def setup(self) -> None:
         self.server.connections += 1
         if self.server.tls is not None:
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+            tls = self.server.tls.wrap_socket(self.request, server_side=True, do_handshake_on_connect=False)
+            try:
+                tls.do_handshake()
+            except OSError:
+                self._hear_out(tls)
+                raise
+            self.request = tls
         super().setup()
+
+    @staticmethod
+    def _hear_out(refused: ssl.SSLSocket) -> None:
+        """As servers do: with something left unread, the connection would be torn down, and what we said with it."""
+        with refused, suppress(OSError):
+            refused.shutdown(socket.SHUT_WR)
+            while refused.recv(65_536):
+                pass
 
     def handle(self) -> None:
         with suppress(ConnectionError):
@@ -72,11 +88,17 @@ class _Connection(socketserver.StreamRequestHandler):
                     return
                 self.wfile.write(answer)
 
+    def finish(self) -> None:
+        super().finish()
+        self.request.close()  # The server knows the socket below TLS only.
+
     def _body(self) -> bytes:
-        length = 0
+        head, length = b"", 0
         while (header := self.rfile.readline()) not in {b"\r\n", b""}:
+            head += header
             name, _, value = header.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
+        self.server.heads.append(head)
         return self.rfile.read(length)
 
     def _answer(self, target: str, _: bytes) -> bytes:

@@ -13,9 +13,9 @@ import pytest
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.calls.hints import advice, hint, unanswered
 from credhook.worker.api.http.causes import cause_of
+from credhook.worker.api.http.exchange import Request, Unanswered
 from credhook.worker.api.http.httpx_transport import HttpxTransport
 from credhook.worker.api.http.proxies import UnsupportedProxy
-from credhook.worker.api.http.transport import Request, Unanswered
 
 #: What aiohttp's errors carry of the request.
 SERVER: Any = SimpleNamespace(host="api.example", port=443, ssl=True, is_ssl=True)

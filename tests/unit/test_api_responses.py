@@ -25,7 +25,7 @@ from credhook.worker.api.calls.errors import (
 )
 from credhook.worker.api.calls.operations import Operation
 from credhook.worker.api.calls.responses import error_objects, read, seconds_to_wait
-from credhook.worker.api.http.transport import Response
+from credhook.worker.api.http.exchange import Response
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 PRESENTATION = {"id": "p", "status": "verified"}

@@ -5,7 +5,7 @@ import pytest
 from granting import Clock, Platform, client, credentials
 
 from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.http.transport import Response
+from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.oauth.tokens import granted
 
 

@@ -6,7 +6,7 @@ The failure's own words stay out: they can quote URLs.
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotUnderstood
 from credhook.worker.api.calls.hints import unanswered
 from credhook.worker.api.http.body import BodyRefused
-from credhook.worker.api.http.transport import Unanswered, Unsendable
+from credhook.worker.api.http.exchange import Unanswered, Unsendable
 
 
 def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:

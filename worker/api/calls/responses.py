@@ -19,8 +19,8 @@ from credhook.worker.api.calls.errors import (
     TryLater,
 )
 from credhook.worker.api.calls.operations import Operation
+from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.http.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
-from credhook.worker.api.http.transport import Response
 from credhook.worker.api.models.base import mismatch
 
 R = TypeVar("R")

@@ -24,6 +24,11 @@ class BodyRefused(Exception):
         self.cause = cause
 
 
+def is_success(status: int) -> bool:
+    """Whether the status is a 2xx."""
+    return 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
+
+
 async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[bytes], longest: int) -> bytes:
     """Read a body.
 
@@ -39,11 +44,11 @@ async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[by
     Raises:
         BodyRefused: It is longer than that, or in an encoding that is not read here.
     """
-    is_success = 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
-    allowed = longest if is_success else min(longest, LONGEST_REFUSAL)
+    whole = is_success(status)
+    allowed = longest if whole else min(longest, LONGEST_REFUSAL)
     encoding = headers.get("Content-Encoding", "identity").strip().lower() or "identity"
     if encoding != "identity" and encoding not in _READABLE:
-        if is_success:
+        if whole:
             raise BodyRefused("the answer is in an encoding that was not asked for", cause="encoding")
         return b""
     decoder = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in _READABLE else None
@@ -57,11 +62,11 @@ async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[by
         parts.append(part)
         size += len(part)
         if size > allowed:
-            if is_success:
+            if whole:
                 raise BodyRefused(
                     f"the answer is longer than {longest} bytes, see CREDHOOK_MAX_ANSWER", cause="too_large"
                 )
             break
-    if is_success and decoder and (not decoder.eof or decoder.unused_data):
+    if whole and decoder and (not decoder.eof or decoder.unused_data):
         raise BodyRefused("the answer is not compressed as it says", cause="encoding")
     return b"".join(parts)[:allowed]

@@ -23,7 +23,7 @@ from typing import Final
 
 import aiohttp
 
-from credhook.worker.api.http.proxies import UnsupportedProxy
+from credhook.worker.api.http.proxies import ProxyFailed, UnsupportedProxy
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
@@ -61,7 +61,10 @@ _CUT_OFF: Final = "not completed"
 
 def cause_of(error: BaseException) -> str:
     """The word for this error; empty where none of them fits."""
-    for each in _chain(error):
+    chain = list(_chain(error))
+    if any(isinstance(each, ProxyFailed) for each in chain):  # Whatever became of it: in time, it had led nowhere.
+        return "proxy"
+    for each in chain:
         word = _of_system(each)
         if word:
             return word

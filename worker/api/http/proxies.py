@@ -25,6 +25,10 @@ class UnsupportedProxy(Exception):
     """The environment names a proxy that does not speak HTTP, or something that is no URL."""
 
 
+class ProxyFailed(Exception):
+    """The proxy has not led to where the request was to go."""
+
+
 class Proxies:
     """The proxies that the environment names, each looked up once."""
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import yarl
 from pydantic import SecretStr
 
-from credhook.worker.api.http.transport import Request, Unsendable
+from credhook.worker.api.http.exchange import Request, Unsendable
 
 #: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
 #: `client_secret_basic`, which every server of RFC 6749 has to understand, into a header.

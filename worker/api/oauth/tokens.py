@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.calls.responses import parse, refusal
-from credhook.worker.api.http.transport import Response
+from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models.base import ResponseModel
 
 #: Seconds before its expiry at which a token is renewed. Specification, Limits.

@@ -1,0 +1,323 @@
+"""A platform behind a proxy, as the environment names one: by the client's two ways, over real sockets."""
+
+import asyncio
+import base64
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp.abc import AbstractResolver, ResolveResult
+from answering import PRESENTATION, TOKEN, Answering, answering, presentation
+from http_proxy import REFUSED, Proxy, proxying
+from ways import WAYS, calling
+
+from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.http.transport import AiohttpTransport
+from credhook.worker.api.oauth.credentials import ClientCredentials
+
+#: No name server knows it, so that only who goes through a proxy, or is told, gets there.
+HOST = "platform.test"
+NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def theirs(authority: trustme.CA, host: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert(host).configure_cert(context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def ours(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def well(target: str, _: int) -> bytes:
+    return presentation(target.removeprefix(PRESENTATION))
+
+
+@contextmanager
+def platform(scheme: str, authority: trustme.CA) -> Iterator[Answering]:
+    with answering(well, theirs(authority, HOST) if scheme == "https" else None) as server:
+        yield server
+
+
+def auth(url: str) -> ClientCredentials:
+    return ClientCredentials(f"{url}/token", "me", "s3cret")
+
+
+def basic(credentials: str) -> bytes:
+    return b"Proxy-Authorization: Basic " + base64.b64encode(credentials.encode())
+
+
+def sent_through(proxy: Proxy, scheme: str) -> None:
+    """Two presentations were fetched through the proxy, with one token, over one connection where it is encrypted."""
+    url = f"http://{HOST}"
+    assert proxy.lines == (
+        [f"CONNECT {HOST}:443"]
+        if scheme == "https"
+        else [f"POST {url}{TOKEN}", f"GET {url}{PRESENTATION}p", f"GET {url}{PRESENTATION}q"]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("credentials", ["", "me:s3cret of the proxy's", "a%40b:c%3Ad%2F"])
+async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
+    way: str,
+    scheme: str,
+    credentials: str,
+    authority: trustme.CA,
+    ours: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = credentials.replace("%40", "@").replace("%3A", ":").replace("%2F", "/")
+    with platform(scheme, authority) as server, proxying(server.url, credentials=plain) as proxy:
+        monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.replace(plain, credentials.replace(" ", "%20")))
+        url = f"{scheme}://{HOST}"
+        async with calling(way, url, auth(url), ssl_context=ours) as call:
+            for name in ("p", "q"):
+                assert (await call("presentations", "get", name)).id == name
+        sent_through(proxy, scheme)
+        assert len(server.heads) == 3
+        for head in proxy.heads:
+            assert (basic(plain) in head) is bool(credentials)
+            assert b"Bearer" not in head or scheme == "http"
+        for head in server.heads:
+            assert b"proxy-" not in head.lower()
+            assert f"Host: {HOST}\r\n".encode() in head
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_proxy_itself_may_be_encrypted(
+    way: str, authority: trustme.CA, ours: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        platform("https", authority) as server,
+        proxying(server.url, credentials="me:x", tls=theirs(authority, "127.0.0.1")) as proxy,
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        url = f"https://{HOST}"
+        async with calling(way, url, auth(url), ssl_context=ours) as call:
+            for name in ("p", "q"):
+                assert (await call("presentations", "get", name)).id == name
+        sent_through(proxy, "https")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("https_proxy", "{url}"),
+        ("ALL_PROXY", "{url}"),
+        ("all_proxy", "{url}"),
+        ("HTTPS_PROXY", "{address}"),
+        ("HTTPS_PROXY", "{url}/"),
+    ],
+)
+async def test_the_environment_may_name_it_in_other_ways(
+    way: str,
+    name: str,
+    form: str,
+    authority: trustme.CA,
+    ours: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with platform("https", authority) as server, proxying(server.url) as proxy:
+        monkeypatch.setenv(name, form.format(url=proxy.url, address=proxy.url.removeprefix("http://")))
+        url = f"https://{HOST}"
+        async with calling(way, url, auth(url), ssl_context=ours) as call:
+            assert (await call("presentations", "get", "p")).id == "p"
+        assert proxy.lines == [f"CONNECT {HOST}:443"]
+
+
+class Resolver(AbstractResolver):
+    """Knows the platform, which is on this machine."""
+
+    async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[ResolveResult]:
+        assert host == HOST
+        return [
+            ResolveResult(hostname=host, host="127.0.0.1", port=port, family=socket.AF_INET, proto=0, flags=0),
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("excepted", "is_direct"),
+    [
+        (HOST, True),
+        (".test", True),
+        ("*", True),
+        (f"other.example, {HOST}", True),
+        (f"{HOST}:" + "{port}", True),
+        (f"{HOST}:1", False),
+        ("other.example", False),
+        ("form.test", False),
+    ],
+)
+async def test_what_no_proxy_names_is_reached_directly(
+    way: str,
+    scheme: str,
+    excepted: str,
+    is_direct: bool,
+    authority: trustme.CA,
+    ours: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with platform(scheme, authority) as server, proxying(server.url, credentials="me:x") as proxy:
+        url = server.url.replace("127.0.0.1", HOST)
+        monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url)
+        monkeypatch.setenv("NO_PROXY", excepted.format(port=url.rpartition(":")[2]))
+        transport = AiohttpTransport(5.0, ssl_context=ours, resolver=Resolver())
+        async with calling(way, url, auth(url), transport=transport) as call:
+            assert (await call("presentations", "get", "p")).id == "p"
+        assert (proxy.lines == []) is is_direct
+        assert b"proxy-" not in b"".join(server.heads).lower()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_this_host_is_reached_directly_whatever_no_proxy_says(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(well) as server, proxying(server.url) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url)
+        async with calling(way, server.url, auth(server.url)) as call:
+            assert (await call("presentations", "get", "p")).id == "p"
+        assert proxy.lines == []
+
+
+# A proxy that is none.
+
+
+@contextmanager
+def absent() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # And nobody listens.
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def unknown() -> Iterator[str]:
+    yield "http://proxy.invalid:3128"
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextmanager
+def unsupported() -> Iterator[str]:
+    yield "socks5://127.0.0.1:1080"
+
+
+@contextmanager
+def saying(words: bytes) -> Iterator[str]:
+    with proxying("http://127.0.0.1:1", says=words) as proxy:
+        yield proxy.url
+
+
+Trouble = Callable[[], AbstractContextManager[str]]
+
+#: Whatever is asked for through it.
+TROUBLES: dict[str, Trouble] = {
+    "wants to know who we are": lambda: saying(REFUSED),
+    "is not there": absent,
+    "has a name that nobody knows": unknown,
+    "is of another kind": unsupported,
+}
+#: Where the proxy's own words can be told from the platform's.
+OF_TUNNELS: dict[str, Trouble] = {
+    "says nothing": silent,
+    "hangs up": lambda: saying(b""),
+    "speaks something else": lambda: saying(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "does not reach the platform": lambda: saying(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nno\n"),
+    "forbids it": lambda: saying(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"),
+}
+CASES = [("http", what, trouble) for what, trouble in TROUBLES.items()] + [
+    ("https", what, trouble) for what, trouble in (TROUBLES | OF_TUNNELS).items()
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("operation", ["token", "presentations.get"])
+@pytest.mark.parametrize(
+    ("scheme", "trouble"), [(case[0], case[2]) for case in CASES], ids=[str(case[:2]) for case in CASES]
+)
+async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
+    way: str, operation: str, scheme: str, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(well) as here, trouble() as proxy_url:
+        monkeypatch.setenv("ALL_PROXY", proxy_url)
+        there = f"{scheme}://{HOST}"
+        api_url, token_url = (here.url, there) if operation == "token" else (there, here.url)
+        seconds = 0.5 if trouble is silent else 30.0
+        error = await error_of(way, api_url, auth(token_url), timeout=seconds)
+        assert here.targets == []
+    assert (error.operation, error.cause, error.status) == (operation, "proxy", None)
+    for text in (hint(error), str(error)):
+        assert "HTTPS_PROXY" in text
+        assert "NO_PROXY" in text
+
+
+async def error_of(way: str, url: str, auth: ClientCredentials, **options: Any) -> TryLater:
+    async with calling(way, url, auth, **options) as call:
+        with pytest.raises(TryLater) as caught:
+            await call("presentations", "get", "p")
+    return caught.value
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_platform_that_is_not_to_be_trusted_is_so_through_a_proxy_as_well(
+    way: str, authority: trustme.CA, ours: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate is for another name, and the proxy is not to blame."""
+    with answering(well, theirs(authority, "other.test")) as server, proxying(server.url) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with answering(well) as tokens:
+            error = await error_of(way, f"https://{HOST}", auth(tokens.url), ssl_context=ours)
+        assert proxy.lines == [f"CONNECT {HOST}:443"]
+        assert server.targets == []
+    assert error.cause == "certificate"
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
+    way: str, authority: trustme.CA, ours: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+
+    def stuck(*_: object) -> bytes:
+        over.wait(60)
+        return b""
+
+    with answering(stuck, theirs(authority, HOST)) as server, proxying(server.url) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        url = f"https://{HOST}"
+        error = await error_of(way, url, auth(url), ssl_context=ours, timeout=1.0)
+        assert await asyncio.to_thread(proxy.hung_up.acquire, timeout=20)  # Although the platform says nothing yet.
+        over.set()
+        assert len(server.targets) == 1
+    assert (error.operation, error.cause) == ("presentations.get", "timeout")

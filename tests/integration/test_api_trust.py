@@ -1,0 +1,142 @@
+"""Whom a process trusts, and as whom it shows itself: in processes of their own, since trust is loaded once."""
+
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import commands
+import pytest
+import trustme
+from answering import TOKEN, Answering, answering, presentation
+from ways import WAYS
+
+ASKING = Path(commands.ROOT, "tests", "support", "asking.py")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def trusted(authority: trustme.CA, tmp_path: Path) -> Path:
+    """A file with the authority."""
+    path = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return path
+
+
+@contextmanager
+def platform(authority: trustme.CA, clients: trustme.CA | None = None) -> Iterator[Answering]:
+    """API and token endpoint over TLS, which want a certificate if they are told whose."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if clients is not None:
+        clients.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    with answering(lambda *_: presentation("p"), context) as server:
+        yield server
+
+
+def environment(server: Answering, **more: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return {
+        **kept,
+        "CREDHOOK_API_URL": server.url,
+        "CREDHOOK_TOKEN_URL": server.url + TOKEN,
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "s3cret",
+        **{name: str(path) for name, path in more.items()},
+    }
+
+
+def asked(server: Answering, **more: Path) -> list[dict[str, str]]:
+    """What a process of its own is told, by each way."""
+    done = subprocess.run(
+        [sys.executable, str(ASKING)], env=environment(server, **more), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+ANSWERED = [{"id": "p"}] * len(WAYS)
+
+
+# Whom we trust.
+
+
+def test_nobody_trusts_an_authority_of_ones_own_by_itself(authority: trustme.CA) -> None:
+    with platform(authority) as server:
+        for each in asked(server):
+            assert (each["operation"], each["cause"]) == ("token", "certificate")
+            assert "SSL_CERT_FILE" in each["hint"]
+        assert server.heads == []
+
+
+def test_ssl_cert_file_names_the_authorities(authority: trustme.CA, trusted: Path) -> None:
+    with platform(authority) as server:
+        assert asked(server, SSL_CERT_FILE=trusted) == ANSWERED
+    with platform(trustme.CA()) as another:
+        assert {each["cause"] for each in asked(another, SSL_CERT_FILE=trusted)} == {"certificate"}
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl, which names the files, is not installed")
+def test_ssl_cert_dir_holds_the_authorities(authority: trustme.CA, trusted: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "authorities"
+    folder.mkdir()
+    trustme.CA(organization_name="Another").cert_pem.write_to_path(str(folder / "another.pem"))
+    shutil.copy(trusted, folder)
+    subprocess.run(["openssl", "rehash", str(folder)], check=True, capture_output=True)
+    with platform(authority) as server:
+        assert asked(server, SSL_CERT_DIR=folder) == ANSWERED
+    with platform(trustme.CA()) as another:
+        assert {each["cause"] for each in asked(another, SSL_CERT_DIR=folder)} == {"certificate"}
+
+
+# Who we are.
+
+
+@pytest.mark.parametrize("files", ["one", "two"])
+def test_a_platform_that_wants_a_certificate_is_shown_ours(
+    authority: trustme.CA, trusted: Path, tmp_path: Path, files: str
+) -> None:
+    clients = trustme.CA()
+    ours, certificate, key = clients.issue_cert("me.example"), tmp_path / "certificate.pem", tmp_path / "key.pem"
+    if files == "one":
+        ours.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    else:
+        certificate.write_bytes(b"".join(blob.bytes() for blob in ours.cert_chain_pems))
+        ours.private_key_pem.write_to_path(str(key))
+    settings = {"CREDHOOK_CLIENT_CERTFILE": certificate} | ({"CREDHOOK_CLIENT_KEYFILE": key} if files == "two" else {})
+    with platform(authority, clients) as server:
+        assert asked(server, SSL_CERT_FILE=trusted, **settings) == ANSWERED
+        assert len(server.heads) == 1 + len(WAYS)  # One token.
+
+
+@pytest.mark.parametrize("ours", ["none", "another authority's"])
+def test_a_platform_that_wants_another_certificate_is_an_error_that_names_the_setting(
+    authority: trustme.CA, trusted: Path, tmp_path: Path, ours: str
+) -> None:
+    settings = {"SSL_CERT_FILE": trusted}
+    if ours != "none":
+        settings["CREDHOOK_CLIENT_CERTFILE"] = tmp_path / "certificate.pem"
+        blob = trustme.CA().issue_cert("me.example").private_key_and_cert_chain_pem
+        blob.write_to_path(str(settings["CREDHOOK_CLIENT_CERTFILE"]))
+    with platform(authority, trustme.CA()) as server:
+        for each in asked(server, **settings):
+            assert (each["operation"], each["cause"]) == ("token", "tls")
+            for text in (each["hint"], each["error"]):
+                assert "CREDHOOK_CLIENT_CERTFILE" in text
+                assert "CREDHOOK_TOKEN_URL" in text
+        assert server.heads == []
+        done = commands.credhook("api", "presentations", "get", "p", environment=environment(server, **settings))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "CREDHOOK_CLIENT_CERTFILE" in line

@@ -1,0 +1,32 @@
+"""A process that asks the platform once by each of the client's ways, on a worker's loop, as its environment says.
+
+python asking.py: prints a line of JSON for each way, with the presentation's id, or with the error and its hint.
+"""
+
+import asyncio
+import json
+import sys
+
+import uvloop
+
+from credhook.worker.api.calls.errors import ApiError
+from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.threads import SyncApi
+from credhook.worker.settings import PlatformSettings
+
+
+async def main() -> None:
+    async with AsyncApi.from_settings(PlatformSettings()) as api:
+        in_thread = SyncApi(api).presentations
+        for asked in (api.presentations.get("p"), asyncio.to_thread(in_thread.get, "p")):
+            try:
+                said = {"id": (await asked).id}
+            except ApiError as error:
+                said = {"operation": error.operation, "cause": error.cause, "error": str(error), "hint": hint(error)}
+            sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
