@@ -31,7 +31,7 @@ from credhook.sandbox.local.local_redis import free_port, start_server
 from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def test_after_one_429_four_processes_make_no_call_within_its_time_and_begin_aga
 async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: (503, {"Retry-After": "20"})
     async with members(4, redis_url, stub.url) as fleet:
-        await asyncio.gather(*(one.condition.admit(1) for one in fleet))
+        await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         with capture_logs() as logs:
             error = await fleet[0].call()
             assert isinstance(error, TryLater)
-            assert fleet[0].condition.pause() > 19.9  # In memory by the time that the error is seen.
-            await until_async(lambda: all(one.condition.pause() > 15 for one in fleet), what="the news")
-            assert [await one.condition.admit(5) for one in fleet] == [0, 0, 0, 0]
+            assert fleet[0].breaker.pause() > 19.9  # In memory by the time that the error is seen.
+            await until_async(lambda: all(one.breaker.pause() > 15 for one in fleet), what="the news")
+            assert [await one.breaker.admit(5) for one in fleet] == [0, 0, 0, 0]
             for one in fleet:
-                assert 15 < one.condition.again() < 20.1
+                assert 15 < one.breaker.retry_in() < 20.1
                 for refused in (await one.call(), await one.call_in_thread(), await one.fetch()):
                     assert isinstance(refused, PlatformPaused)
                     assert refused.retry_after is not None
@@ -93,11 +93,11 @@ async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, 
     stub.answer = lambda _: (429, {"Retry-After": "20"})
     async with member(redis_url, stub.url) as one:
         await one.call()
-        await one.condition.aclose()
+        await one.breaker.aclose()
     for first in ("admit", "call"):
         async with member(redis_url, stub.url, watches=False) as late:
             if first == "admit":
-                assert await late.condition.admit(1) == 0
+                assert await late.breaker.admit(1) == 0
             assert isinstance(await late.call(), PlatformPaused)
     assert len(stub.arrivals) == 1
 
@@ -107,17 +107,17 @@ async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str
     stub.answer = lambda _: (429, {"Retry-After": next(waits)})
     stub.takes = 0.1
     async with members(3, redis_url, stub.url) as fleet:
-        await asyncio.gather(*(one.condition.admit(1) for one in fleet))
+        await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         await asyncio.gather(*(one.call() for one in fleet))
-        await until_async(lambda: all(39 < one.condition.pause() < 40.1 for one in fleet), what="the longest")
+        await until_async(lambda: all(39 < one.breaker.pause() < 40.1 for one in fleet), what="the longest")
 
 
 async def test_platforms_do_not_share_their_condition(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: (429, {"Retry-After": "20"})
     async with member(redis_url, stub.url) as one, member(redis_url, stub.url + "/other") as other:
         await one.call()
-        await one.condition.aclose()
-        assert await other.condition.admit(3) == 3
+        await one.breaker.aclose()
+        assert await other.breaker.admit(3) == 3
 
 
 # The breaker.
@@ -128,7 +128,7 @@ async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(re
     stub.takes = 0.05
     with capture_logs() as logs:
         async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=25) as under_way:
-            await until_async(lambda: all(one.condition.pause() for one in fleet), what="the breaker")
+            await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the breaker")
             await until_async(lambda: not under_way["calls"], what="the end of the calls that were under way")
             spent = len(stub.arrivals)
             stub.most = 0
@@ -159,13 +159,13 @@ async def test_answers_between_failures_keep_it_closed(redis_url: str, stub: Stu
     stub.answer = lambda number: WELL if number % 4 else DOWN
     async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=5):
         await until_async(lambda: len(stub.arrivals) > 800, what="many calls")
-        assert not any(one.condition.pause() for one in fleet)
+        assert not any(one.breaker.pause() for one in fleet)
 
 
 async def test_one_member_without_a_connection_does_not_stop_the_others(redis_url: str, stub: Stub) -> None:
     async with members(4, redis_url, stub.url) as fleet, AsyncExitStack() as stack:
         nowhere = f"http://127.0.0.1:{free_port()}"
-        sick = AsyncApi(nowhere, credentials(), guard=fleet[3].condition.fetches, timeout=5.0)
+        sick = AsyncApi(nowhere, credentials(), guard=fleet[3].breaker.fetches, timeout=5.0)
         stack.push_async_callback(sick.aclose)
         await stack.enter_async_context(fetching(fleet[:3], at_once=5))
         await until_async(lambda: len(stub.arrivals) > 100, what="calls")
@@ -173,19 +173,19 @@ async def test_one_member_without_a_connection_does_not_stop_the_others(redis_ur
             before = len(stub.arrivals)
             await end_of(sick)
             await until_async(lambda before=before: len(stub.arrivals) > before + 5, what="calls that are answered")  # type: ignore[misc]
-        assert not any(one.condition.pause() for one in fleet[:3])
+        assert not any(one.breaker.pause() for one in fleet[:3])
 
 
 async def test_all_failures_of_a_fleet_count_together(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: DOWN
     async with members(THRESHOLD, redis_url, stub.url) as fleet:
         for one in fleet:
-            await one.condition.admit(1)
+            await one.breaker.admit(1)
         for one in fleet:
-            assert not one.condition.pause()
+            assert not one.breaker.pause()
             await one.fetch()
-            await one.condition.aclose()
-        await until_async(lambda: all(one.condition.pause() for one in fleet), what="the breaker")
+            await one.breaker.aclose()
+        await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the breaker")
 
 
 async def test_failures_that_are_told_at_the_same_moment_all_count(
@@ -193,9 +193,9 @@ async def test_failures_that_are_told_at_the_same_moment_all_count(
 ) -> None:
     stub.answer = lambda _: DOWN
     async with members(THRESHOLD - 1, redis_url, stub.url) as fleet:
-        await asyncio.gather(*(one.condition.admit(1) for one in fleet))
+        await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         await asyncio.gather(*(one.fetch() for one in fleet))
-        await asyncio.gather(*(one.condition.aclose() for one in fleet))
+        await asyncio.gather(*(one.breaker.aclose() for one in fleet))
         (written,) = redis_client.mget(redis_client.keys())
         assert written is not None
         assert int(written.split()[1]) == THRESHOLD - 1
@@ -205,18 +205,18 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
     async with members(3, redis_url, stub.url) as fleet:
         await paused_briefly(fleet, stub)
         prober, *others = fleet
-        assert await prober.condition.admit(10) == 1
+        assert await prober.breaker.admit(10) == 1
         for one in others:
-            assert await one.condition.admit(10) == 0
-            assert 0 < one.condition.again() < 1
+            assert await one.breaker.admit(10) == 0
+            assert 0 < one.breaker.retry_in() < 1
             assert isinstance(await one.call(), PlatformPaused)
             assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert isinstance(await one.fetch(), PlatformPaused)
-        assert await prober.condition.admit(10) == 0
+        assert await prober.breaker.admit(10) == 0
         assert len(stub.arrivals) == 1
         assert await prober.fetch() == "verified"
-        await until_async(lambda: not any(one.condition.again() for one in others), what="the good news")
-        assert [await one.condition.admit(10) for one in fleet] == [1, 1, 1]
+        await until_async(lambda: not any(one.breaker.retry_in() for one in others), what="the good news")
+        assert [await one.breaker.admit(10) for one in fleet] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("how", ["call", "call_in_thread"])
@@ -224,7 +224,7 @@ async def test_a_handlers_call_may_be_the_probe(redis_url: str, stub: Stub, how:
     async with members(2, redis_url, stub.url) as fleet:
         await paused_briefly(fleet, stub)
         assert await getattr(fleet[1], how)() == "verified"
-        await until_async(lambda: fleet[0].condition._slow_start.allows(9) == 1, what="the good news")
+        await until_async(lambda: fleet[0].breaker._slow_start.allows(9) == 1, what="the good news")
 
 
 async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
@@ -232,19 +232,19 @@ async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
 ) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:platform:*:probe")
         assert 0 < redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
-        await one.condition.give_back(1)
-        assert await other.condition.admit(1) == 1
+        await one.breaker.give_back(1)
+        assert await other.breaker.admit(1) == 1
         stub.takes = 0.5
         call = asyncio.create_task(other.fetch())
         await until_async(lambda: stub.under_way, what="the call")
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await other.condition.aclose()
+        await other.breaker.aclose()
         assert not redis_client.exists(probe)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
 
 
 # The rate.
@@ -262,12 +262,12 @@ def test_four_processes_that_want_everything_get_the_rate_together(tmp_path: Pat
 async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=20) as (one, other):
         began = time.monotonic()
-        assert await one.condition.admit(1_000) == 20
-        assert one.condition.again() <= 0.05
+        assert await one.breaker.admit(1_000) == 20
+        assert one.breaker.retry_in() <= 0.05
         ends = await asyncio.gather(*(call() for _ in range(5) for call in (one.call, other.call_in_thread)))
         assert ends == ["verified"] * 10
         assert time.monotonic() - began > 0.4
-        admitted = await other.condition.admit(1_000)
+        admitted = await other.breaker.admit(1_000)
         assert 30 + admitted <= 20 * (1 + time.monotonic() - began)  # Fetches come after calls that wait.
 
 
@@ -283,12 +283,12 @@ async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stu
 
 async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=0.5) as (one, other):
-        assert await one.condition.admit(10) == 1
-        assert await other.condition.admit(10) == 0
-        await one.condition.give_back(1)
-        await until_async(lambda: other.condition.again() < 2, what="its patience")
-        other.condition._ask_again_at = 0.0
-        assert await other.condition.admit(10) == 1
+        assert await one.breaker.admit(10) == 1
+        assert await other.breaker.admit(10) == 0
+        await one.breaker.give_back(1)
+        await until_async(lambda: other.breaker.retry_in() < 2, what="its patience")
+        other.breaker._ask_again_at = 0.0
+        assert await other.breaker.admit(10) == 1
 
 
 # Redis.
@@ -296,10 +296,10 @@ async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub
 
 async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     async with member(redis_url, stub.url, watches=False) as one:
-        await one.condition.admit(1)
+        await one.breaker.admit(1)
         before = redis_client.info("stats")["total_commands_processed"]
         for _ in range(50):
-            assert await one.condition.admit(1) == 1
+            assert await one.breaker.admit(1) == 1
             await one.fetch()
             await one.call()
             await one.call_in_thread()
@@ -332,7 +332,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
     server = start_server(tmp_path, port)
     try:
         async with members(2, url, stub.url, patience=1.0) as (one, other):
-            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             server.kill()
             server.wait()
             with capture_logs() as logs:
@@ -340,17 +340,17 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
                 ends = [await one.call() for _ in range(THRESHOLD)]
                 assert not any(isinstance(end, PlatformPaused) for end in ends)
                 assert isinstance(await one.call(), PlatformPaused)
-                await until_async(lambda: not one.condition.pause(), what="the pause's end")
+                await until_async(lambda: not one.breaker.pause(), what="the pause's end")
                 stub.answer = lambda _: (429, {"Retry-After": "30"})
-                assert await one.condition.admit(5) == 1
+                assert await one.breaker.admit(5) == 1
                 assert not isinstance(await one.fetch(), PlatformPaused)
-                assert await one.condition.admit(5) == 0
-                assert await other.condition.admit(5) == 5
+                assert await one.breaker.admit(5) == 0
+                assert await other.breaker.admit(5) == 5
                 assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert [entry["event"] for entry in logs].count("platform_unshared") <= 2
             server = start_server(tmp_path, port)
-            await until_async(lambda: other.condition.pause() > 15, what="the news")
-            assert one.condition.pause() > 15
+            await until_async(lambda: other.breaker.pause() > 15, what="the news")
+            assert one.breaker.pause() > 15
     finally:
         server.kill()
         server.wait()
@@ -362,20 +362,20 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
     stub.answer = lambda _: (429, {"Retry-After": "30"})
     async with member(redis_url, stub.url) as one:
         await one.call()
-        await one.condition.aclose()
+        await one.breaker.aclose()
         assert redis_client.keys()
         redis_client.flushall()
         await until_async(lambda: bool(redis_client.keys()), what="the notice")
-        assert one.condition.pause() > 20
+        assert one.breaker.pause() > 20
         async with member(redis_url, stub.url) as other:
-            assert await other.condition.admit(1) == 0
-            assert 20 < other.condition.pause() < 60  # It is longer by what an answer of Redis takes.
+            assert await other.breaker.admit(1) == 0
+            assert 20 < other.breaker.pause() < 60  # It is longer by what an answer of Redis takes.
 
 
 async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
         async with open_redis(redis_url) as client:
-            watching = asyncio.create_task(Condition(client, api_url=stub.url).watch())
+            watching = asyncio.create_task(SharedBreaker(client, api_url=stub.url).watch())
             for _ in range(after):
                 await asyncio.sleep(0)
             watching.cancel()

@@ -16,7 +16,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 COMPLETED = "openid4vc.issuance.completed"
 EVENTS = 60
@@ -102,17 +102,17 @@ async def outcome(api: AsyncApi, resource: str = "pre") -> object:
 
 
 @pytest.fixture
-async def condition(async_redis: Redis, stub: Stub) -> AsyncIterator[Condition]:
-    condition = Condition(async_redis, api_url=stub.url, timeout=5.0)
-    yield condition
-    await condition.aclose()
+async def breaker(async_redis: Redis, stub: Stub) -> AsyncIterator[SharedBreaker]:
+    breaker = SharedBreaker(async_redis, api_url=stub.url, timeout=5.0)
+    yield breaker
+    await breaker.aclose()
 
 
-async def test_one_resource_that_is_refused_among_others_pauses_nobody(condition: Condition, stub: Stub) -> None:
+async def test_one_resource_that_is_refused_among_others_pauses_nobody(breaker: SharedBreaker, stub: Stub) -> None:
     """Neither by 401, however often and whenever it comes, nor by 403."""
     refusals = {"bad": Answer(401), "forbidden": Answer(403)}
     stub.answer = lambda call: refusals.get(call.resource) or well(call)
-    async with AsyncApi(stub.url, credentials(stub), guard=condition.calls) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=breaker.calls) as api:
         for _ in range(THRESHOLD // 2):  # As often as one event comes back while a score is remembered.
             error = await outcome(api, "bad")
             assert isinstance(error, NotAuthenticated)
@@ -124,14 +124,14 @@ async def test_one_resource_that_is_refused_among_others_pauses_nobody(condition
             error = await outcome(api, "forbidden")
             assert isinstance(error, NotAuthenticated)
             assert error.status == 403
-    assert condition.pause() == 0
+    assert breaker.pause() == 0
 
 
 async def test_a_token_that_became_stale_is_renewed_by_one_call_and_counts_for_nothing(
-    condition: Condition, stub: Stub
+    breaker: SharedBreaker, stub: Stub
 ) -> None:
     at_once = 20
-    async with AsyncApi(stub.url, credentials(stub), guard=condition.calls) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=breaker.calls) as api:
         assert await outcome(api) == "verified"
         stub.answer = lambda call: Answer(401) if call.total <= 1 + at_once else well(call)
         stub.takes = 0.2
@@ -140,17 +140,17 @@ async def test_a_token_that_became_stale_is_renewed_by_one_call_and_counts_for_n
     assert len(again) == at_once
     assert again[1].at - again[0].at > 0.1  # The others waited for what the fresh token came to.
     assert stub.tokens == 2
-    assert condition._circuit.score == 0
+    assert breaker._circuit.score == 0
 
 
 async def test_calls_wait_for_the_one_that_tries_the_credentials_from_loop_and_thread(
-    condition: Condition, stub: Stub
+    breaker: SharedBreaker, stub: Stub
 ) -> None:
     stub.takes = 0.3
     auth = credentials(stub)
     async with (
-        AsyncApi(stub.url, auth, guard=condition.fetches) as api,
-        AsyncApi(stub.url, auth, guard=condition.calls) as for_threads,
+        AsyncApi(stub.url, auth, guard=breaker.fetches) as api,
+        AsyncApi(stub.url, auth, guard=breaker.calls) as for_threads,
     ):
         in_thread = SyncApi(for_threads)
         calls = [asyncio.create_task(outcome(api)) for _ in range(4)]
@@ -161,14 +161,14 @@ async def test_calls_wait_for_the_one_that_tries_the_credentials_from_loop_and_t
     assert len(others) == 6
 
 
-async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(condition: Condition, stub: Stub) -> None:
+async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(breaker: SharedBreaker, stub: Stub) -> None:
     answers = iter([Answer(429, retry_after="1"), Answer(401)])
     stub.answer = lambda call: next(answers, None) or well(call)
-    async with AsyncApi(stub.url, credentials(stub), guard=condition.fetches) as api:
+    async with AsyncApi(stub.url, credentials(stub), guard=breaker.fetches) as api:
         assert isinstance(await outcome(api), TryLater)
         assert isinstance(await outcome(api), PlatformPaused)
-        await asyncio.sleep(condition.pause() + 0.01)
-        assert await condition.admit(5) == 1
+        await asyncio.sleep(breaker.pause() + 0.01)
+        assert await breaker.admit(5) == 1
         assert await outcome(api) == "verified"
-    assert not condition._circuit.is_open
+    assert not breaker._circuit.is_open
     assert len(stub.calls) == 3

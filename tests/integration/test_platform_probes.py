@@ -20,10 +20,10 @@ def stub() -> Iterator[Stub]:
 async def test_whoever_was_refused_because_another_tries_may_try_next(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
         assert isinstance(await other.call(), PlatformPaused)
-        assert await other.condition.admit(1) == 0
-        await one.condition.give_back(1)
+        assert await other.breaker.admit(1) == 0
+        await one.breaker.give_back(1)
         assert await other.call() == "verified"
 
 
@@ -32,7 +32,7 @@ async def test_a_probe_is_nobody_elses_for_as_long_as_its_call_may_take(
 ) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:platform:*:probe")
         stub.takes = 0.5
         call, lasts = asyncio.create_task(one.fetch()), 0
@@ -47,14 +47,14 @@ async def test_whoever_is_done_with_a_probe_that_has_lapsed_leaves_the_next_ones
 ) -> None:
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:platform:*:probe")
         stub.takes = 0.5
         call = asyncio.create_task(one.fetch())
         await until_async(lambda: stub.under_way, what="the call")
         redis_client.set(probe, "another's", px=60_000)
         await call
-        await one.condition.aclose()
+        await one.breaker.aclose()
         assert redis_client.get(probe) == b"another's"
 
 
@@ -64,7 +64,7 @@ async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
         calls = len(stub.arrivals)
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:platform:*:probe")
         redis_client.set(probe, "another's", px=60_000)
         assert isinstance(await one.fetch(), PlatformPaused)
@@ -76,9 +76,9 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
 ) -> None:
     stub.answer = lambda _: DOWN
     async with member(redis_url, stub.url, watches=False) as one:
-        await one.condition.admit(1)
-        circuit_store = one.condition._store
-        tells, told, goes_on = circuit_store.replace, asyncio.Event(), asyncio.Event()
+        await one.breaker.admit(1)
+        circuit_store = one.breaker._store
+        tells, told, goes_on = circuit_store.compare_and_set, asyncio.Event(), asyncio.Event()
 
         async def slowly(*words: object, **more: object) -> object:
             reply = await tells(*words, **more)  # type: ignore[arg-type]
@@ -86,14 +86,14 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
             await goes_on.wait()
             return reply
 
-        circuit_store.replace = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
+        circuit_store.compare_and_set = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
         await one.fetch()
         await told.wait()
         await one.fetch()
         await one.fetch()
         goes_on.set()
-        await one.condition.aclose()
-        assert one.condition._circuit == Circuit(score=3)
+        await one.breaker.aclose()
+        assert one.breaker._circuit == Circuit(score=3)
         (written,) = redis_client.mget(redis_client.keys())
         assert written is not None
         assert written.split()[1] == b"3"

@@ -82,18 +82,18 @@ async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path
     server = start_server(tmp_path, port)
     try:
         async with members(2, url, stub.url, rate=1_000) as (one, other):
-            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             server.kill()
             server.wait()
             for each in (one, other):
                 with pytest.raises((RedisError, OSError)):
-                    await each.condition.admit(2)
+                    await each.breaker.admit(2)
                 for refused in (await each.call(), await each.call_in_thread()):
                     assert isinstance(refused, PlatformPaused)
                 assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
             assert len(stub.arrivals) == 4
             server = start_server(tmp_path, port)
-            assert [await each.condition.admit(2) for each in (one, other)] == [2, 2]
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             assert await one.call() == await other.call_in_thread() == "verified"
     finally:
         server.kill()

@@ -69,12 +69,12 @@ async def test_garbage_for_the_circuit_stops_nobody_and_is_replaced_by_the_next_
     async with members(2, redis_url, stub.url) as (one, other):
         with capture_logs() as logs:
             for _ in range(3):
-                assert [await each.condition.admit(5) for each in (one, other)] == [5, 5]
+                assert [await each.breaker.admit(5) for each in (one, other)] == [5, 5]
                 assert await one.call() == await other.call_in_thread() == "verified"
-                await one.condition._store.look()
+                await one.breaker._store.load()
             stub.answer = lambda _: (429, {"Retry-After": "20"})
             await one.call()
-            await until_async(lambda: other.condition.pause() > 15, what="the news")
+            await until_async(lambda: other.breaker.pause() > 15, what="the news")
     events = [entry["event"] for entry in logs]
     assert "platform_unshared" not in events
     assert redis_client.type(key(stub)) == b"string"
@@ -95,10 +95,10 @@ async def test_garbage_for_the_probe_keeps_nobody_from_trying(
         await paused_briefly([one, other], stub)
         put(redis_client, key(stub, ":probe"))
         with capture_logs() as logs:
-            assert await one.condition.admit(5) == 1
-            assert await other.condition.admit(5) == 0
+            assert await one.breaker.admit(5) == 1
+            assert await other.breaker.admit(5) == 0
             assert await one.fetch() == "verified"
-            await until_async(lambda: not other.condition.again(), what="the good news")
+            await until_async(lambda: not other.breaker.retry_in(), what="the good news")
     assert [entry["what"] for entry in logs if entry["event"] == "shared_unreadable"] == ["probe"]
     assert not redis_client.exists(key(stub, ":probe"))
 
@@ -114,9 +114,9 @@ async def test_garbage_for_the_bucket_is_an_empty_debt(
     async with members(2, redis_url, stub.url, rate=2) as (one, other):
         put(redis_client, key(stub, ":bucket"))
         with capture_logs() as logs:
-            assert await one.condition.admit(100) == 2  # A second's worth, as ever.
-            assert await other.condition.admit(100) == 0
-            assert 0 < other.condition.again() <= 0.5
+            assert await one.breaker.admit(100) == 2  # A second's worth, as ever.
+            assert await other.breaker.admit(100) == 0
+            assert 0 < other.breaker.retry_in() <= 0.5
             assert await one.call() == "verified"
     assert [entry["event"] for entry in logs] == ["shared_unreadable"]
     assert 0 < redis_client.pttl(key(stub, ":bucket")) <= 3_000
@@ -130,7 +130,7 @@ async def test_garbage_that_is_published_is_not_heard(redis_url: str, redis_clie
                 assert redis_client.publish(key(stub), message) == 2
             stub.answer = lambda _: (429, {"Retry-After": "20"})
             await one.call()
-            await until_async(lambda: other.condition.pause() > 15, what="the news")
+            await until_async(lambda: other.breaker.pause() > 15, what="the news")
         assert {entry["what"] for entry in logs if entry["event"] == "shared_unreadable"} <= {"change", "circuit"}
         assert all("inf" not in str(entry) for entry in logs)
 
@@ -141,7 +141,7 @@ async def test_a_debt_from_before_redis_clock_was_set_back_is_forgotten(
     """Then the bucket says that it will be full again in an hour, though it is empty for a second at most."""
     redis_client.set(key(stub, ":bucket"), str(int((time.time() + 3_600) * 1e6)), px=3_600_000)
     async with member(redis_url, stub.url, rate=5) as one:
-        assert await one.condition.admit(1) == 1
+        assert await one.breaker.admit(1) == 1
 
 
 async def test_a_long_call_of_another_worker_is_not_taken_for_garbage(
@@ -150,7 +150,7 @@ async def test_a_long_call_of_another_worker_is_not_taken_for_garbage(
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
         redis_client.set(key(stub, ":probe"), "another", px=50_000)
-        assert await one.condition.admit(1) == 0
+        assert await one.breaker.admit(1) == 0
         assert redis_client.get(key(stub, ":probe")) == b"another"
 
 
@@ -169,6 +169,6 @@ async def test_a_mended_key_is_named_again_when_it_breaks_again(
         with capture_logs() as logs:
             for value in ("garbage", "other garbage", "", "garbage"):
                 redis_client.set(key(stub), value)
-                await one.condition._store.look()
+                await one.breaker._store.load()
     assert [entry["event"] for entry in logs] == ["shared_unreadable"] * 2
     assert "garbage" not in str(logs)

@@ -16,7 +16,7 @@ from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import Token, TokenCache
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 
 def credentials() -> ClientCredentials:
@@ -25,29 +25,29 @@ def credentials() -> ClientCredentials:
     return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
 
 
-async def fetch_for_ever(condition: Condition, api: AsyncApi, under_way: Counter[str]) -> None:
+async def fetch_for_ever(breaker: SharedBreaker, api: AsyncApi, under_way: Counter[str]) -> None:
     """Fetch whatever is admitted, counting the calls that have not ended yet."""
     while True:
         admitted = 0
         with suppress(RedisError, OSError):
-            admitted = await condition.admit(1)
+            admitted = await breaker.admit(1)
         if admitted:
             under_way["calls"] += 1
             with suppress(ApiError):
                 await api.presentations.get("p")
             under_way["calls"] -= 1
         else:
-            await asyncio.sleep(max(0.005, condition.again()))
+            await asyncio.sleep(max(0.005, breaker.retry_in()))
 
 
 async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
     async with Redis.from_url(redis_url) as redis:
-        condition = Condition(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
-        api = AsyncApi(api_url, credentials(), guard=condition.fetches, timeout=5.0)
+        breaker = SharedBreaker(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
+        api = AsyncApi(api_url, credentials(), guard=breaker.fetches, timeout=5.0)
         async with api, asyncio.TaskGroup() as group:
-            group.create_task(condition.watch())
+            group.create_task(breaker.watch())
             for _ in range(int(at_once)):
-                group.create_task(fetch_for_ever(condition, api, Counter()))
+                group.create_task(fetch_for_ever(breaker, api, Counter()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from credhook.redis.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 CALLER = Path(__file__).parent / "caller.py"
 
@@ -96,10 +96,10 @@ def serving() -> Iterator[Stub]:
 class Member:
     """One process's condition and clients; several in one process know of each other only what Redis tells them."""
 
-    def __init__(self, condition: Condition, url: str) -> None:
-        self.condition = condition
-        self.fetching = AsyncApi(url, credentials(), guard=condition.fetches, timeout=5.0)
-        self.calling = AsyncApi(url, credentials(), guard=condition.calls, timeout=5.0)
+    def __init__(self, breaker: SharedBreaker, url: str) -> None:
+        self.breaker = breaker
+        self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=5.0)
+        self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=5.0)
         self.in_thread = SyncApi(self.calling)
 
     async def call(self) -> object:
@@ -133,14 +133,14 @@ async def member(
 ) -> AsyncIterator[Member]:
     """One of the fleet. Where Redis is slow since the machine is busy, it waits rather than go by itself."""
     async with open_redis(redis_url) as client:
-        one = Member(Condition(client, api_url=url, rate=rate, timeout=5.0, patience=patience), url)
-        watching = asyncio.create_task(one.condition.watch() if watches else asyncio.sleep(0))
+        one = Member(SharedBreaker(client, api_url=url, rate=rate, timeout=5.0, patience=patience), url)
+        watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
         try:
             yield one
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            await one.condition.aclose()
+            await one.breaker.aclose()
             await one.fetching.aclose()
             await one.calling.aclose()
 
@@ -160,7 +160,7 @@ async def fetching(fleet: list[Member], at_once: int) -> AsyncIterator[Counter[s
     """Each member has so many calls under way, as far as it is let; yields how many `calls` have not ended."""
     under_way: Counter[str] = Counter()
     tasks = [
-        asyncio.create_task(fetch_for_ever(one.condition, one.fetching, under_way))
+        asyncio.create_task(fetch_for_ever(one.breaker, one.fetching, under_way))
         for one in fleet
         for _ in range(at_once)
     ]
@@ -188,5 +188,5 @@ async def paused_briefly(fleet: list[Member], stub: Stub) -> None:
     stub.answer = lambda _: (429, {"Retry-After": "1"})
     await fleet[0].call()
     stub.answer = lambda _: WELL
-    await until_async(lambda: all(one.condition.pause() for one in fleet), what="the pause")
-    await until_async(lambda: not any(one.condition.pause() for one in fleet), what="its end")
+    await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the pause")
+    await until_async(lambda: not any(one.breaker.pause() for one in fleet), what="its end")

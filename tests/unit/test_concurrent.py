@@ -50,7 +50,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made._slots, made._processor = Slots(concurrency, lambda: Slot(NOTHING, NOTHING, NOTHING)), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
     made._suspended = made._wanted_alone = False
-    made._condition = SimpleNamespace(pause=lambda: 0.0)
+    made._breaker = SimpleNamespace(pause=lambda: 0.0)
     return made
 
 
@@ -81,7 +81,7 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     processor.may_end.set()
     one = worker(1, processor)
     one._suspended, one._wanted_alone = why == "suspended", why == "suspect"
-    one._condition = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
+    one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
     if why == "stopping":
         one._stopping.set()
     one._start(attempt("first"))

@@ -9,7 +9,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from credhook.worker.fleet.breaker import PlatformPaused
 from credhook.worker.fleet.notice import Notice
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 SILENCE = [RedisTimeout(), ReadOnlyError(), ConnectionRefusedError()]
 
@@ -20,10 +20,10 @@ class Store:
     def __init__(self) -> None:
         self.says: Exception | tuple[int, float] = (0, 0.0)
 
-    async def look(self) -> Notice | None:
+    async def load(self) -> Notice | None:
         return Notice(at=1)
 
-    async def draw(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
+    async def acquire(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
         if isinstance(self.says, Exception):
             raise self.says
         return self.says
@@ -35,48 +35,48 @@ def store() -> Store:
 
 
 @pytest.fixture
-async def condition(store: Store) -> AsyncIterator[Condition]:
+async def breaker(store: Store) -> AsyncIterator[SharedBreaker]:
     async with Redis() as never_connected:
-        condition = Condition(never_connected, api_url="http://platform.example", rate=5)
-        condition._store = store  # type: ignore[assignment]
-        condition._trial.end()
-        yield condition
+        breaker = SharedBreaker(never_connected, api_url="http://platform.example", rate=5)
+        breaker._store = store  # type: ignore[assignment]
+        breaker._trial.end()
+        yield breaker
 
 
-async def test_as_many_are_admitted_as_the_bucket_gave(condition: Condition, store: Store) -> None:
+async def test_as_many_are_admitted_as_the_bucket_gave(breaker: SharedBreaker, store: Store) -> None:
     store.says = 3, 0.5
-    assert await condition.admit(10) == 3
-    assert 0 < condition.again() <= 0.5
-    assert await condition.admit(10) == 0
+    assert await breaker.admit(10) == 3
+    assert 0 < breaker.retry_in() <= 0.5
+    assert await breaker.admit(10) == 0
 
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
 async def test_while_nobody_says_what_the_bucket_has_nothing_is_admitted(
-    condition: Condition, store: Store, silence: Exception
+    breaker: SharedBreaker, store: Store, silence: Exception
 ) -> None:
     store.says = silence
     with pytest.raises((RedisError, OSError)) as raised:
-        await condition.admit(10)
+        await breaker.admit(10)
     assert raised.value is silence  # Whoever takes events says so.
 
 
-async def test_what_was_not_admitted_is_still_there_for_a_slow_start(condition: Condition, store: Store) -> None:
-    condition._slow_start.begin()
+async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: SharedBreaker, store: Store) -> None:
+    breaker._slow_start.begin()
     store.says = SILENCE[0]
     with pytest.raises(RedisTimeout):
-        await condition.admit(10)
+        await breaker.admit(10)
     store.says = 1, 0.0
-    assert await condition.admit(10) == 1
+    assert await breaker.admit(10) == 1
 
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
 async def test_while_nobody_says_what_the_bucket_has_calls_are_refused_and_what_was_admitted_passes(
-    condition: Condition, store: Store, silence: Exception
+    breaker: SharedBreaker, store: Store, silence: Exception
 ) -> None:
     store.says = silence
     with pytest.raises(PlatformPaused, match="CREDHOOK_RATE") as refused:
-        await condition.calls.acquire("presentations.get")
+        await breaker.calls.acquire("presentations.get")
     assert refused.value.retry_after == 1.0
-    await condition.fetches.acquire("presentations.get")
+    await breaker.fetches.acquire("presentations.get")
     store.says = 1, 0.0
-    await condition.calls.acquire("presentations.get")
+    await breaker.calls.acquire("presentations.get")

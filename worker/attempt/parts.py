@@ -14,7 +14,7 @@ from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.fleet.shared_token import SharedTokens
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claim import Worker
@@ -24,19 +24,19 @@ from credhook.worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A worker's parts on one event loop. Two of them have work of their own: `processor.leases` and `condition`.
+    """A worker's parts on one event loop. Two of them have work of their own: `processor.leases` and `breaker`.
 
     Attributes:
         redis: the ledger's client.
         claims: the ledger as this worker sees it.
-        condition: what the fleet knows of the platform.
+        breaker: what the fleet knows of the platform.
         processor: what makes the attempts.
         new_slot: makes the clients of one event at a time. All share connections, credentials and trust.
     """
 
     redis: Redis
     claims: Claims
-    condition: Condition
+    breaker: SharedBreaker
     processor: Processor
     new_slot: Callable[[], Slot]
 
@@ -55,21 +55,21 @@ async def assembled(
     """
     redis = open_redis(settings.redis_url.get_secret_value())
     claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker)
-    condition = Condition.from_settings(redis, settings)
+    breaker = SharedBreaker.from_settings(redis, settings)
     snapshots = Snapshots(redis, settings.snapshot_key)
     auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
     transport = transport_from(settings)
 
     def new_slot() -> Slot:
-        fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=condition.fetches)
-        calling = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=condition.calls, at_once=CALLS)
+        fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
+        calling = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.calls, at_once=CALLS)
         return Slot(fetching, calling, SyncApi(calling))
 
-    processor = Processor(settings, claims, registry, condition, snapshots)
+    processor = Processor(settings, claims, registry, breaker, snapshots)
     try:
-        yield Parts(redis, claims, condition, processor, new_slot)
+        yield Parts(redis, claims, breaker, processor, new_slot)
     finally:
         await auth.aclose()
         await transport.aclose()
-        await condition.aclose()
+        await breaker.aclose()
         await redis.aclose()

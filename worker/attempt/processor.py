@@ -15,7 +15,7 @@ from credhook.worker.attempt.order import is_stale, moment
 from credhook.worker.attempt.outcome import DONE, GAVE_UP, Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.fleet.platform import Condition
+from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause
 from credhook.worker.handlers.running import HandlerTimeout, Threads, run
@@ -41,13 +41,13 @@ class Processor:
         settings: WorkerSettings,
         claims: Claims,
         registry: Registry,
-        condition: Condition,
+        breaker: SharedBreaker,
         snapshots: Snapshots,
     ) -> None:
         self.leases = Leases(claims)
         self._claims = claims
         self._registry = registry
-        self._condition = condition
+        self._breaker = breaker
         self._snapshots = snapshots
         self._handler_timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
@@ -121,7 +121,7 @@ class Processor:
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
             bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error))
-            pause, limit = self._condition.pause(), self._max_attempts
+            pause, limit = self._breaker.pause(), self._max_attempts
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
@@ -159,7 +159,7 @@ class Processor:
             attempt.ran.append(handler.name)
             bound.debug("event_handled")
             return
-        pause = self._condition.pause()
+        pause = self._breaker.pause()
         limit = self._max_attempts
         decision = after_handler(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
         final = isinstance(decision, GiveUp)

@@ -1,9 +1,9 @@
 """When the platform is left alone, and how calling it begins again. Pure: what happened goes in, a decision comes out.
 
-    closed ──▶ paused     it asked for a pause, or failures outweigh answers
-      ▲          │ ▲
-      │          ▼ │      the pause is over; the probe failed
-      └────── probing     one call for the whole fleet; it was answered
+    closed ──▶ open         it asked for a pause, or failures outweigh answers
+      ▲         │ ▲
+      │         ▼ │         the pause is over; the probe failed
+      └───── half open      one call for the whole fleet; it was answered
 
 Failures are weighed by a score: a failure adds one, an answer takes one away, never below nothing, and at `THRESHOLD`
 it opens (Page's cumulative sum). A count of consecutive failures is reset by the one answer in twenty that a failing

@@ -84,13 +84,13 @@ class CircuitStore:
         self._left_alone_until = 0.0
         self._cut_off = False
 
-    async def look(self) -> Notice | None:
+    async def load(self) -> Notice | None:
         """What stands there, also when Redis was silent just now."""
         self._left_alone_until = 0.0
         reply = await self._written(b"?", b"", 0.0)
         return reply and reply[0]
 
-    async def replace(self, known: Notice, circuit: Circuit, *, probed: bool) -> tuple[Notice, bool] | None:
+    async def compare_and_set(self, known: Notice, circuit: Circuit, *, probed: bool) -> tuple[Notice, bool] | None:
         """Write a circuit where `known` still stands, and tell everybody.
 
         Args:
@@ -125,10 +125,10 @@ class CircuitStore:
         return bool(reply[0])
 
     async def end_probe(self) -> None:
-        """Be it no longer, without having learnt anything."""
+        """Release the probe without a result."""
         await self._written(b"?", b"", 0.0, probed=True)
 
-    async def draw(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
+    async def acquire(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
         """Take tokens from the fleet's bucket, which holds one second's worth, and at least one.
 
         Args:
@@ -159,7 +159,7 @@ class CircuitStore:
                     while True:
                         left = due - time.monotonic()
                         if left <= 0:
-                            yield await self.look()
+                            yield await self.load()
                             due = time.monotonic() + LOOK_EACH
                             continue
                         message = await subscription.get_message(ignore_subscribe_messages=True, timeout=left)
@@ -167,7 +167,7 @@ class CircuitStore:
                         if notice:
                             yield notice
             except (RedisError, OSError):
-                yield await self.look()
+                yield await self.load()
                 await asyncio.sleep(LOOK_EACH * random.uniform(0.5, 1.0))  # noqa: S311  Jitter, no secret.
 
     async def _written(

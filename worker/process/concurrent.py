@@ -119,13 +119,13 @@ class ConcurrentWorker(VisibleWorker):
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         worker = Worker(self.name, self._token)
         async with assembled(settings, self._registry, worker=worker) as parts:
-            self._claims, self._condition, self._processor = parts.claims, parts.condition, parts.processor
+            self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
             background = [
                 asyncio.create_task(_restarted(work))
                 for work in (
                     self._processor.leases.keep,
-                    self._condition.watch,
+                    self._breaker.watch,
                     lambda: _pulse(pulse),
                     lambda: self._beat(parts.redis),
                     lambda: self._listen(parts.redis),
@@ -153,15 +153,15 @@ class ConcurrentWorker(VisibleWorker):
                 await self._until_stopped(BEAT)
                 continue
             try:
-                admitted = await self._condition.admit(free)
+                admitted = await self._breaker.admit(free)
                 if admitted == 0:
-                    await self._until_freed(max(0.01, min(self._condition.again(), BEAT)))
+                    await self._until_freed(max(0.01, min(self._breaker.retry_in(), BEAT)))
                     continue
                 taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
                 self._wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
                 for claim in taken.claims:
                     self._start(Attempt(claim, admitted=True))
-                await self._condition.give_back(admitted - len(taken.claims))
+                await self._breaker.give_back(admitted - len(taken.claims))
                 if not taken.claims and not taken.suspects:
                     if burst and not self._tasks:
                         return
@@ -227,7 +227,7 @@ class ConcurrentWorker(VisibleWorker):
     def _may_follow(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
         going_on = not self._stopping.is_set() and not self._suspended and not self._wanted_alone
-        return going_on and self._condition.pause() == 0
+        return going_on and self._breaker.pause() == 0
 
     async def _until_work(self, seconds: float) -> None:
         """Return when there may be something to take, when a slot ends, or after so many seconds."""

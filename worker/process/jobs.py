@@ -37,7 +37,7 @@ async def process(event_id: str) -> rq.Retry | None:
     """
     shared = _shared()
     async with assembled(shared.settings, shared.registry, token=shared.token) as parts:
-        background = parts.processor.leases.keep(), parts.condition.watch()
+        background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
         try:
             claim = await parts.claims.claim(event_id)

@@ -1,4 +1,4 @@
-"""What the fleet knows of the platform's condition, and the guards that every call passes.
+"""What the fleet knows of the platform's breaker, and the guards that every call passes.
 
 One process learns that the platform wants to be left alone, and all leave it alone: `breaker` decides, `circuit_store`
 tells the others, and what is needed to decide about a call is in memory. Without Redis each process goes by what it
@@ -18,10 +18,11 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.worker.api.calls.hints import CAUSES, advice
-from credhook.worker.api.guard import Guard, Permit
-from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart, outcome_of
+from credhook.worker.api.guard import Guard
+from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart
 from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
 from credhook.worker.fleet.notice import Notice
+from credhook.worker.fleet.permits import BreakerGuard, BreakerPermit
 from credhook.worker.fleet.trial import Trial
 
 log = structlog.get_logger("credhook.worker")
@@ -37,16 +38,16 @@ BEGIN: Final = 5.0
 ASK_AGAIN: Final = 0.2
 #: Seconds by which a pause must differ to be worth a log line, or a second notice.
 WORTH_SAYING: Final = 1.0
-#: Seconds until a slow start that allows nothing more just now may have heard of a success.
+#: Poll interval while slow start's budget is spent, in seconds.
 SOON: Final = 0.05
 
 
 class Settings(Protocol):
-    """What the condition needs to know, as the worker's settings have it."""
+    """What the breaker needs to know, as the worker's settings have it."""
 
     @property
     def api_url(self) -> str:
-        """Root of the API: who has the same sees the same condition."""
+        """Root of the API: who has the same sees the same breaker."""
 
     @property
     def rate(self) -> float | None:
@@ -57,8 +58,8 @@ class Settings(Protocol):
         """Seconds that one request may take."""
 
 
-class Condition:
-    """The platform's condition as this process knows it; to be made on the process's running event loop.
+class SharedBreaker:
+    """The fleet's circuit breaker for one platform, as this process knows it; to be made on its running event loop.
 
     Attributes:
         fetches: the guard of calls that `admit` has admitted, each once.
@@ -88,17 +89,17 @@ class Condition:
         self._timeout = timeout
         #: What Redis said last, the outcomes that it has not been told, and what follows from both.
         self._notice = Notice()
-        self._untold: list[Outcome] = []
+        self._unpublished: list[Outcome] = []
         self._circuit = Circuit()
-        self._teller: asyncio.Task[None] | None = None
+        self._publisher: asyncio.Task[None] | None = None
         self._slow_start = SlowStart()
         self._trial = Trial()
         self._ask_again_at = 0.0
         #: Until when a probe of ours may be under way, and until when one that was admitted may begin.
         self._probing_until = self._admitted_until = 0.0
         self._probe_is_over = False
-        self.fetches: Guard = _Guard(self, prepaid=True)
-        self.calls: Guard = _Guard(self, prepaid=False)
+        self.fetches: Guard = BreakerGuard(self, prepaid=True)
+        self.calls: Guard = BreakerGuard(self, prepaid=False)
         PAUSED.set_function(self.pause)
 
     @classmethod
@@ -118,15 +119,15 @@ class Condition:
 
     async def aclose(self) -> None:
         """Finish telling the others what is being told."""
-        if self._teller is not None:
-            await self._teller
+        if self._publisher is not None:
+            await self._publisher
 
     def pause(self) -> float:
         """Seconds until calls may be made again, from memory; 0 if now."""
         circuit, now = self._circuit, time.monotonic()
         return circuit.until - now if circuit.phase(now) is Phase.OPEN else 0.0
 
-    def again(self) -> float:
+    def retry_in(self) -> float:
         """Seconds after which to ask `admit` again when it gave less than was wanted; from memory."""
         wait = max(self.pause(), self._ask_again_at - time.monotonic())
         return wait if wait > 0 or self._slow_start.allows(1) else SOON
@@ -140,7 +141,7 @@ class Condition:
         Raises:
             RedisError, OSError: nobody says how many it has.
         """
-        await self._know()
+        await self._load()
         now = time.monotonic()
         phase = self._circuit.phase(now)
         if wanted <= 0 or phase is Phase.OPEN or now < self._ask_again_at:
@@ -165,7 +166,7 @@ class Condition:
             self._admitted_until = self._probing_until = 0.0
             await self._store.end_probe()
         elif self._rate is not None:
-            await self._store.draw(-unused, rate=self._rate)
+            await self._store.acquire(-unused, rate=self._rate)
 
     async def _admit_probe(self) -> int:
         """One, if nobody else tries. It draws no token: the bucket has filled while nothing was called."""
@@ -176,31 +177,31 @@ class Condition:
         return 0
 
     async def _draw(self, wanted: int, rate: float) -> int:
-        taken, wait = await self._store.draw(wanted, rate=rate)
+        taken, wait = await self._store.acquire(wanted, rate=rate)
         self._ask_again_at = time.monotonic() + wait
         return taken
 
-    async def acquire(self, operation: str, *, prepaid: bool) -> "_Permit":
+    async def acquire(self, operation: str, *, prepaid: bool) -> BreakerPermit:
         """Wait until the call may be sent.
 
         Raises:
             PlatformPaused: it may not.
         """
-        await self._know()
+        await self._load()
         due = None if prepaid else self._rate
         while True:
             phase = self._circuit.phase(time.monotonic())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
-                return _Permit(self, probe=True, prepaid=prepaid)
+                return BreakerPermit(self, probe=True, prepaid=prepaid)
             self._refuse_unless_closed(operation)
             if due is not None:
                 await self._pay(operation, due)
                 due = None
             elif self._trial.is_over:
-                return _Permit(self, prepaid=prepaid)
+                return BreakerPermit(self, prepaid=prepaid)
             elif self._trial.begin_turn():
-                return _Permit(self, trial=True, prepaid=prepaid)
+                return BreakerPermit(self, trial=True, prepaid=prepaid)
             else:
                 await self._trial.wait()
 
@@ -217,7 +218,7 @@ class Condition:
         """
         taken, wait = 0, PATIENCE  # What is to be said while Redis says nothing.
         with suppress(RedisError, OSError):
-            taken, wait = await self._store.draw(1, rate=rate, patience=self._timeout)
+            taken, wait = await self._store.acquire(1, rate=rate, patience=self._timeout)
         if not taken:
             raise self._refusal(operation, f"CREDHOOK_RATE leaves no turn for {wait:.1f} s", wait)
         await asyncio.sleep(wait)
@@ -246,7 +247,7 @@ class Condition:
             self._probing_until = 0.0
         return is_ours
 
-    def hear(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
+    def record(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
         """Take in what a call came to; None says nothing of the platform."""
         if probe:
             self._probing_until, self._probe_is_over = 0.0, True
@@ -256,9 +257,9 @@ class Condition:
             if outcome.kind is Kind.ANSWERED and prepaid:
                 self._slow_start.succeeded()
             if probe or outcome.kind is not Kind.ANSWERED or self._circuit.score:
-                self._untold.append(outcome)
-                self._become(self._circuit.after(outcome))
-        self._tell_soon()
+                self._unpublished.append(outcome)
+                self._set(self._circuit.after(outcome))
+        self._publish_soon()
 
     def _judge_credentials(self, outcome: Outcome | None, *, trial: bool) -> None:
         """Whatever a call is answered, its token was taken, unless it was refused."""
@@ -271,10 +272,10 @@ class Condition:
         """A token was refused: find out about the next one by one call."""
         self._trial.begin_again()
 
-    async def _know(self) -> None:
+    async def _load(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
         if not self._notice.at:
-            self._read(await self._store.look())
+            self._read(await self._store.load())
 
     def _read(self, notice: Notice | None) -> None:
         """Take in what Redis has, and what it has not been told on top.
@@ -287,50 +288,50 @@ class Condition:
             known, self._notice = self._notice.circuit, notice
             now = time.monotonic()
             if known.is_open and known.until - max(now, notice.circuit.until) > WORTH_SAYING:
-                self._untold.append(Outcome(Kind.REFUSED, now, known.until - now, cause="forgotten"))
-        self._become(self._notice.circuit.after_all(self._untold))
-        self._tell_soon()
+                self._unpublished.append(Outcome(Kind.REFUSED, now, known.until - now, cause="forgotten"))
+        self._set(self._notice.circuit.after_all(self._unpublished))
+        self._publish_soon()
 
-    def _become(self, circuit: Circuit) -> None:
+    def _set(self, circuit: Circuit) -> None:
         was, self._circuit = self._circuit, circuit
         if was.is_open and not circuit.is_open:
             self._slow_start.begin()
             self._ask_again_at = 0.0
 
-    def _tell_soon(self) -> None:
-        if not self._untold and not self._probe_is_over:
+    def _publish_soon(self) -> None:
+        if not self._unpublished and not self._probe_is_over:
             return
-        if self._teller is None or self._teller.done():
-            self._teller = asyncio.create_task(self._tell())
+        if self._publisher is None or self._publisher.done():
+            self._publisher = asyncio.create_task(self._publish())
 
-    async def _tell(self) -> None:
+    async def _publish(self) -> None:
         """Tell the others, all that has come together in the meantime at once."""
-        while self._untold or self._probe_is_over:
-            count, known = len(self._untold), self._notice
+        while self._unpublished or self._probe_is_over:
+            count, known = len(self._unpublished), self._notice
             probed, self._probe_is_over = self._probe_is_over, False
-            circuit = known.circuit.after_all(self._untold)
+            circuit = known.circuit.after_all(self._unpublished)
             if circuit == known.circuit and not probed:
-                self._untold.clear()
+                self._unpublished.clear()
                 continue
-            cause = self._untold[-1].cause if self._untold else ""
-            reply = await self._store.replace(known, circuit, probed=probed)
+            cause = self._unpublished[-1].cause if self._unpublished else ""
+            reply = await self._store.compare_and_set(known, circuit, probed=probed)
             if reply is None:
                 # Ours is all there is to go by, until Redis is back.
-                self._say(known.circuit, self._circuit, cause)
+                self._log_transition(known.circuit, self._circuit, cause)
                 self._notice = replace(self._notice, circuit=self._circuit)
-                self._untold.clear()
+                self._unpublished.clear()
                 return
             notice, is_ours = reply
             if is_ours or (circuit, notice.text) == (known.circuit, known.text):
-                del self._untold[:count]
+                del self._unpublished[:count]
             self._read(notice)
             if is_ours:
-                self._say(known.circuit, circuit, cause)
+                self._log_transition(known.circuit, circuit, cause)
             else:
                 await asyncio.sleep(0.005)  # Others write as well.
 
     @staticmethod
-    def _say(before: Circuit, after: Circuit, cause: str) -> None:
+    def _log_transition(before: Circuit, after: Circuit, cause: str) -> None:
         now = time.monotonic()
         if after.is_open and after.until - max(now, before.until) > (WORTH_SAYING if before.until > now else 0.0):
             log.warning("platform_paused", seconds=round(after.until - now, 1), cause=cause, hint=_hint(cause))
@@ -348,46 +349,3 @@ def _hint(cause: str) -> str:
     return (
         advice("", cause) if cause in CAUSES else "the platform's trouble, or its wish; calls begin again by themselves"
     )
-
-
-class _Guard:
-    """One of the condition's two guards."""
-
-    def __init__(self, condition: Condition, *, prepaid: bool) -> None:
-        self._condition = condition
-        self._prepaid = prepaid
-
-    async def acquire(self, operation: str) -> Permit:
-        return await self._condition.acquire(operation, prepaid=self._prepaid)
-
-
-class _Permit:
-    """Leave to make one call; the first word about it counts."""
-
-    def __init__(self, condition: Condition, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
-        self._condition = condition
-        self._prepaid = prepaid
-        self._probe = probe
-        self._trial = trial
-        self._is_over = False
-
-    def answered(self, status: int, retry_after: float | None) -> None:
-        self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
-
-    def outdated(self) -> bool:
-        self._condition.doubt()
-        if self._probe or self._trial:
-            return True  # The others wait for what the fresh token comes to.
-        self._end(None)
-        return False
-
-    def unanswered(self, cause: str) -> None:
-        self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
-
-    def cancelled(self) -> None:
-        self._end(None)
-
-    def _end(self, outcome: Outcome | None) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._condition.hear(outcome, probe=self._probe, trial=self._trial, prepaid=self._prepaid)

@@ -1,0 +1,68 @@
+"""How calls pass the fleet's circuit breaker, and tell it what they came to."""
+
+import time
+from typing import Protocol
+
+from credhook.worker.api.guard import Permit
+from credhook.worker.fleet.breaker import Outcome, outcome_of
+
+
+class Breaker(Protocol):
+    """What decides about calls, and is told."""
+
+    async def acquire(self, operation: str, *, prepaid: bool) -> Permit:
+        """Wait until the call may be sent."""
+
+    def record(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
+        """Take in what a call came to; None says nothing of the platform."""
+
+    def doubt(self) -> None:
+        """A token was refused: find out about the next one by one call."""
+
+
+class BreakerGuard:
+    """One of the breaker's two guards."""
+
+    def __init__(self, breaker: Breaker, *, prepaid: bool) -> None:
+        self._breaker = breaker
+        self._prepaid = prepaid
+
+    async def acquire(self, operation: str) -> Permit:
+        """See `Guard`."""
+        return await self._breaker.acquire(operation, prepaid=self._prepaid)
+
+
+class BreakerPermit:
+    """Leave to make one call; the first word about it counts."""
+
+    def __init__(self, breaker: Breaker, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
+        self._breaker = breaker
+        self._prepaid = prepaid
+        self._probe = probe
+        self._trial = trial
+        self._is_over = False
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        """The platform answered."""
+        self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
+
+    def outdated(self) -> bool:
+        """It refused the token, and a fresh one follows."""
+        self._breaker.doubt()
+        if self._probe or self._trial:
+            return True  # The others wait for what the fresh token comes to.
+        self._end(None)
+        return False
+
+    def unanswered(self, cause: str) -> None:
+        """It did not answer."""
+        self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
+
+    def cancelled(self) -> None:
+        """Nobody knows whether it would have."""
+        self._end(None)
+
+    def _end(self, outcome: Outcome | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._breaker.record(outcome, probe=self._probe, trial=self._trial, prepaid=self._prepaid)
