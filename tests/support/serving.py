@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import plain
 from signing import SECRET
 from waiting import until
 
@@ -78,7 +79,7 @@ class Receiver(Process):
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.text
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/healthz").is_success
+            return plain.get(f"http://127.0.0.1:{self.port}/healthz").is_success
         except httpx.TransportError:
             return False
 
@@ -107,20 +108,20 @@ class Platform(Process):
 
     def make(self, event_type: str = "openid4vc.issuance.completed", **more: object) -> str:
         """Make something happen there; the id of the issuance or presentation."""
-        answer = httpx.post(f"{self.url}/sandbox/events", json={"eventType": event_type, "count": 1, **more})
+        answer = plain.post(f"{self.url}/sandbox/events", json={"eventType": event_type, "count": 1, **more})
         return str(answer.raise_for_status().json()["data"][0]["resourceId"])
 
     def clear(self) -> None:
         """Switch all faults off."""
-        httpx.delete(f"{self.url}/sandbox/faults").raise_for_status()
+        plain.delete(f"{self.url}/sandbox/faults").raise_for_status()
 
     def faults(self, **switched: object) -> None:
-        httpx.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
+        plain.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
 
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.text
         try:
-            return httpx.get(f"{self.url}/sandbox/deliveries").is_success
+            return plain.get(f"{self.url}/sandbox/deliveries").is_success
         except httpx.TransportError:
             return False
 
