@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from credhook.worker.api import operations
-from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
@@ -25,6 +24,7 @@ from credhook.worker.api.errors import (
     TryLater,
 )
 from credhook.worker.api.operations import Operation
+from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 PRESENTATION = {"id": "p", "status": "verified"}

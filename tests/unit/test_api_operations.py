@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from credhook.worker.api import operations
 from credhook.worker.api.auth import ClientCredentials
+from credhook.worker.api.base_url import Root
 from credhook.worker.api.client import SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
@@ -25,7 +26,6 @@ from credhook.worker.api.models import (
     UserRequest,
 )
 from credhook.worker.api.operations import Operation
-from credhook.worker.api.base_url import Root
 
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"
 CERTIFICATE = CertificateRequest(certificate=PEM)
