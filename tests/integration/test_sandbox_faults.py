@@ -13,7 +13,6 @@ from waiting import until
 
 LIST = "/me-creds/api/credentials"
 
-
 pytestmark = pytest.mark.usefixtures("swept")
 
 

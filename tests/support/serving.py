@@ -55,6 +55,23 @@ class Process:
         return self.log.read_text(errors="replace")
 
 
+def children(process: Process) -> list[int]:
+    """The processes that it has started and that are there, or were until just now."""
+    pid = process.process.pid
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and not only its entry."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @contextmanager
 def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[Process]:
     name, *options = command
