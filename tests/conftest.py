@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import redis.asyncio
+import trustme
 from hypothesis import HealthCheck, settings
 from redis import Redis
 from serving import Platform, platform
@@ -45,9 +46,23 @@ async def async_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with platform(tmp_path_factory.mktemp("platform")) as process:
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """Whom the sandbox trusts besides the system's."""
+    return trustme.CA()
+
+
+@pytest.fixture(scope="session")
+def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def sandbox(ca: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One for all tests of this process: who switches faults on or registers endpoints leaves none behind."""
+    with platform(tmp_path_factory.mktemp("platform"), "--ca", str(ca)) as process:
         yield process
 
 

@@ -1,10 +1,7 @@
 """An event that takes its worker with it, among others that only happen to be under way beside it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from ordeal import Ordeal, Stub
+from ordeal import Ordeal
 
 COMPLETED = "openid4vc.issuance.completed"
 
@@ -18,19 +15,6 @@ async def handle(event, context):
         os._exit(9)
     await asyncio.sleep(0.2)
 """
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        yield stub
-
-
-@pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[Ordeal]:
-    ordeal = Ordeal(tmp_path, redis_url, stub)
-    yield ordeal
-    ordeal.redis.close()
 
 
 @pytest.mark.soak  # Each death costs the five seconds that an event may be in transit.

@@ -3,14 +3,12 @@
 
 import random
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import pytest
-from ordeal import LONG, SHORT, Answer, Call, Ordeal, Stub, issuance, well
+from ordeal import LONG, SHORT, Answer, Call, Ordeal, issuance, well
 
 from credhook.worker.attempt.order import moment
 
@@ -33,14 +31,6 @@ async def write(event, context):
         note("stale" if context.stale else "written", event.webhook_id, *words)
     note("end", event.webhook_id, event.resource_id)
 """
-
-
-@pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
-    with Stub().running() as stub:
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        yield ordeal
-        ordeal.redis.close()
 
 
 def in_state(number: int) -> Answer:

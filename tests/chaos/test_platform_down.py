@@ -4,12 +4,10 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 
 import pytest
-from ordeal import LONG, SHORT, Answer, Call, Ordeal, Stub, well
+from ordeal import LONG, SHORT, Answer, Call, Ordeal, well
 from waiting import until
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
@@ -31,12 +29,9 @@ ON_THE_WIRE = 1.0
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
-    with Stub().running() as stub:
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        ordeal.plugin(HANDLER)
-        yield ordeal
-        ordeal.redis.close()
+def ordeal(ordeal: Ordeal) -> Ordeal:
+    ordeal.plugin(HANDLER)
+    return ordeal
 
 
 def events(start: int, count: int) -> list[tuple[str, str, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from accepting import record
-from serving import Process
+from serving import Process, children
 from stand import DATA, Stand
 from waiting import until
 
@@ -59,11 +59,6 @@ def hangs(event, context):
         time.sleep(600)
 """
 )
-
-
-def children(process: Process) -> list[int]:
-    pid = process.process.pid
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def naps(process: Process) -> int:

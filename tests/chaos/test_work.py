@@ -16,24 +16,19 @@ Each such repetition must have a death to explain it.
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
 import pytest
-from ordeal import LONG, SHORT, Answer, Call, Note, Ordeal, Stub, well
+from mortal_redis import MortalRedis, mortal_redis
+from ordeal import LONG, SHORT, Note, Ordeal, Stub
 from redis.exceptions import RedisError
-from serving import Process
-from waiting import until
+from serving import Process, children
 
 from credhook.receiver.inbox.inbox import Unavailable
-from credhook.sandbox.local.local_redis import free_port, start_server
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10
@@ -59,61 +54,6 @@ async def first(event, context):
 async def second(event, context):
     await run("second", event, context)
 """
-
-HELD = """
-@handlers.on("*")
-async def held(event, context):
-    note("begin", event.webhook_id, os.getpid())
-    while not (here / "go").exists():
-        await asyncio.sleep(0.05)
-"""
-
-
-class MortalRedis:
-    """A Redis that keeps what it confirmed, whatever happens to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = free_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self.start()
-
-    def start(self) -> None:
-        self._server = start_server(self._folder, self._port)
-
-    def kill(self) -> None:
-        self._server.kill()
-        self._server.wait()
-
-
-@contextmanager
-def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
-    redis = MortalRedis(folder)
-    try:
-        yield redis
-    finally:
-        redis.kill()
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        yield stub
-
-
-@pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[Ordeal]:
-    ordeal = Ordeal(tmp_path, redis_url, stub)
-    yield ordeal
-    ordeal.redis.close()
-
-
-def children(process: Process) -> list[int]:
-    pid = process.process.pid
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 @dataclass
@@ -262,156 +202,3 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
         assert 0 < deaths.died[process] - ended < 1.5
     # It would prove nothing if nothing had been under way.
     assert runs.restarted >= deaths.of_workers / 3
-
-
-@pytest.mark.parametrize(("whole", "promised"), [(False, 2.0), (True, 10.0)], ids=["one process", "with its host"])
-def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_lapse(
-    ordeal: Ordeal, whole: bool, promised: float
-) -> None:
-    """With the lease as shipped: one process dies, or with its supervisor, while another worker has nothing to do."""
-    del ordeal.environment["CREDHOOK_LEASE"]
-    ordeal.plugin(HELD)
-    ids = {f"m{number}" for number in range(100)}
-
-    def begun(*but: int) -> dict[str, float]:
-        """When each began, in whatever process that is none of these."""
-        return {note.words[1]: note.at for note in ordeal.notes() if int(note.words[2]) not in but}
-
-    with ordeal.worker("first") as first, ExitStack() as stack:
-        ordeal.started(first)
-        (victim,) = children(first)
-        ordeal.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
-        until(lambda: begun().keys() == ids, what="100 in flight")
-        second = stack.enter_context(ordeal.worker("second"))
-        ordeal.started(second)
-        until(lambda: ordeal.redis.zcard("credhook:credhook:workers") == 2, what="both at the roll call")
-        died = time.time()
-        if whole:
-            first.kill()
-        else:
-            os.kill(victim, signal.SIGKILL)
-        until(lambda: begun(victim).keys() == ids, what="100 under way again")
-        took = max(begun(victim).values()) - died
-        (ordeal.folder / "go").touch()
-        ordeal.settles()
-    # The leases were not waited for, and nobody was blamed.
-    assert {record.get("killed") for record in ordeal.records(ids).values()} == {None}
-    told = ordeal.logs()
-    assert ('"worker_missed"' in told) == whole
-    assert '"events_put_back"' not in told
-    print(f"\nkill -9 with 100 events in flight: all under way again after {took:.1f} s ({promised:.0f} promised)")
-
-
-def test_an_attempt_that_meets_a_redis_that_is_gone_is_made_again(tmp_path: Path, stub: Stub) -> None:
-    """Redis dies while the details of a second attempt are on their way, and comes back."""
-    with mortal_redis(tmp_path) as redis:
-
-        def answer(call: Call) -> Answer:
-            if call.number == 2:
-                redis.kill()
-            return well(call)
-
-        stub.answer = answer
-        ordeal = Ordeal(tmp_path, redis.url, stub)
-        ordeal.plugin("""
-@handlers.on("*")
-async def second_time(event, context):
-    note(event.attempt)
-    if event.attempt == 1:
-        raise Retry(after=0.1)
-""")
-        ordeal.accept(("m1", COMPLETED, "iss_1"))
-        with ordeal.worker() as worker:
-            until(lambda: len(stub.calls) == 2, what="the second attempt")
-            until(lambda: "redis_unusable" in worker.text, what="its end")
-            redis.start()
-            ordeal.reaches("m1", "done", within=60)
-        ordeal.redis.close()
-
-
-#: What a handler can do to its worker. Each of these events ends dead; what one of the others returns is as bad.
-POISONS = (
-    "error", "hang", "swallow", "exit", "halt", "interrupt", "cancel", "recursion", "huge", "block",
-)  # fmt: skip
-
-POISONED = """
-class Halt(BaseException):
-    pass
-
-def deeper(n):
-    return deeper(n + 1)
-
-async def swallow():
-    while True:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            pass
-
-@handlers.on("openid4vc.issuance.completed")
-async def poisoned(event, context):
-    kind = event.webhook_id.partition("_")[0]
-    if kind == "error": raise ValueError("no")
-    if kind == "hang": await asyncio.sleep(600)
-    if kind == "swallow": await swallow()
-    if kind == "exit": sys.exit(3)
-    if kind == "halt": raise Halt
-    if kind == "interrupt": raise KeyboardInterrupt
-    if kind == "cancel": raise asyncio.CancelledError
-    if kind == "recursion": deeper(0)
-    if kind == "huge": raise ValueError("x" * 50_000_000)
-    return "x" * 1_000_000
-
-@handlers.on("openid4vc.issuance.completed")
-def blocked(event, context):
-    if event.webhook_id.startswith("block_"): time.sleep(600)
-"""
-
-MENDED = """
-@handlers.on("openid4vc.issuance.completed")
-async def poisoned(event, context):
-    note("handled", event.webhook_id)
-
-@handlers.on("openid4vc.issuance.completed")
-def blocked(event, context):
-    pass
-"""
-
-
-def credhook(ordeal: Ordeal, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "credhook", *arguments],
-        env=ordeal.environment, cwd=ordeal.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_poison_harms_nobody_else_and_can_be_replayed(ordeal: Ordeal, size: str) -> None:
-    ordeal.plugin(POISONED)
-    poison = [f"{kind}_1" for kind in POISONS]
-    good = [f"good_{number}" for number in range(300 if size == SHORT else 10_000)]
-    events = [(one, COMPLETED, f"iss_{one}") for one in (*poison, *good)]
-    random.shuffle(events)
-    ordeal.accept(*events)
-    settings = {"CREDHOOK_HANDLER_TIMEOUT": "1", "CREDHOOK_MAX_ATTEMPTS": "2"}
-    with ordeal.worker("worker", "--processes", "2", **settings) as worker:
-        ordeal.settles(within=300)
-        assert worker.stop() == 0
-        log = worker.text
-    states = {one: fields["state"] for one, fields in ordeal.records((*poison, *good)).items()}
-    assert {one for one, state in states.items() if state != "done"} == set(poison)
-    assert {states[one] for one in poison} == {"dead"}
-    assert "worker_died" not in log
-    assert "loop_blocked" not in log
-    assert max(map(len, log.splitlines())) < 10_000
-    assert log.count('"worker_started"') == 2
-    print(f"\n10 poisonous events among {len(good)}: the others done, the 10 dead")
-
-    ordeal.plugin(MENDED)
-    assert credhook(ordeal, "events", "replay", "--state", "dead", "--yes").stdout.strip() == "replayed 10"
-    with ordeal.worker("mended"):
-        ordeal.settles()
-    assert {fields["state"] for fields in ordeal.records(poison).values()} == {"done"}
-    handled = [note.words[1] for note in ordeal.notes()]
-    # One of them had been handled by this handler, and was dead for the other one's sake.
-    assert sorted(handled) == sorted(set(poison) - {"block_1"})

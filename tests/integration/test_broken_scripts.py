@@ -3,127 +3,28 @@
 The scripts of worker/fleet/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import hiredis
 import pytest
 from accepting import everything
+from breakable import DONE, INDEX, Ledger
 from breaking import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from credhook.events import Event
-from credhook.ledger import EVENT, Index, State, job_data, job_id
-from credhook.receiver.inbox import script
-from credhook.receiver.inbox.script import Delivery
-from credhook.worker.attempt import snapshots
-from credhook.worker.commands.events import erase, replay
-from credhook.worker.queue import burial, put_back, scripts
-from credhook.worker.queue.claim import Claim, Settlement, Worker
-from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.ledger import EVENT, State, job_id
+from credhook.worker.queue import scripts
+from credhook.worker.queue.claim import Claim, Settlement
+
+pytestmark = pytest.mark.usefixtures("in_memory")
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
-INDEX = Index("credhook")
-DONE = {"test.first": "done"}
-
-
-class Ledger:
-    """The ledger, all of its scripts, and which events have been handled."""
-
-    def __init__(self, redis: Redis) -> None:
-        self.redis: Any = redis
-        self.handled: set[str] = set()
-        self.accept = Script(redis, script.ACCEPT)
-        self.replaying, self.erasing = Script(redis, replay._REPLAY), Script(redis, erase._ERASE)
-        self.claims = self.worker("w")
-        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
-        self.putting_back = Script(redis, put_back.PUT_BACK)
-        self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
-        self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
-        self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
-        self.burying = Script(redis, burial.BURY)
-
-    def worker(self, name: str, *, lease: float = 60.0) -> Claims:
-        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
-        for attribute, lua in {
-            "_claim": scripts.CLAIM, "_take": scripts.TAKE, "_take_read": scripts.TAKE_READ,
-            "_refuse": scripts.REFUSE, "_write_script": scripts.WRITE,
-        }.items():  # fmt: skip
-            setattr(claims, attribute, AsyncScript(self.redis, lua))
-        return claims  # type: ignore[no-any-return]
-
-    def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
-        """As the receiver does, in one group: webhook-id, type, resource."""
-        group = [Delivery(one, Event(kind, resource)) for one, kind, resource in events]
-        reader = hiredis.Reader()
-        reader.feed(script.accept(group, queue="credhook", retention=3_600))
-        _, _, number, *rest = reader.gets()
-        count = int(number)
-        return self.accept(rest[:count], rest[count:])  # type: ignore[no-any-return]
-
-    async def take(self, **more: Any) -> list[Claim]:
-        return list((await self.claims.take(10, urgent=3, **more)).claims)
-
-    async def handle(self, claim: Claim) -> None:
-        """As the processor does, with one handler."""
-        if "test.first" not in claim.ended:
-            assert not self.is_marked(claim.event_id), "run again after its done mark"
-            self.handled.add(claim.event_id)
-        await self.claims.settle(claim, Settlement(State.DONE, records=DONE))
-
-    def is_marked(self, webhook_id: str) -> bool:
-        return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")
-
-    def pass_time(self) -> None:
-        """As if all leases had lapsed, and all that is in transit had had its time."""
-        for key in (INDEX.open, INDEX.leases):
-            for member in self.redis.zrange(key, 0, -1):
-                self.redis.zadd(key, {member: 1})
-        for key in self.redis.scan_iter(INDEX.busy + "*"):
-            self.redis.delete(key)
-        for member in self.redis.zrange(INDEX.scheduled, 0, -1):
-            self.redis.zadd(INDEX.scheduled, {member: 1})
-        for key in self.redis.scan_iter(EVENT + "*"):
-            if self.redis.hexists(key, "due"):
-                self.redis.hset(key, "due", 1)
-
-    def replay(self, webhook_id: str, state: str | bytes) -> Any:
-        fields = [1, "origin", "credhook"]
-        job, data = job_id(webhook_id), job_data(webhook_id)
-        return self.replaying(replay._keys(INDEX), ["", "  ", "", *fields, webhook_id, job, data, state])
-
-    async def recover(self) -> None:
-        """Workers and reconciler, until nothing is open."""
-        for _ in range(8):
-            for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
-                self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
-            if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
-                return
-            self.pass_time()
-            self.reconciler.run()
-            while claims := await self.take(idle=True):
-                for claim in claims:
-                    await self.handle(claim)
-        raise AssertionError(everything(self.redis))
-
-
-@pytest.fixture(autouse=True)
-def in_memory(redis_client: Redis) -> Iterator[None]:
-    """A thousand small worlds, none of which has to be on a disk."""
-    redis_client.config_set("appendonly", "no")
-    yield
-    redis_client.config_set("maxmemory", 0)
-    redis_client.flushall()
-    redis_client.config_set("appendonly", "yes")
-
 
 Step = Callable[[Ledger], Coroutine[Any, Any, Script]]
 Run = Callable[[Ledger], Coroutine[Any, Any, None]]
@@ -392,23 +293,3 @@ async def test_whatever_is_forbidden_full_or_of_another_type_meanwhile_nothing_i
         except Exception as failure:
             failure.add_note(f"{name}: {what}")
             raise
-
-
-async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
-    keys = [INDEX.leases, INDEX.started, INDEX.busy, INDEX.parked, INDEX.open, INDEX.dead, INDEX.scheduled]
-    arguments = [2, "doomed", job_id("doomed"), ""]
-    redis_client.flushall()
-    ledger = Ledger(redis_client)
-    ledger.deliver(("doomed", COMPLETED, "r1"))
-    await ledger.take()
-    ledger.erasing.look(keys, arguments)
-    for number in range(1, redis_client.llen("test:commands") + 1):
-        redis_client.flushall()
-        ledger.deliver(("doomed", COMPLETED, "r1"))
-        await ledger.take()
-        ledger.erasing.number = number
-        with suppress(ResponseError):
-            ledger.erasing(keys, arguments)
-        ledger.erasing(keys, arguments)
-        redis_client.delete("rq:job:" + job_id("doomed"))  # It lives for as long as the worker may notice.
-        assert "doomed" not in everything(redis_client), number

@@ -33,15 +33,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 @pytest.fixture(scope="module")
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[Platform]:
-    folder = tmp_path_factory.mktemp("platform")
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    with platform(folder, "--ca", str(folder / "ca.pem")) as process:
+def sandbox(ca: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One whose page shows nothing but what is done here."""
+    with platform(tmp_path_factory.mktemp("platform"), "--ca", str(ca)) as process:
         yield process
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 from commands import Done, credhook
 from serving import Platform
@@ -27,7 +27,7 @@ def endpoints(sandbox: Platform) -> Iterator[Run]:
 
 
 def registered(sandbox: Platform) -> list[dict[str, object]]:
-    found = httpx.get(f"{sandbox.url}/sandbox/endpoints").raise_for_status().json()["data"]
+    found = plain.get(f"{sandbox.url}/sandbox/endpoints").raise_for_status().json()["data"]
     return [one["endpoint"] for one in found]
 
 

@@ -5,20 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 from serving import Platform, platform
 
 TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv[1:]])"
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with platform(tmp_path_factory.mktemp("sandbox")) as running:
-        yield running
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -65,7 +58,7 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip().removeprefix("CREDHOOK_API_URL=")
-        assert httpx.get(f"{url}/sandbox/deliveries").status_code == 200
+        assert plain.get(f"{url}/sandbox/deliveries").status_code == 200
         process.send_signal(number)
         assert process.wait(60) == 0
     finally:

@@ -15,13 +15,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
+import plain
 import pytest
+from sandbox_api import FORM, TOKEN, authorized
 from serving import Platform, platform
 from waiting import until
-
-TOKEN = "/realms/sandbox/protocol/openid-connect/token"
-FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 
 #: Nothing is drawn from earlier runs, and dates must be dates.
 CONFIGURATION = """
@@ -110,7 +108,7 @@ def inhabited(folder: Path) -> Iterator[Platform]:
 
     Its one endpoint is switched off by its first failure, so that both can be read and no event costs anything.
     """
-    with platform(folder, "--drop", "1000000", "--time-scale", "0") as sandbox, client(sandbox) as api:
+    with platform(folder, "--drop", "1000000", "--time-scale", "0") as sandbox, authorized(sandbox) as api:
         endpoint = {"url": "https://localhost/webhooks"}
         api.post("/me-creds/api/endpoints", json=endpoint).raise_for_status()
         sandbox.make("openid4vc.verification.data")
@@ -118,17 +116,9 @@ def inhabited(folder: Path) -> Iterator[Platform]:
         yield sandbox
 
 
-@contextmanager
-def client(sandbox: Platform) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.url) as api:
-        token = api.post(TOKEN, data=FORM).raise_for_status().json()["access_token"]
-        api.headers["authorization"] = f"Bearer {token}"
-        yield api
-
-
 def knowledge(sandbox: Platform) -> dict[str, list[str]]:
     """What exists there, by the names in `KNOWN`."""
-    with client(sandbox) as api:
+    with authorized(sandbox) as api:
 
         def get(path: str) -> list[dict[str, str]]:
             found: list[dict[str, str]] = api.get(path).raise_for_status().json()["data"]
@@ -179,7 +169,7 @@ def configuration(described: Iterable[str], known: Mapping[str, list[str]]) -> s
 
 def operations(document_url: str) -> set[str]:
     """What a document describes, as `METHOD /path`."""
-    paths = httpx.get(document_url).raise_for_status().json()["paths"]
+    paths = plain.get(document_url).raise_for_status().json()["paths"]
     return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
 

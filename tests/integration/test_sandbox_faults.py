@@ -5,36 +5,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import plain
 import pytest
+from sandbox_api import authorize, authorized
 from serving import Platform, platform
 from waiting import until
 
-FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 LIST = "/me-creds/api/credentials"
 
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with platform(tmp_path_factory.mktemp("sandbox"), "--duplicate", "2") as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def sandbox(running: Platform) -> Iterator[Platform]:
-    yield running
-    running.clear()
+pytestmark = pytest.mark.usefixtures("swept")
 
 
 @pytest.fixture
 def api(sandbox: Platform) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandbox.url) as client:
-        authorize(client)
+    """With a token of its own, for tokens are made to die here."""
+    with authorized(sandbox) as client:
         yield client
-
-
-def authorize(client: httpx.Client) -> None:
-    granted = client.post("/realms/sandbox/protocol/openid-connect/token", data=FORM).json()
-    client.headers["authorization"] = f"Bearer {granted['access_token']}"
 
 
 def presentation(api: httpx.Client, id_: str) -> Any:
@@ -44,14 +30,14 @@ def presentation(api: httpx.Client, id_: str) -> Any:
 def test_faults_are_shown_switched_and_cleared(tmp_path: Any) -> None:
     with platform(tmp_path, "--duplicate", "2", "--read-once", "--envelopes", "swapped") as sandbox:
         url = f"{sandbox.url}/sandbox/faults"
-        shown = httpx.get(url).json()["data"]
+        shown = plain.get(url).json()["data"]
         assert (shown["duplicate"], shown["readOnce"], shown["envelopes"]) == (2, True, "swapped")
-        changed = httpx.post(url, json={"slowMs": 1}).json()["data"]
+        changed = plain.post(url, json={"slowMs": 1}).json()["data"]
         assert changed == shown | {"slowMs": 1}
-        cleared = httpx.delete(url).json()["data"]
+        cleared = plain.delete(url).json()["data"]
         assert (cleared["duplicate"], cleared["readOnce"], cleared["slowMs"]) == (1, False, 0)
-        assert httpx.post(url, json={"slow": 1}).status_code == 400
-        assert httpx.post(url, json={"duplicate": 0}).status_code == 400
+        assert plain.post(url, json={"slow": 1}).status_code == 400
+        assert plain.post(url, json={"duplicate": 0}).status_code == 400
 
 
 def test_a_token_dies_in_mid_life_and_a_fresh_one_is_good(sandbox: Platform, api: httpx.Client) -> None:

@@ -4,17 +4,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 from browser import chromium
+from sandbox_api import CREDS, authorized
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from serving import Platform, platform
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
-
-FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def test_the_page_has_a_button_for_each_event_and_pressing_one_makes_it_happen(sandbox: Platform) -> None:
-    with httpx.Client(base_url=sandbox.url) as browser:
+    with plain.Client(base_url=sandbox.url) as browser:
         values = set(re.findall(r'<button name="eventType" value="([^"]+)"', browser.get("/").text))
         assert len(values) == 10
         for value in sorted(values):
@@ -38,14 +37,14 @@ def test_the_page_has_a_button_for_each_event_and_pressing_one_makes_it_happen(s
 def test_a_resource_is_moved_by_its_own_buttons(sandbox: Platform) -> None:
     id_ = sandbox.make("openid4vc.issuance.offered")
     form = {"eventType": "openid4vc.issuance.expired", "resourceId": id_}
-    assert httpx.post(f"{sandbox.url}/", data=form).status_code == 303
-    again = httpx.post(f"{sandbox.url}/", data=form)
+    assert plain.post(f"{sandbox.url}/", data=form).status_code == 303
+    again = plain.post(f"{sandbox.url}/", data=form)
     assert again.status_code == 409
     assert f"This cannot happen to {id_}: openid4vc.issuance.expired has been announced" in again.text
 
 
 def test_the_page_runs_nothing_and_frames_nowhere(sandbox: Platform) -> None:
-    answer = httpx.get(f"{sandbox.url}/")
+    answer = plain.get(f"{sandbox.url}/")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
@@ -55,9 +54,7 @@ def test_the_page_runs_nothing_and_frames_nowhere(sandbox: Platform) -> None:
 
 
 def test_what_others_have_written_is_escaped(sandbox: Platform) -> None:
-    with httpx.Client(base_url=sandbox.url) as client:
-        granted = client.post("/realms/sandbox/protocol/openid-connect/token", data=FORM).json()
-        client.headers["authorization"] = f"Bearer {granted['access_token']}"
+    with authorized(sandbox) as client:
         preset = {
             "credentialFormat": "mdoc",
             "templateName": "x",
@@ -79,7 +76,7 @@ def test_what_others_have_written_is_escaped(sandbox: Platform) -> None:
 def test_a_press_shows_its_delivery_before_anything_has_come_of_it(tmp_path: Path) -> None:
     with platform(tmp_path, "--delay-ms", "600000") as sandbox:
         _listen(sandbox)
-        with httpx.Client(base_url=sandbox.url, follow_redirects=True) as browser:
+        with plain.Client(base_url=sandbox.url, follow_redirects=True) as browser:
             page = browser.post("/", data={"eventType": "openid4vc.issuance.offered"}).text
             assert page.count('<span class="busy">under way</span>') == 1
             assert "1 under way." in page
@@ -109,21 +106,21 @@ def test_what_has_failed_for_good_stands_out(tmp_path: Path) -> None:
 
 
 def test_without_an_endpoint_the_page_says_how_to_register_one(sandbox: Platform) -> None:
-    assert "None yet. <code>credhook endpoints apply</code>" in httpx.get(f"{sandbox.url}/").text
+    assert "None yet. <code>credhook endpoints apply</code>" in plain.get(f"{sandbox.url}/").text
 
 
 def test_a_button_in_a_row_names_its_resource_to_those_who_do_not_see_the_row(sandbox: Platform) -> None:
     id_ = sandbox.make("openid4vc.verification.requested")
-    page = httpx.get(f"{sandbox.url}/").text
+    page = plain.get(f"{sandbox.url}/").text
     assert set(re.findall(rf'aria-label="(\w+) {id_}"', page)) == {"verified", "failed", "expired", "data"}
 
 
 def test_faults_that_are_on_are_named_and_switched_off(tmp_path: Path) -> None:
     with platform(tmp_path, "--forge", "1", "--drop", "2", "--read-once") as sandbox:
         assert "Faults that are on: drop=2, forge=1, readOnce=True" in _page(sandbox)
-        assert httpx.post(f"{sandbox.url}/", data={"clear": "drop"}).status_code == 303
+        assert plain.post(f"{sandbox.url}/", data={"clear": "drop"}).status_code == 303
         assert "Faults that are on: forge=1, readOnce=True" in _page(sandbox)
-        assert httpx.post(f"{sandbox.url}/", data={"clear": "all"}).status_code == 303
+        assert plain.post(f"{sandbox.url}/", data={"clear": "all"}).status_code == 303
         assert "Faults that are on" not in _page(sandbox)
 
 
@@ -138,7 +135,7 @@ def test_faults_that_are_on_are_named_and_switched_off(tmp_path: Path) -> None:
     ],
 )
 def test_a_form_that_is_not_of_the_page_is_refused(sandbox: Platform, form: dict[str, str]) -> None:
-    assert httpx.post(f"{sandbox.url}/", data=form).status_code == 400
+    assert plain.post(f"{sandbox.url}/", data=form).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -146,14 +143,14 @@ def test_a_form_that_is_not_of_the_page_is_refused(sandbox: Platform, form: dict
 )
 @pytest.mark.parametrize("path", ["/", "/sandbox/events", "/sandbox/faults"])
 def test_another_site_can_press_no_button(sandbox: Platform, path: str, headers: dict[str, str]) -> None:
-    answer = httpx.post(f"{sandbox.url}{path}", json={"eventType": "openid4vc.issuance.failed"}, headers=headers)
+    answer = plain.post(f"{sandbox.url}{path}", json={"eventType": "openid4vc.issuance.failed"}, headers=headers)
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (403, "FORBIDDEN")
 
 
 def test_a_name_of_its_own_is_let_in_when_it_was_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     with platform(tmp_path_factory.mktemp("named"), "--allowed-host", "sandbox") as running:
-        allowed = httpx.get(f"{running.url}/", headers={"host": "sandbox:8700"})
-        other = httpx.get(f"{running.url}/", headers={"host": "other:8700"})
+        allowed = plain.get(f"{running.url}/", headers={"host": "sandbox:8700"})
+        other = plain.get(f"{running.url}/", headers={"host": "other:8700"})
     assert (allowed.status_code, other.status_code) == (200, 403)
 
 
@@ -196,16 +193,12 @@ def test_every_colour_of_text_can_be_read(eventful: Platform, browser: Chrome, s
 
 def _listen(sandbox: Platform) -> None:
     """Register an endpoint that nobody answers at."""
-    token = httpx.post(f"{sandbox.url}/realms/sandbox/protocol/openid-connect/token", data=FORM).json()["access_token"]
-    httpx.post(
-        f"{sandbox.url}/me-creds/api/endpoints",
-        json={"url": f"https://127.0.0.1:{free_port()}/"},
-        headers={"authorization": f"Bearer {token}"},
-    ).raise_for_status()
+    with authorized(sandbox) as api:
+        api.post(f"{CREDS}/endpoints", json={"url": f"https://127.0.0.1:{free_port()}/"}).raise_for_status()
 
 
 def _page(sandbox: Platform) -> str:
-    return httpx.get(f"{sandbox.url}/").text
+    return plain.get(f"{sandbox.url}/").text
 
 
 def _page_with(sandbox: Platform, *texts: str) -> str:

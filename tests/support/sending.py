@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import httpx
+import plain
 from signing import body, headers
 
 #: Deliveries under way at once.
@@ -20,7 +21,7 @@ async def deliver_all(url: Callable[[], str], webhook_ids: Iterable[str]) -> Cou
     supply = iter(webhook_ids)
 
     async def sender() -> None:
-        async with httpx.AsyncClient(timeout=10) as client:
+        async with plain.AsyncClient(timeout=10) as client:
             for webhook_id in supply:
                 await repeat(client, webhook_id)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import plain
 from signing import SECRET
 from waiting import until
 
@@ -54,6 +55,23 @@ class Process:
         return self.log.read_text(errors="replace")
 
 
+def children(process: Process) -> list[int]:
+    """The processes that it has started and that are there, or were until just now."""
+    pid = process.process.pid
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there, and not only its entry."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @contextmanager
 def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[Process]:
     name, *options = command
@@ -78,7 +96,7 @@ class Receiver(Process):
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.text
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/healthz").is_success
+            return plain.get(f"http://127.0.0.1:{self.port}/healthz").is_success
         except httpx.TransportError:
             return False
 
@@ -107,20 +125,20 @@ class Platform(Process):
 
     def make(self, event_type: str = "openid4vc.issuance.completed", **more: object) -> str:
         """Make something happen there; the id of the issuance or presentation."""
-        answer = httpx.post(f"{self.url}/sandbox/events", json={"eventType": event_type, "count": 1, **more})
+        answer = plain.post(f"{self.url}/sandbox/events", json={"eventType": event_type, "count": 1, **more})
         return str(answer.raise_for_status().json()["data"][0]["resourceId"])
 
     def clear(self) -> None:
         """Switch all faults off."""
-        httpx.delete(f"{self.url}/sandbox/faults").raise_for_status()
+        plain.delete(f"{self.url}/sandbox/faults").raise_for_status()
 
     def faults(self, **switched: object) -> None:
-        httpx.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
+        plain.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
 
     def _alive(self) -> bool:
         assert self.process.poll() is None, self.text
         try:
-            return httpx.get(f"{self.url}/sandbox/deliveries").is_success
+            return plain.get(f"{self.url}/sandbox/deliveries").is_success
         except httpx.TransportError:
             return False
 

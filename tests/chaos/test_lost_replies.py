@@ -1,0 +1,113 @@
+"""Replies of Redis that are lost, late or errors: nothing is written or run twice, and no worker ends."""
+
+import pytest
+from accepting import inbox_on, record
+from reckoning import HELD, INDEX, begun, handled_once
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis_proxy import redis_proxy
+from serving import children
+from stand import COMPLETED, Stand
+from waiting import until
+
+from credhook.events import Event
+from credhook.ledger import State, job_id
+from credhook.redis.connection import open_redis
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
+
+
+def answers(redis: Redis) -> bool:
+    try:
+        return bool(redis.ping())
+    except RedisTimeoutError:
+        return False
+
+
+def claims_of(redis: AsyncRedis, *, lease: float = 5.0) -> Claims:
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker("w", "token"))
+
+
+async def take_one(claims: Claims) -> Claim:
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    return claim
+
+
+async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, redis_client: Redis) -> None:
+    with redis_proxy(redis_url) as proxy:
+        async with open_redis(proxy.url) as redis:
+            claims = claims_of(redis)
+            async with inbox_on(redis) as inbox:
+                await inbox.accept("m1", Event(COMPLETED, "iss_1"))
+            claim = await take_one(claims)
+            proxy.lose = 1
+            ours, _ = await claims.settle(claim, Settlement(State.ACCEPTED, spend=False))
+        assert proxy.lost == 1
+    assert ours
+    assert record(redis_client, "m1")["attempts"] == "0"
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.ACCEPTED])
+async def test_a_renewal_that_comes_after_the_settlement_does_not_bring_the_lease_back(
+    redis_client: Redis, async_redis: AsyncRedis, state: State
+) -> None:
+    """They go over two connections: an event with a lease and no holder would be dropped from the queue when popped."""
+    claims = claims_of(async_redis)
+    async with inbox_on(async_redis) as inbox:
+        await inbox.accept("m1", Event(COMPLETED, "iss_1"))
+    claim = await take_one(claims)
+    await claims.settle(claim, Settlement(state, wait=0.0))
+    assert await claims.renew([claim]) == [claim]
+    assert not redis_client.exists(INDEX.leases)
+    assert not redis_client.exists(INDEX.busy + "iss_1")
+    assert (await take_one(claims)).event_id == "m1"
+
+
+def test_replies_lost_after_our_own_scripts_run_nothing_twice(stand: Stand) -> None:
+    stand.plugin("""
+@handlers.on("*")
+async def sometimes_later(event, context):
+    if event.webhook_id.startswith("later") and not any(
+        line == f"put off {event.webhook_id}" for line in (notes() if (here / "notes").exists() else ())
+    ):
+        note("put off", event.webhook_id)
+        raise Retry(after=0.2)
+    note("first", event.webhook_id)
+""")
+    ids = [f"{kind}{number}" for kind in ("now", "later") for number in range(12)]
+    for one in ids:
+        stand.happens(one)
+    with redis_proxy(stand.redis_url) as proxy:
+        proxy.lose = 16
+        with stand.worker(REDIS_URL=proxy.url, CREDHOOK_CONCURRENCY="4") as worker:
+            handled_once(stand, *ids)
+            assert worker.text.count('"worker_started"') == 1
+            assert worker.stop() == 0
+        until(lambda: len(stand.redis.client_list()) == 1, what="the proxy without clients")
+        assert proxy.lost >= 10
+
+
+def test_a_redis_that_is_full_or_silent_for_a_while_does_not_end_the_worker(stand: Stand) -> None:
+    """Read-only is the third of these: tests/integration/test_worker.py."""
+    stand.plugin(HELD)
+    stand.happens("m1")
+    with stand.worker(CREDHOOK_CONCURRENCY="1") as worker:
+        until(lambda: begun(stand) == ["m1"])
+        stand.happens("m2")
+        before = children(worker)
+        stand.redis.config_set("maxmemory", 1)
+        try:
+            until(lambda: "OutOfMemoryError" in worker.text, what="a reply that says so")
+        finally:
+            stand.redis.config_set("maxmemory", 0)
+        (stand.folder / "go").touch()
+        stand.reaches("m1", "done")
+        stand.reaches("m2", "done")
+        stand.redis.execute_command("CLIENT", "PAUSE", 6_000, "ALL")  # type: ignore[no-untyped-call]
+        until(lambda: "TimeoutError" in worker.text, what="a time-out")
+        until(lambda: answers(stand.redis), what="the end of the pause")
+        stand.happens("m3")
+        handled_once(stand, "m1", "m2", "m3")
+        assert children(worker) == before

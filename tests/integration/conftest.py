@@ -1,0 +1,61 @@
+"""The sandbox as a client sees it, and as whoever it delivers to; `credhook events` in this process."""
+
+import os
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import trustme
+from click.testing import CliRunner, Result
+from events_command import Run
+from receiving import Receiver, receiving
+from redis import Redis
+from sandbox_api import authorized
+from serving import Platform
+
+
+@pytest.fixture(scope="module")
+def api(sandbox: Platform) -> Iterator[httpx.Client]:
+    with authorized(sandbox) as client:
+        yield client
+
+
+@pytest.fixture
+def swept(sandbox: Platform) -> Iterator[None]:
+    """Afterwards the sandbox has no faults and no endpoints, as it was before."""
+    yield
+    sandbox.clear()
+    with authorized(sandbox) as api:
+        for endpoint in api.get("/me-creds/api/endpoints").json():
+            api.delete(f"/me-creds/api/endpoints/{endpoint['id']}")
+
+
+@pytest.fixture
+def receiver(authority: trustme.CA) -> Iterator[Receiver]:
+    with receiving(authority.issue_cert("127.0.0.1")) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`credhook events …` in this process."""
+    from credhook.worker.commands.events import command as history  # noqa: PLC0415  It takes a second, of those that use it.
+
+    for name in [name for name in os.environ if name.startswith("CREDHOOK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+
+    def run(*arguments: str, **environment: str) -> Result:
+        return CliRunner().invoke(history.events, arguments, env=environment)
+
+    return run
+
+
+@pytest.fixture
+def in_memory(redis_client: Redis) -> Iterator[None]:
+    """A thousand small worlds, none of which has to be on a disk."""
+    redis_client.config_set("appendonly", "no")
+    yield
+    redis_client.config_set("maxmemory", 0)
+    redis_client.flushall()
+    redis_client.config_set("appendonly", "yes")

@@ -1,0 +1,34 @@
+"""Every command of an erasure refused in turn: it can be asked for again."""
+
+from contextlib import suppress
+
+import pytest
+from accepting import everything
+from breakable import INDEX, Ledger
+from redis import Redis
+from redis.exceptions import ResponseError
+from stand import COMPLETED
+
+from credhook.ledger import job_id
+
+pytestmark = pytest.mark.usefixtures("in_memory")
+
+
+async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
+    keys = [INDEX.leases, INDEX.started, INDEX.busy, INDEX.parked, INDEX.open, INDEX.dead, INDEX.scheduled]
+    arguments = [2, "doomed", job_id("doomed"), ""]
+    redis_client.flushall()
+    ledger = Ledger(redis_client)
+    ledger.deliver(("doomed", COMPLETED, "r1"))
+    await ledger.take()
+    ledger.erasing.look(keys, arguments)
+    for number in range(1, redis_client.llen("test:commands") + 1):
+        redis_client.flushall()
+        ledger.deliver(("doomed", COMPLETED, "r1"))
+        await ledger.take()
+        ledger.erasing.number = number
+        with suppress(ResponseError):
+            ledger.erasing(keys, arguments)
+        ledger.erasing(keys, arguments)
+        redis_client.delete("rq:job:" + job_id("doomed"))  # It lives for as long as the worker may notice.
+        assert "doomed" not in everything(redis_client), number

@@ -1,0 +1,75 @@
+"""`credhook events` when somebody says no or presses Ctrl-C, or Redis goes: what was done is told, no more is done."""
+
+import signal
+import subprocess
+from contextlib import suppress
+
+from accepting import record
+from events_command import Run, asked, process, terminal
+from planting import INDEX, plant, plant_many
+from redis import Redis
+from redis_proxy import redis_proxy
+from waiting import until
+
+from credhook.ledger import State
+
+
+def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Redis, redis_url: str) -> None:
+    plant(redis_client, "m1", State.DONE)
+    plant(redis_client, "m2", State.DONE)
+    with terminal(redis_url, "replay", "--all") as (running, write):
+        asked(running)
+        plant(redis_client, "m2", State.DEAD)
+        write("y\n")
+        assert running.communicate(timeout=60)[0] == "replayed 1, left 1 (1 changed meanwhile)\n"
+    with terminal(redis_url, "erase", "--all") as (running, write):
+        asked(running)
+        write("n\n")
+        assert running.communicate(timeout=60)[1].endswith("nothing was changed\n")
+        assert running.returncode == 1
+    with terminal(redis_url, "erase", "--all") as (running, _):
+        asked(running)
+        while running.poll() is None:  # Python does not see a signal that comes just before it begins to read.
+            running.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(3)
+        assert running.communicate()[1].endswith("nothing was changed\n")
+        assert running.returncode == 130
+    assert record(redis_client, "m1")
+
+
+def test_ctrl_c_ends_between_two_batches_with_what_was_done(redis_client: Redis, redis_url: str) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    redis_client.client_pause(60_000, all=False)  # Writes wait, reads do not.
+    with process(redis_url, "replay", "--state", "dead") as running:
+        until(lambda: redis_client.info("clients")["blocked_clients"], what="the first batch")
+        running.send_signal(signal.SIGINT)
+        redis_client.client_unpause()
+        assert running.communicate(timeout=60) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
+        assert running.returncode == 130
+    assert redis_client.llen(INDEX.jobs) == 200
+
+
+def test_a_redis_that_goes_in_the_middle_is_one_line_and_the_rest_can_follow(
+    redis_client: Redis, redis_url: str
+) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    with redis_proxy(redis_url) as proxy:
+        proxy.lose = 1
+        with process(proxy.url, "replay", "--state", "dead") as running:
+            out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (1, "")
+    assert err == (
+        "Error: Redis does not answer any more (ConnectionError): replayed at least 0 of 500; "
+        "run the command again for the others\n"
+    )
+    with process(redis_url, "replay", "--state", "dead") as running:
+        assert running.communicate(timeout=60)[0] == "replayed 300\n"
+    assert redis_client.llen(INDEX.jobs) == redis_client.zcard(INDEX.open) == 500
+
+
+def test_a_redis_that_is_not_there_is_one_line(events: Run) -> None:
+    for arguments in (("list",), ("show", "m1"), ("replay", "--all"), ("erase", "--all", "--yes")):
+        result = events(*arguments, REDIS_URL="redis://127.0.0.1:1/0")
+        assert result.exit_code == 1
+        assert result.stderr == "Error: Redis does not answer (ConnectionError); check REDIS_URL\n"

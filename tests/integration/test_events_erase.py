@@ -1,0 +1,77 @@
+"""`credhook events erase` on a real Redis: nothing of an event is left, and nothing else goes."""
+
+import json
+
+from accepting import accept, everything, record
+from events_command import Run, asked, process, terminal
+from planting import HANDLED, INDEX, plant
+from redis import Redis
+from stand import COMPLETED, DATA
+
+from credhook.ledger import CONFLICT, RESOURCE, SNAPSHOT, State, job_id
+
+
+def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str, events: Run) -> None:
+    accept(redis_url, "doomed:1", COMPLETED, "r_doomed")
+    accept(redis_url, "doomed:1", COMPLETED, "r_other")  # A conflict.
+    accept(redis_url, "kept", COMPLETED, "r_kept")
+    accept(redis_url, "kept", DATA, "r_doomed")  # Another one, which names the resource.
+    accept(redis_url, "kept", DATA, "r_third")
+    job = job_id("doomed:1")
+    redis_client.set(SNAPSHOT + "doomed:1", "sealed")
+    redis_client.set(RESOURCE + "r_doomed", "3:0")
+    redis_client.set(INDEX.busy + "r_doomed", "doomed:1")
+    for key in (INDEX.dead, INDEX.quarantined, INDEX.leases):
+        redis_client.zadd(key, {"doomed:1": 1})
+    for key in (INDEX.scheduled, INDEX.failed, INDEX.parked + "r_doomed"):
+        redis_client.zadd(key, {job: 1})
+    redis_client.zadd(INDEX.started, {f"{job}:x-1": 1})
+    redis_client.zadd(f"rq:executions:{job}", {"x-1": 1})
+    redis_client.hset(f"rq:execution:{job}:x-1", "id", "x-1")
+    redis_client.xadd(f"rq:results:{job}", {"type": "2"})
+    assert events("erase", "--resource", "r_doomed", "--yes").stdout == "erased 1\n"
+    left = everything(redis_client)
+    assert "doomed:1" not in left
+    assert "r_doomed" not in left
+    assert left.count(job) == 1  # In RQ's queue, where a worker finds nothing by it.
+    assert record(redis_client, "kept")["state"] == "accepted"
+    assert redis_client.hkeys(CONFLICT + "kept") == [f"{DATA} r_third".encode()]
+
+
+def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
+    redis_client.hset(CONFLICT + "m1", "some.type r1", 1)
+    redis_client.set(RESOURCE + "r2", "3:0")
+    assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the ledger)\n"
+    assert events("erase", "--resource", "r2").stdout == "erased 0\n"
+    assert redis_client.keys() == []
+
+
+def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis, redis_url: str) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    plant(redis_client, "m2", State.DEAD)
+    with terminal(redis_url, "erase", "--state", "dead") as (running, write):
+        asked(running)
+        with process(redis_url, "replay", "--id", "m1") as replay:
+            assert replay.communicate(timeout=60)[0] == "replayed 1\n"
+        write("y\n")
+        assert running.communicate(timeout=60)[0] == "erased 1, left 1 (1 changed meanwhile)\n"
+    assert record(redis_client, "m1")["state"] == "accepted"
+
+
+def test_nothing_is_erased_without_a_yes(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    refused = events("erase", "--id", "m1")
+    assert refused.exit_code == 2
+    assert "say --yes if that is meant" in " ".join(refused.stderr.split())
+    assert record(redis_client, "m1")
+
+
+def test_a_repeated_delivery_of_an_erased_event_is_accepted_as_new(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    plant(redis_client, "m1", State.DONE, ended=HANDLED)
+    assert json.loads(events("erase", "--id", "m1", "--yes", "--json").stdout) == {
+        "erased": 1, "left": {}, "complete": True,
+    }  # fmt: skip
+    accept(redis_url, "m1", COMPLETED, "r1")
+    assert record(redis_client, "m1").keys() == {"type", "resource", "state", "received"}

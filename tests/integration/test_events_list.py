@@ -1,0 +1,75 @@
+"""`credhook events list` on a real Redis: what is selected, counted and printed."""
+
+import json
+
+from click.testing import Result
+from events_command import Run, process
+from planting import INDEX, plant, plant_many
+from redis import Redis
+from stand import COMPLETED, DATA
+
+from credhook.ledger import State
+
+
+def listed(result: Result) -> list[str]:
+    return [json.loads(line)["webhook_id"] for line in result.stdout.splitlines()]
+
+
+def test_the_options_select_what_is_listed_newest_first(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DONE, age=7_200)
+    plant(redis_client, "m2", State.DEAD, DATA, "r2", age=3_000, error="ValueError")
+    plant(redis_client, "m3", State.WAITING, DATA, "r2", age=60)
+    plant(redis_client, "m4", State.QUARANTINED, "new.type", "", age=30)
+    for arguments, expected in {
+        (): ["m4", "m3", "m2", "m1"],
+        ("--limit", "2"): ["m4", "m3"],
+        ("--state", "dead"): ["m2"],
+        ("--state", "dead", "--state", "done"): ["m2", "m1"],
+        ("--state", "waiting", "--state", "quarantined"): ["m4", "m3"],
+        ("--state", "data_gone"): [],
+        ("--type", "verification.data"): ["m3", "m2"],
+        ("--resource", "r2", "--until", "10m"): ["m2"],
+        ("--since", "1h"): ["m4", "m3", "m2"],
+        ("--id", "m1", "--id", "m3", "--id", "m1", "--id", "none"): ["m3", "m1"],
+        ("--id", "m1") * 501: ["m1"],
+    }.items():
+        assert listed(events("list", "--json", *arguments)) == expected, arguments
+
+
+def test_an_index_that_is_behind_the_record_is_not_believed(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DONE)
+    redis_client.zadd(INDEX.dead, {"m1": 1, "expired": 1})
+    assert events("list", "--state", "dead").stdout == "no events\n"
+
+
+def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "[red]m1[/red]", State.DEAD, error="a.b: \x1b[2J\u202egone [bold]")
+    printed = events("list").stdout
+    assert "[red]m1[/red]" in printed
+    assert "\\x1b[2J\\u202egone [bold]" in printed
+    assert "\x1b" not in printed
+    plant(redis_client, "m2", State.QUARANTINED, "[blue]type")
+    assert "[blue]type" in events("list", "--count").stdout
+
+
+def test_counts_are_by_state_and_type(redis_client: Redis, events: Run) -> None:
+    plant_many(redis_client, 150, State.DEAD)
+    plant(redis_client, "m1", State.DONE, DATA)
+    lines = [json.loads(line) for line in events("list", "--count", "--json").stdout.splitlines()]
+    assert lines == [
+        {"state": "dead", "type": COMPLETED, "events": 150},
+        {"state": "done", "type": DATA, "events": 1},
+    ]
+    assert "151" in events("list", "--count").stdout
+    assert "50 more; raise --limit to see them" in events("list", "--state", "dead").stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(redis_client: Redis, redis_url: str) -> None:
+    plant_many(redis_client, 2_000, State.DONE)
+    with process(redis_url, "list", "--json", "--limit", "2000") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.readline()
+        running.stdout.close()
+        running.wait(60)
+        assert running.stderr.read() == ""

@@ -1,0 +1,156 @@
+"""`credhook events replay` on a real Redis: which events and handlers run again, and which are left alone."""
+
+import json
+import time
+
+import pytest
+from accepting import accept, record
+from events_command import Run
+from planting import HANDLED, INDEX, contents, plant, plant_many
+from redis import Redis
+from stand import COMPLETED, DATA
+
+from credhook.ledger import EVENT, SNAPSHOT, State, job_id
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
+def test_what_gave_up_is_as_if_it_had_just_been_accepted(
+    redis_client: Redis, redis_url: str, events: Run, state: State
+) -> None:
+    accept(redis_url, "fresh", COMPLETED, "r1")
+    plant(redis_client, "m1", state, error="a.bad: ValueError", attempts="12", ended=HANDLED)
+    redis_client.zadd(INDEX.failed, {job_id("m1"): 1})
+    before = record(redis_client, "m1")
+    assert events("replay", "--state", state.value).stdout == "replayed 1\n"
+    after = record(redis_client, "m1")
+    assert int(after.pop("fence")) > int(before["settled"]) - 1
+    assert after == {
+        "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"], "h:a.good": "done",
+    }  # fmt: skip
+    assert redis_client.ttl(EVENT + "m1") == -1
+    assert redis_client.zcard(INDEX.dead) == redis_client.zcard(INDEX.failed) == 0
+    assert redis_client.zscore(INDEX.open, "m1")
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("fresh").encode(), job_id("m1").encode()]
+    ours, theirs = (redis_client.hgetall("rq:job:" + job_id(name)) for name in ("m1", "fresh"))
+    for fields in (ours, theirs):
+        for name in (b"created_at", b"enqueued_at", b"data"):
+            assert fields.pop(name)
+    assert ours == theirs
+    assert not redis_client.exists(INDEX.template)
+
+
+def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redis, events: Run) -> None:
+    for name in ("m1", "m2"):
+        plant(redis_client, name, State.DEAD, DATA)
+    redis_client.set(SNAPSHOT + "m1", "sealed")
+    assert events("replay", "--state", "dead").stdout == "replayed 2\n"
+    assert record(redis_client, "m1")["seen"] == "1"
+    assert "seen" not in record(redis_client, "m2")
+
+
+def test_a_replay_that_is_repeated_changes_nothing(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    events("replay", "--id", "m1")
+    before = contents(redis_client)
+    assert events("replay", "--id", "m1").stdout == "replayed 0, left 1 (1 open)\n"
+    assert contents(redis_client) == before
+
+
+def test_a_done_event_runs_all_handlers_again_only_if_the_operator_says_so(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DONE, ended={"a.good": "done", "a.other": "done"})
+    plant(redis_client, "m2", State.DEAD)
+    before = contents(redis_client)
+    refused = events("replay", "--all")
+    assert refused.exit_code == 2
+    assert "Done already: 1 of the 2 selected" in " ".join(refused.stderr.split())
+    assert contents(redis_client) == before
+    assert events("replay", "--all", "--yes").stdout == "replayed 2\n"
+    assert not [name for name in record(redis_client, "m1") if name.startswith("h:")]
+
+
+def test_one_handler_is_named_and_only_its_record_goes(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DONE, ended={"a.good": "done", "a.other": "done"})
+    plant(redis_client, "m2", State.DEAD, ended=HANDLED)
+    plant(redis_client, "m3", State.DONE, ended={"a.other": "done"})
+    result = events("replay", "--all", "--handler", "a.good")
+    assert result.stdout == "replayed 2, left 1 (1 that the handler does not want)\n"
+    assert "h:a.good" not in record(redis_client, "m1")
+    assert record(redis_client, "m1")["h:a.other"] == "done"
+    assert record(redis_client, "m2")["h:a.bad"] == "dead: ValueError"
+    assert record(redis_client, "m3")["state"] == "done"
+
+
+def test_a_handler_that_is_loaded_runs_for_events_from_before_its_time(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DONE, ended={"a.other": "done"})
+    result = events(
+        "replay", "--all", "--handler", "log.event", CREDHOOK_HANDLERS="credhook.worker.handlers.logging_handler"
+    )
+    assert result.stdout == "replayed 1\n"
+    assert record(redis_client, "m1")["state"] == "accepted"
+
+
+def test_a_handler_that_nobody_knows_is_refused_with_one_that_is_near(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD, ended=HANDLED)
+    refused = events("replay", "--all", "--handler", "a.goood")
+    assert refused.exit_code == 2
+    assert "knows a handler 'a.goood'; did you mean a.good?" in " ".join(refused.stderr.split())
+    assert record(redis_client, "m1")["state"] == "dead"
+
+
+def test_what_is_quarantined_is_accepted_once_its_type_is_known(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.QUARANTINED)
+    plant(redis_client, "m2", State.QUARANTINED, "openid4vc.issuance.unheard")
+    plant(redis_client, "m3", State.QUARANTINED, resource="")
+    result = events("replay", "--state", "quarantined")
+    assert result.stdout == "replayed 1, left 2 (1 of unknown type, 1 without a resource)\n"
+    assert record(redis_client, "m1")["state"] == "accepted"
+    assert redis_client.zrange(INDEX.quarantined, 0, -1) == [b"m2", b"m3"]
+
+
+def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events: Run) -> None:
+    due = str(int(time.time() * 1000) + 3_600_000)
+    plant(redis_client, "m1", State.WAITING, due=due, attempts="3", error="ValueError", ended=HANDLED)
+    plant(redis_client, "m2", State.ACCEPTED)
+    plant(redis_client, "m3", State.WAITING, due=due)
+    redis_client.zrem(INDEX.open, "m3")  # As if another queue had it.
+    redis_client.zadd(INDEX.scheduled, {job_id("m1"): int(due) // 1000})
+    assert events("replay", "--all").stdout == "replayed 0, left 3 (3 open)\n"
+    assert events("replay", "--all", "--now").stdout == "replayed 1, left 2 (1 open, 1 of another queue)\n"
+    after = record(redis_client, "m1")
+    assert int(after["due"]) <= time.time() * 1000 + 1_000
+    assert (after["state"], after["attempts"], after["h:a.bad"]) == ("waiting", "3", "dead: ValueError")
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
+    assert not redis_client.exists(INDEX.scheduled)
+
+
+def test_what_waits_and_is_held_all_the_same_is_left(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.WAITING, due="1")
+    redis_client.zadd(INDEX.leases, {"m1": time.time() * 1000 + 60_000})
+    assert events("replay", "--id", "m1", "--now").stdout == "replayed 0, left 1 (1 open)\n"
+
+
+def test_a_dry_run_counts_and_touches_nothing(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    plant(redis_client, "m2", State.DONE)
+    before = contents(redis_client)
+    for command in ("replay", "erase"):
+        result = events(command, "--all", "--dry-run", "--json")
+        assert [json.loads(line)["events"] for line in result.stdout.splitlines()] == [1, 1]
+    assert contents(redis_client) == before
+
+
+def test_thousands_are_paged_through_and_counted_right(redis_client: Redis, events: Run) -> None:
+    plant_many(redis_client, 5_000, State.DEAD)
+    plant(redis_client, "m1", State.DONE)
+    assert json.loads(events("replay", "--state", "dead", "--limit", "10", "--json").stdout) == {
+        "replayed": 10, "left": {}, "complete": True,
+    }  # fmt: skip
+    assert record(redis_client, "msg_04999")["state"] == "accepted"
+    assert events("replay", "--until", "0s", "--type", "issuance.completed", "--yes").stdout == (
+        "replayed 4991, left 10 (10 open)\n"
+    )
+    assert redis_client.llen(INDEX.jobs) == redis_client.zcard(INDEX.open) == 5_001
+    queued = redis_client.lrange(INDEX.jobs, 10, -2)
+    assert queued == sorted(queued)  # In the order in which they came.
+    assert events("erase", "--all", "--yes").stdout == "erased 5001\n"
+    assert set(redis_client.keys()) == {INDEX.jobs.encode(), b"rq:queues"}

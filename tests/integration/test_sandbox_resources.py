@@ -1,0 +1,127 @@
+"""Issuances and presentations of the sandbox, and the wallet that takes its offers."""
+
+from datetime import datetime
+from uuid import UUID
+
+import httpx
+import pytest
+from sandbox_api import CREDS, data, happen, invalid, missing, refused
+
+
+def test_an_offer_becomes_credentials_and_completes_its_issuance(api: httpx.Client) -> None:
+    id_ = happen(api, "openid4vc.issuance.offered", attributes={"givenName": "Grace"})
+    issuance = data(api.get(f"{CREDS}/credentials/{id_}"))
+    assert issuance["status"] == "offered"
+    answer = api.post("/me-wallet/api/credentials", json={"credentialOffer": issuance["offerUri"]})
+    assert answer.status_code == 201
+    credentials = answer.json()
+    assert isinstance(credentials, list)
+    assert len(credentials) == len(issuance["credentials"])
+    for credential in credentials:
+        assert UUID(credential.pop("id"))
+        assert datetime.fromisoformat(credential.pop("iat"))
+        assert credential == {
+            "claims": {"givenName": "Grace"},
+            "status": "accepted",
+            "format": "vc+sd-jwt",
+            "vct": "https://sandbox.example/types/sandbox/membership",
+            "iss": "did:web:sandbox.example",
+        }
+    assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "completed"
+    invalid(api.post("/me-wallet/api/credentials", json={"credentialOffer": issuance["offerUri"]}))
+
+
+def test_an_mdoc_in_the_wallet_names_its_issuer_by_x509_name(api: httpx.Client) -> None:
+    id_ = happen(api, "openid4vc.issuance.offered", templateId="sandbox:permit")
+    offer = data(api.get(f"{CREDS}/credentials/{id_}"))["offerUri"]
+    credential = api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}).json()[0]
+    assert (credential["iss"], credential["vct"]) == ("CN=Sandbox Issuer", "example.sandbox.permit.1")
+
+
+def test_offers_of_somebody_else_are_missing_and_other_text_is_no_offer(api: httpx.Client) -> None:
+    for offer in (
+        "openid-credential-offer://?credential_offer=%7B%7D",
+        "openid-credential-offer://?credential_offer_uri=https%3A%2F%2Felsewhere.example%2Foffers%2Fx",
+        "openid-credential-offer://?credential_offer_uri=https%3A%2F%2F[broken",
+        "openid-credential-offer://",
+    ):
+        missing(api.post("/me-wallet/api/credentials", json={"credentialOffer": offer}))
+    invalid(api.post("/me-wallet/api/credentials", json={"credentialOffer": "nonsense"}))
+    invalid(api.post("/me-wallet/api/credentials", json={}))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "status", "credentials"),
+    [
+        ("openid4vc.issuance.offered", "offered", {"offered"}),
+        ("openid4vc.issuance.completed", "completed", {"issued"}),
+        ("openid4vc.issuance.failed", "failed", {"failed"}),
+        ("openid4vc.issuance.partiallyIssued", "partiallyIssued", {"issued", "failed"}),
+        ("openid4vc.issuance.expired", "expired", {"expired"}),
+    ],
+)
+def test_an_issuance_is_in_the_state_that_its_event_announces(
+    api: httpx.Client, event_type: str, status: str, credentials: set[str]
+) -> None:
+    issuance = data(api.get(f"{CREDS}/credentials/{happen(api, event_type)}"))
+    assert issuance["status"] == status
+    assert {each["status"] for each in issuance["credentials"]} == credentials
+    assert issuance in data(api.get(f"{CREDS}/credentials"))
+
+
+@pytest.mark.parametrize(
+    ("event_type", "status", "shown", "error"),
+    [
+        ("openid4vc.verification.requested", "requested", 0, False),
+        ("openid4vc.verification.verified", "verified", 1, False),
+        ("openid4vc.verification.data", "verified", 1, False),
+        ("openid4vc.verification.failed", "rejected", 0, True),
+        ("openid4vc.verification.expired", "expired", 0, False),
+    ],
+)
+def test_a_presentation_is_in_the_state_that_its_event_announces(
+    api: httpx.Client, event_type: str, status: str, shown: int, error: bool
+) -> None:
+    presentation = data(api.get(f"{CREDS}/presentations/{happen(api, event_type)}"))
+    assert (presentation["status"], len(presentation["credentials"])) == (status, shown)
+    assert (presentation["error"] is not None) == error
+
+
+def test_presentations_are_listed_and_filtered_by_id(api: httpx.Client) -> None:
+    ids = [happen(api, "openid4vc.verification.data") for _ in range(3)]
+    found = data(api.get(f"{CREDS}/presentations", params={"filter[id]": f"{ids[0]},{ids[2]},unknown"}))
+    assert [each["id"] for each in found] == [ids[0], ids[2]]
+    assert set(ids) <= {each["id"] for each in data(api.get(f"{CREDS}/presentations"))}
+
+
+def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> None:
+    id_ = happen(api, "openid4vc.verification.requested")
+    happen(api, "openid4vc.verification.verified", resourceId=id_, attributes={"a": [1, {"b": None}]})
+    happen(api, "openid4vc.verification.data", resourceId=id_)
+    presentation = data(api.get(f"{CREDS}/presentations/{id_}"))
+    assert presentation["credentials"][0]["attributes"] == {"a": [1, {"b": None}]}
+    assert presentation["updatedAt"] > presentation["createdAt"]
+    for impossible in ("openid4vc.verification.expired", "openid4vc.verification.data"):
+        answer = api.post("/sandbox/events", json={"eventType": impossible, "resourceId": id_})
+        refused(answer, 409, "CONFLICT", "Conflict")
+
+
+def test_a_presented_credential_may_be_invalid(api: httpx.Client) -> None:
+    id_ = happen(api, "openid4vc.verification.data", isValid=False)
+    credential = data(api.get(f"{CREDS}/presentations/{id_}"))["credentials"][0]
+    assert credential["isValid"] is False
+    assert credential["issues"]
+
+
+def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
+    id_ = happen(api, "openid4vc.issuance.offered")
+    twice = {"eventType": "openid4vc.issuance.failed", "resourceId": id_, "count": 2}
+    refused(api.post("/sandbox/events", json=twice), 409, "CONFLICT", "Conflict")
+    assert data(api.get(f"{CREDS}/credentials/{id_}"))["status"] == "offered"
+
+
+def test_unknown_resources_are_missing(api: httpx.Client) -> None:
+    for path in ("credentials/unknown", "presentations/unknown", "presentations/%00", "credentials/%F0%9F"):
+        missing(api.get(f"{CREDS}/{path}"))
+    wanted = {"eventType": "openid4vc.issuance.failed", "resourceId": "unknown"}
+    missing(api.post("/sandbox/events", json=wanted))

@@ -1,0 +1,170 @@
+"""Deliveries of the sandbox that fail: what counts as a failure, what is sent again, and when it is given up."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import plain
+import pytest
+import trustme
+from receiving import Receiver, happen, receiving, register, settled
+from sandbox_api import authorized
+from serving import Platform, platform
+from waiting import until
+
+pytestmark = pytest.mark.usefixtures("swept")
+
+
+@pytest.mark.parametrize("status", [302, 400, 404, 429, 500, 503])
+def test_anything_but_2xx_is_retried_under_the_same_id(sandbox: Platform, receiver: Receiver, status: int) -> None:
+    register(sandbox, receiver.url)
+    receiver.statuses = [status, status]
+    (made,) = happen(sandbox)
+    attempts = settled(sandbox, made["webhookIds"][0])
+    assert [(each["attempt"], each["status"], each["outcome"]) for each in attempts] == [
+        (1, status, "retrying"),
+        (2, status, "retrying"),
+        (3, 202, "acknowledged"),
+    ]
+    assert [received.id for received in receiver.received] == made["webhookIds"] * 3
+    assert len({received.body for received in receiver.received}) == 1
+
+
+def test_a_receiver_that_is_not_there_is_retried(sandbox: Platform, authority: trustme.CA) -> None:
+    with receiving(authority.issue_cert("127.0.0.1")) as gone:
+        pass
+    register(sandbox, gone.url)
+    (made,) = happen(sandbox)
+
+    def attempts() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = plain.get(f"{sandbox.url}/sandbox/deliveries").json()["data"]
+        return [each for each in found if each["webhookId"] == made["webhookIds"][0]]
+
+    until(lambda: len(attempts()) >= 2)
+    assert attempts()[0]["status"] is None
+    assert "ConnectError" in attempts()[0]["error"]
+    assert attempts()[0]["outcome"] == "retrying"
+
+
+def test_a_receiver_that_cannot_prove_itself_gets_nothing(sandbox: Platform) -> None:
+    with receiving(trustme.CA().issue_cert("127.0.0.1")) as stranger:
+        register(sandbox, stranger.url)
+        happen(sandbox)
+        url = f"{sandbox.url}/sandbox/deliveries?limit=1"
+        until(lambda: "CERTIFICATE_VERIFY_FAILED" in str(plain.get(url).json()["data"]))
+        assert stranger.received == []
+
+
+@pytest.mark.parametrize("url", ["https://a..b/", "https://xn--a/", f"https://{'a' * 70}.example/", "https://[::1]:1/"])
+def test_an_endpoint_that_cannot_be_reached_fails_and_nothing_else_does(
+    sandbox: Platform, receiver: Receiver, url: str
+) -> None:
+    register(sandbox, url)
+    register(sandbox, receiver.url)
+    happen(sandbox)
+    until(lambda: len(receiver.received) == 1)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"nonsense", b"[]", b'{"data": 1}', b'{"data": {"status": 1}}', b'{"data": {"status": "\\ud800"}}']
+)
+def test_what_a_receiver_says_may_be_anything(sandbox: Platform, receiver: Receiver, body: bytes) -> None:
+    register(sandbox, receiver.url)
+    receiver.body = body
+    (made,) = happen(sandbox)
+    (attempt,) = settled(sandbox, made["webhookIds"][0])
+    assert (attempt["answer"], attempt["outcome"]) == (None, "acknowledged")
+
+
+def test_a_lost_attempt_is_made_again(sandbox: Platform, receiver: Receiver) -> None:
+    register(sandbox, receiver.url)
+    sandbox.faults(drop=1, loseAnswers=1)
+    (made,) = happen(sandbox)
+    attempts = settled(sandbox, made["webhookIds"][0])
+    assert [(each["status"], each["answer"]) for each in attempts] == [
+        (None, None),
+        (None, "accepted"),
+        (202, "accepted"),
+    ]
+    assert len(receiver.received) == 2
+
+
+def test_a_removed_endpoint_gets_no_more(sandbox: Platform, receiver: Receiver) -> None:
+    id_ = register(sandbox, receiver.url)
+    receiver.statuses = [500] * 8
+    (made,) = happen(sandbox)
+    until(lambda: receiver.received)
+    with authorized(sandbox) as api:
+        assert api.delete(f"/me-creds/api/endpoints/{id_}").status_code == 204
+    attempts = settled(sandbox, made["webhookIds"][0])
+    assert "acknowledged" not in {each["outcome"] for each in attempts}
+
+
+def test_a_receiver_that_is_gone_for_good_is_switched_off(sandbox: Platform, receiver: Receiver) -> None:
+    register(sandbox, receiver.url)
+    receiver.statuses = [410]
+    (made,) = happen(sandbox)
+    (attempt,) = settled(sandbox, made["webhookIds"][0])
+    assert attempt["outcome"] == "givenUp"
+    (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
+    assert registration["switchedOffAt"]
+    assert happen(sandbox)[0]["webhookIds"] == []
+
+
+def test_an_endpoint_that_keeps_failing_is_given_up_and_then_switched_off(
+    ca: Path, receiver: Receiver, tmp_path: Path
+) -> None:
+    with platform(tmp_path, "--ca", str(ca), "--time-scale", "0.000001") as sandbox:
+        register(sandbox, receiver.url)
+        receiver.statuses = [500] * 1000
+        (made,) = happen(sandbox)
+        attempts = settled(sandbox, made["webhookIds"][0])
+        assert [each["outcome"] for each in attempts] == ["retrying"] * 7 + ["givenUp"]
+
+        def switched_off() -> bool:
+            happen(sandbox)
+            (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
+            return registration["switchedOffAt"] is not None
+
+        until(switched_off)
+
+
+def test_a_success_ends_a_failure(sandbox: Platform, receiver: Receiver) -> None:
+    register(sandbox, receiver.url)
+    receiver.statuses = [500]
+    happen(sandbox)
+    settled(sandbox)
+    (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
+    assert (registration["failingSince"], registration["switchedOffAt"]) == (None, None)
+
+
+def test_a_restart_keeps_everything_and_goes_on_delivering(ca: Path, receiver: Receiver, tmp_path: Path) -> None:
+    options = ["--ca", str(ca), "--state", str(tmp_path / "state.db")]
+    receiver.statuses = [500] * 3
+    with platform(tmp_path, *options) as sandbox:
+        register(sandbox, receiver.url)
+        (made,) = happen(sandbox)
+        until(lambda: len(receiver.received) == 3)
+        csrs = plain.get(f"{sandbox.url}/sandbox/csrs").json()["data"]
+        assert sandbox.stop() == 0
+    with platform(tmp_path, *options) as sandbox:
+        attempts = settled(sandbox, made["webhookIds"][0])
+        assert attempts[-1]["outcome"] == "acknowledged"
+        assert plain.get(f"{sandbox.url}/sandbox/csrs").json()["data"] == csrs
+        with authorized(sandbox) as api:
+            assert len(api.get("/me-creds/api/endpoints").json()) == 1
+            details = api.get(f"/me-creds/api/credentials/{made['resourceId']}")
+        assert details.json()["data"]["status"] == "completed"
+    assert {received.id for received in receiver.received} == set(made["webhookIds"])
+
+
+def test_a_receiver_that_hangs_does_not_keep_the_sandbox_from_ending(
+    ca: Path, receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.hang = threading.Event()
+    with platform(tmp_path, "--ca", str(ca)) as sandbox:
+        register(sandbox, receiver.url)
+        happen(sandbox, count=20)
+        until(lambda: receiver.received)
+        sandbox.process.terminate()
+        assert sandbox.process.wait(60) == 0

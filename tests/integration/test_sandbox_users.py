@@ -1,0 +1,91 @@
+"""Users of the sandbox: onboarded once, however often and however many ask."""
+
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import httpx
+import plain
+from sandbox_api import USERS, data, invalid, missing, refused
+from serving import Platform
+
+
+def test_a_user_is_onboarded_and_then_resolved(api: httpx.Client) -> None:
+    name, external = f"u-{uuid4()}", f"x-{uuid4()}"
+    wanted = {
+        "email": f"{name}@Example.org",
+        "username": name.upper(),
+        "firstName": "Ada",
+        "lastName": "Example",
+        "externalIdentifier": external,
+    }
+    first = data(api.post(USERS, json=wanted), 201)
+    assert first["email"] == wanted["email"].lower()
+    assert first["tempPassword"]
+    for again in (wanted, {"email": wanted["email"]}, {"username": name}):
+        assert data(api.post(USERS, json=again), 201) == {"email": first["email"], "tempPassword": ""}
+    user = data(api.get(f"{USERS}/by-external-identifier/{external}"))
+    assert UUID(user.pop("id"))
+    assert user == {
+        "username": name,
+        "email": first["email"],
+        "firstName": "Ada",
+        "lastName": "Example",
+        "enabled": True,
+    }
+    assert name in [each["username"] for each in data(api.get(USERS))]
+    assert data(api.get(f"{USERS}/{name}/external-identifier")) == {"externalIdentifier": external}
+
+
+def test_an_email_alone_is_the_username_too(api: httpx.Client) -> None:
+    email = f"{uuid4()}@example.org"
+    assert data(api.post(USERS, json={"email": email}), 201)["tempPassword"]
+    assert data(api.post(USERS, json={"username": email}), 201)["tempPassword"] == ""
+    missing(api.get(f"{USERS}/{quote(email)}/external-identifier"))
+
+
+def test_an_account_learns_an_external_identifier_once(api: httpx.Client) -> None:
+    name, external = f"u-{uuid4()}", f"x-{uuid4()}"
+    api.post(USERS, json={"username": name})
+    api.post(USERS, json={"username": name, "externalIdentifier": external})
+    api.post(USERS, json={"username": name, "externalIdentifier": f"{external}-2"})
+    assert data(api.get(f"{USERS}/{name}/external-identifier")) == {"externalIdentifier": external}
+    missing(api.get(f"{USERS}/by-external-identifier/{external}-2"))
+
+
+def test_names_of_two_accounts_are_a_conflict(api: httpx.Client) -> None:
+    first, second = f"u-{uuid4()}", f"{uuid4()}@example.org"
+    api.post(USERS, json={"username": first, "externalIdentifier": first})
+    api.post(USERS, json={"email": second})
+    for wanted in (
+        {"username": first, "email": second},
+        {"email": second, "externalIdentifier": first},
+        {"username": f"{first}-new", "externalIdentifier": first},
+    ):
+        refused(api.post(USERS, json=wanted), 409, "CONFLICT", "Conflict")
+
+
+def test_an_email_or_a_username_is_needed(api: httpx.Client) -> None:
+    invalid(api.post(USERS, json={"firstName": "Ada"}))
+
+
+def test_the_identity_link_is_idempotent(api: httpx.Client) -> None:
+    name = f"u-{uuid4()}"
+    api.post(USERS, json={"username": name})
+    for enabled in (True, True, False, False):
+        link = data(api.patch(f"{USERS}/{name}/idp-link", json={"enabled": enabled}))
+        assert link == {"username": name, "idpAlias": "sandbox-idp", "linked": enabled}
+    missing(api.patch(f"{USERS}/unknown/idp-link", json={"enabled": True}))
+    invalid(api.patch(f"{USERS}/{name}/idp-link", json={"enabled": "yes"}))
+
+
+def test_many_at_once_are_one_account(sandbox: Platform, api: httpx.Client) -> None:
+    name = f"u-{uuid4()}"
+
+    def onboard(_: int) -> str:
+        answer = plain.post(sandbox.url + USERS, json={"username": name}, headers=dict(api.headers))
+        return str(data(answer, 201)["tempPassword"])
+
+    with ThreadPoolExecutor(8) as pool:
+        passwords = list(pool.map(onboard, range(16)))
+    assert len([password for password in passwords if password]) == 1

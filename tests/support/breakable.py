@@ -1,0 +1,103 @@
+"""A ledger whose scripts may all break off, with workers and a reconciler that are no processes."""
+
+from typing import Any
+
+import hiredis
+from accepting import everything
+from breaking import AsyncScript, Script
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook.events import Event
+from credhook.ledger import EVENT, Index, State, job_data, job_id
+from credhook.receiver.inbox import script
+from credhook.receiver.inbox.script import Delivery
+from credhook.worker.attempt import snapshots
+from credhook.worker.commands.events import erase, replay
+from credhook.worker.queue import burial, put_back, scripts
+from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.reconcile import Reconciler
+
+INDEX = Index("credhook")
+DONE = {"test.first": "done"}
+
+
+class Ledger:
+    """The ledger, all of its scripts, and which events have been handled."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.redis: Any = redis
+        self.handled: set[str] = set()
+        self.accept = Script(redis, script.ACCEPT)
+        self.replaying, self.erasing = Script(redis, replay._REPLAY), Script(redis, erase._ERASE)
+        self.claims = self.worker("w")
+        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+        self.putting_back = Script(redis, put_back.PUT_BACK)
+        self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
+        self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
+        self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
+        self.burying = Script(redis, burial.BURY)
+
+    def worker(self, name: str, *, lease: float = 60.0) -> Claims:
+        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+        for attribute, lua in {
+            "_claim": scripts.CLAIM, "_take": scripts.TAKE, "_take_read": scripts.TAKE_READ,
+            "_refuse": scripts.REFUSE, "_write_script": scripts.WRITE,
+        }.items():  # fmt: skip
+            setattr(claims, attribute, AsyncScript(self.redis, lua))
+        return claims  # type: ignore[no-any-return]
+
+    def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
+        """As the receiver does, in one group: webhook-id, type, resource."""
+        group = [Delivery(one, Event(kind, resource)) for one, kind, resource in events]
+        reader = hiredis.Reader()
+        reader.feed(script.accept(group, queue="credhook", retention=3_600))
+        _, _, number, *rest = reader.gets()
+        count = int(number)
+        return self.accept(rest[:count], rest[count:])  # type: ignore[no-any-return]
+
+    async def take(self, **more: Any) -> list[Claim]:
+        return list((await self.claims.take(10, urgent=3, **more)).claims)
+
+    async def handle(self, claim: Claim) -> None:
+        """As the processor does, with one handler."""
+        if "test.first" not in claim.ended:
+            assert not self.is_marked(claim.event_id), "run again after its done mark"
+            self.handled.add(claim.event_id)
+        await self.claims.settle(claim, Settlement(State.DONE, records=DONE))
+
+    def is_marked(self, webhook_id: str) -> bool:
+        return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")
+
+    def pass_time(self) -> None:
+        """As if all leases had lapsed, and all that is in transit had had its time."""
+        for key in (INDEX.open, INDEX.leases):
+            for member in self.redis.zrange(key, 0, -1):
+                self.redis.zadd(key, {member: 1})
+        for key in self.redis.scan_iter(INDEX.busy + "*"):
+            self.redis.delete(key)
+        for member in self.redis.zrange(INDEX.scheduled, 0, -1):
+            self.redis.zadd(INDEX.scheduled, {member: 1})
+        for key in self.redis.scan_iter(EVENT + "*"):
+            if self.redis.hexists(key, "due"):
+                self.redis.hset(key, "due", 1)
+
+    def replay(self, webhook_id: str, state: str | bytes) -> Any:
+        fields = [1, "origin", "credhook"]
+        job, data = job_id(webhook_id), job_data(webhook_id)
+        return self.replaying(replay._keys(INDEX), ["", "  ", "", *fields, webhook_id, job, data, state])
+
+    async def recover(self) -> None:
+        """Workers and reconciler, until nothing is open."""
+        for _ in range(8):
+            for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
+                self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
+            if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
+                return
+            self.pass_time()
+            self.reconciler.run()
+            while claims := await self.take(idle=True):
+                for claim in claims:
+                    await self.handle(claim)
+        raise AssertionError(everything(self.redis))

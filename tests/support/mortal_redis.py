@@ -1,0 +1,33 @@
+"""A Redis that dies and comes back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from credhook.sandbox.local.local_redis import free_port, start_server
+
+
+class MortalRedis:
+    """A Redis that keeps what it confirmed, whatever happens to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.start()
+
+    def start(self) -> None:
+        self._server = start_server(self._folder, self._port)
+
+    def kill(self) -> None:
+        self._server.kill()
+        self._server.wait()
+
+
+@contextmanager
+def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
+    redis = MortalRedis(folder)
+    try:
+        yield redis
+    finally:
+        redis.kill()

@@ -1,0 +1,55 @@
+"""Events planted in the ledger as receiver and worker leave them, and what is there afterwards."""
+
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from accepting import everything
+from redis import Redis
+from stand import COMPLETED
+
+from credhook.ledger import EVENT, Index, State
+
+INDEX = Index("credhook")
+OPEN = {State.ACCEPTED, State.WAITING}
+SETS = {State.DEAD: INDEX.dead, State.DATA_GONE: INDEX.dead, State.QUARANTINED: INDEX.quarantined}
+HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}
+
+
+def plant(
+    redis: Redis,
+    webhook_id: str,
+    state: State,
+    kind: str = COMPLETED,
+    resource: str = "r1",
+    age: float = 0,
+    ended: Mapping[str, str] = MappingProxyType({}),
+    **fields: str,
+) -> None:
+    """Leave an event as receiver and worker leave it; `age`: seconds since it came."""
+    now = int(time.time() * 1000)
+    received = now - int(age * 1000)
+    entry: dict[Any, Any] = {"type": kind, "resource": resource, "state": state.value, "received": received, **fields}
+    entry |= {"h:" + handler: how for handler, how in ended.items()}
+    if state in OPEN:
+        redis.zadd(INDEX.open, {webhook_id: now})
+    elif state is not State.QUARANTINED:
+        entry["settled"] = now
+    redis.hset(EVENT + webhook_id, mapping=entry)
+    if state not in OPEN:
+        redis.expire(EVENT + webhook_id, 3_600)
+    if state in SETS:
+        redis.zadd(SETS[state], {webhook_id: now})
+
+
+def plant_many(redis: Redis, number: int, state: State) -> None:
+    with redis.pipeline(transaction=False) as pipeline:
+        for each in range(number):
+            plant(pipeline, f"msg_{each:05}", state, age=number - each)
+        pipeline.execute()
+
+
+def contents(redis: Redis) -> list[str]:
+    """All that Redis holds, to be compared."""
+    return sorted(everything(redis).splitlines())

@@ -1,0 +1,127 @@
+"""A webhook endpoint over TLS that answers what it is told to, and what the sandbox knows of its deliveries there.
+
+It takes signatures apart with code of its own.
+"""
+
+import base64
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from uuid import uuid4
+
+import plain
+import trustme
+from sandbox_api import authorized
+from serving import Platform
+from waiting import until
+
+SECRET = "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="
+COMPLETED = "openid4vc.issuance.completed"
+DATA = "openid4vc.verification.data"
+
+
+@dataclass
+class Received:
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key.lower() == name]
+
+    @property
+    def id(self) -> str:
+        return self.all("webhook-id")[0]
+
+    def signed(self) -> bytes:
+        return f"{self.id}.{self.all('webhook-timestamp')[0]}.".encode() + self.body
+
+    def token(self, version: str) -> bytes:
+        tokens = dict(token.split(",", 1) for token in self.all("webhook-signature")[0].split(" "))
+        return base64.b64decode(tokens[version])
+
+
+@dataclass
+class Receiver:
+    """A webhook endpoint that answers what it is told to: first the statuses listed, then 202."""
+
+    url: str
+    received: list[Received] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    body: bytes = b'{"data": {"status": "accepted"}}'
+    hang: threading.Event | None = None
+
+
+@contextmanager
+def receiving(certificate: trustme.LeafCert) -> Iterator[Receiver]:
+    receiver = Receiver("")
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            with lock:
+                receiver.received.append(Received(self.headers.items(), body))
+                status = receiver.statuses.pop(0) if receiver.statuses else 202
+            if receiver.hang:
+                receiver.hang.wait(20)
+            self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("location", receiver.url)
+            self.send_header("content-length", str(len(receiver.body)))
+            self.end_headers()
+            self.wfile.write(receiver.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The name that is overridden.
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A sandbox that is stopped hangs up; that is no defect of this receiver."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        receiver.url = f"https://127.0.0.1:{server.server_address[1]}/webhooks"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            if receiver.hang:
+                receiver.hang.set()
+            server.shutdown()
+            thread.join()
+
+
+def register(sandbox: Platform, url: str, *filter_types: str) -> str:
+    id_ = str(uuid4())
+    wanted = {"url": url, "id": id_} | ({"filterTypes": list(filter_types)} if filter_types else {})
+    with authorized(sandbox) as api:
+        api.post("/me-creds/api/endpoints", json=wanted).raise_for_status()
+    return id_
+
+
+def happen(sandbox: Platform, event_type: str = COMPLETED, **more: Any) -> list[dict[str, Any]]:
+    answer = plain.post(f"{sandbox.url}/sandbox/events", json={"eventType": event_type} | more)
+    found: list[dict[str, Any]] = answer.raise_for_status().json()["data"]
+    return found
+
+
+def settled(sandbox: Platform, webhook_id: str = "") -> list[dict[str, Any]]:
+    """The attempts of a delivery, or of all, once nothing is under way."""
+    query = {"webhookId": webhook_id} if webhook_id else {}
+
+    def ask() -> Any:
+        answer = plain.get(f"{sandbox.url}/sandbox/deliveries", params=query).json()
+        return answer if answer["meta"]["underWay"] == 0 else None
+
+    attempts: list[dict[str, Any]] = until(ask, what="the end of all deliveries")["data"]
+    return attempts

@@ -1,0 +1,47 @@
+"""What has become of events: who has begun them and handled them, once; and a handler that holds them meanwhile."""
+
+from redis import Redis
+from stand import Stand
+from waiting import until
+
+from credhook.ledger import Index
+
+HELD = """
+import os
+
+@handlers.on("*")
+async def held(event, context):
+    note("begun", event.webhook_id, os.getpid())
+    while not (here / "go").exists():
+        await asyncio.sleep(0.01)
+    note("first", event.webhook_id)
+"""
+
+INDEX = Index("credhook")
+
+
+def handled(stand: Stand) -> list[str]:
+    """The webhook-id of each run that ended well."""
+    return sorted(line.split()[1] for line in stand.notes() if line.startswith("first"))
+
+
+def begun(stand: Stand) -> list[str]:
+    return [line.split()[1] for line in stand.notes() if line.startswith("begun")]
+
+
+def left_of_rq(redis: Redis) -> set[str]:
+    """RQ's keys that are about jobs, but for what its workers leave behind to expire."""
+    about_workers = (b"rq:queues", b"rq:worker", b"rq:clean_registries", b"rq:scheduler")
+    keys = {key for key in redis.scan_iter("rq:*") if not key.startswith(about_workers)}
+    expire = {key for key in keys if key.startswith((b"rq:results:", b"rq:execution:")) and redis.ttl(key) > 0}
+    return {key.decode() for key in keys - expire}
+
+
+def handled_once(stand: Stand, *ids: str) -> None:
+    """Each of these events, and nothing is left of any of them but its record."""
+    for one in ids:
+        stand.reaches(one, "done")
+    until(lambda: not left_of_rq(stand.redis), within=60, what=f"the end of {left_of_rq(stand.redis)}")
+    assert handled(stand) == sorted(ids)
+    for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.urgent, INDEX.jobs):
+        assert not stand.redis.exists(key), key

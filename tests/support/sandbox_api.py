@@ -1,0 +1,74 @@
+"""The sandbox's API asked over HTTP, as the platform's specification has it; an answer is data or an error."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import plain
+from serving import Platform
+
+CREDS = "/me-creds/api"
+USERS = "/consumer-onboarding/api/users"
+FORM = {"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"}
+TOKEN = "/realms/sandbox/protocol/openid-connect/token"
+
+PRESET: dict[str, Any] = {
+    "credentialFormat": "sd-jwt",
+    "templateName": "Badge",
+    "templateDescription": "A badge.",
+    "templateAttributes": {
+        "name": {"type": "string", "required": True},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+}
+FUTURE = {"days": 1, "months": 0, "years": 0}
+
+
+@contextmanager
+def authorized(sandbox: Platform) -> Iterator[httpx.Client]:
+    """A client with a token, which lives for five minutes."""
+    with plain.Client(base_url=sandbox.url) as client:
+        authorize(client)
+        yield client
+
+
+def authorize(client: httpx.Client) -> None:
+    """Give it another token."""
+    granted = client.post(TOKEN, data=FORM).raise_for_status().json()
+    client.headers["authorization"] = f"Bearer {granted['access_token']}"
+
+
+def data(answer: httpx.Response, status: int = 200) -> Any:
+    assert answer.status_code == status, answer.text
+    return answer.json()["data"]
+
+
+def refused(answer: httpx.Response, status: int, code: str, title: str) -> str:
+    """The detail of an error that has all that the specification asks of one."""
+    assert answer.status_code == status, answer.text
+    first = answer.json()["errors"][0]
+    assert (first["status"], first["code"], first["title"]) == (status, code, title)
+    assert UUID(first["id"])
+    detail = first["detail"]
+    assert isinstance(detail, str)
+    return detail
+
+
+def invalid(answer: httpx.Response) -> str:
+    return refused(answer, 400, "VALIDATION_ERROR", "Validation Failed")
+
+
+def missing(answer: httpx.Response) -> str:
+    return refused(answer, 404, "NOT_FOUND", "Not Found")
+
+
+def code() -> str:
+    return f"c-{uuid4()}"
+
+
+def happen(api: httpx.Client, event_type: str, **more: Any) -> str:
+    found = data(api.post("/sandbox/events", json={"eventType": event_type, **more}), 201)
+    return str(found[0]["resourceId"])

@@ -1,0 +1,30 @@
+"""RQ as it is shipped: its command, and its worker on our queue."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from serving import Process
+from stand import Stand
+
+RQ = str(Path(sys.executable).parent / "rq")
+
+
+def rq(*arguments: str) -> str:
+    """What `rq …` prints."""
+    return subprocess.run([RQ, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def stock_worker(stand: Stand, *options: str) -> Iterator[Process]:
+    """`rq worker` on our queue."""
+    arguments = ("worker", "--url", stand.redis_url, "--serializer", "json", *options, "credhook")
+    environment = {"PYTHONPATH": str(stand.folder), **stand.environment}
+    process = Process(stand.folder / "stock.log", RQ, *arguments, environment=environment)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
