@@ -12,7 +12,7 @@ _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
     "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's, or check {where}",
-    "tls": "it does not speak TLS as we do, or wants another certificate of us: check CREDHOOK_CLIENT_CERTFILE and {where}",
+    "tls": "it does not speak TLS as we do, or wants another certificate: check CREDHOOK_CLIENT_CERTFILE and {where}",
     "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
     "proxy": "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY, or {where}",
     "protocol": "what answers there is no HTTP server: check {where}",
