@@ -6,6 +6,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -103,6 +104,13 @@ class CountedRequest(aiohttp.ClientRequest):
     """Knows whether its connection has answered others before."""
 
     is_over_kept_connection = False
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        """Write the body, unless the connection has just ended: its end says why, and would go unheard."""
+        if conn.protocol is not None and conn.protocol.is_connected():
+            await super().write_bytes(writer, conn, content_length)
 
 
 async def _again_if_it_met_the_end(
