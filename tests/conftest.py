@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 import trustme
+from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
 from redis import Redis
 from serving import Platform, platform
-from stand import PLAIN, Stand
 
 from credhook.sandbox.local.local_redis import local_redis
 
@@ -67,9 +67,9 @@ def sandbox(ca: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plat
 
 
 @pytest.fixture
-def stand(tmp_path: Path, redis_url: str, sandbox: Platform) -> Iterator[Stand]:
-    stand = Stand(tmp_path, redis_url, sandbox)
-    stand.plugin(PLAIN)
-    yield stand
+def harness(tmp_path: Path, redis_url: str, sandbox: Platform) -> Iterator[Harness]:
+    harness = Harness(tmp_path, redis_url, sandbox)
+    harness.plugin(PLAIN)
+    yield harness
     sandbox.clear()
-    stand.redis.close()
+    harness.redis.close()

@@ -8,7 +8,7 @@ from pydantic import Field
 from credhook.sandbox.http.wire import ABSENT, Wire
 from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.operations import Found, Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 #: Seconds from a failed attempt to the next, as a common sender has them; multiplied by the time scale.
@@ -77,12 +77,12 @@ class AttemptsQuery(Wire):
     limit: int = Field(LOG_LENGTH, ge=1, le=LOG_LENGTH, description="No more than the newest so many.")
 
 
-def under_way(state: State) -> Shelf[Delivery]:
+def under_way(state: State) -> Repository[Delivery]:
     """Return the deliveries that are neither acknowledged nor given up."""
     return state.shelf("deliveries", Delivery)
 
 
-def log(state: State) -> Shelf[Attempt]:
+def log(state: State) -> Repository[Attempt]:
     """Return the log of attempts."""
     return state.shelf("attempts", Attempt)
 

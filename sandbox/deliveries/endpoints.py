@@ -10,7 +10,7 @@ from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.http.wire import ABSENT, ID_PATTERN, Wire
 from credhook.sandbox.tenant.events import EVENT_TYPES, EventType
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -55,7 +55,7 @@ class Registration(Wire):
     switched_off_at: datetime | None
 
 
-def shelf(state: State) -> Shelf[Registration]:
+def shelf(state: State) -> Repository[Registration]:
     """Return every registration."""
     return state.shelf("endpoints", Registration)
 

@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, started
 from credhook.sandbox.local.local_redis import NoRedis
-from credhook.sandbox.local.stage import Stage, StageFright, staged
 from credhook.sandbox.tenant.events import EVENT_TYPES
 
 #: Seconds until all ten must have been delivered twice and handled.
@@ -70,9 +70,9 @@ def demo(*, stay: bool) -> None:
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        with _stoppable(), staged(own_handlers=stay) as stage:
-            _stay(stage, console) if stay else _play(stage, console)
-    except (NoRedis, StageFright) as error:
+        with _stoppable(), started(own_handlers=stay) as local:
+            _stay(local, console) if stay else _play(local, console)
+    except (NoRedis, CannotStart) as error:
         raise click.ClickException(str(error)) from error
     except _Stopped:
         console.print("stopped; nothing is left running")
@@ -84,7 +84,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _Stopped(BaseException):
-    """Ctrl-C or SIGTERM: the stage is taken down on the way out."""
+    """Ctrl-C or SIGTERM: the local is taken down on the way out."""
 
 
 @contextmanager
@@ -104,18 +104,18 @@ def _stoppable() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _play(stage: Stage, console: Console) -> None:
+def _play(local: LocalEnvironment, console: Console) -> None:
     commands = _procfile()
-    stage.start("web", *shlex.split(commands["web"]))
-    stage.wait_for("web", f"{stage.receiver_url}/readyz")
-    stage.start("worker", *shlex.split(commands["worker"]))
-    console.print(f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}", highlight=False)
-    console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
-    rows = _watch(stage, _trigger(stage), console)
+    local.start("web", *shlex.split(commands["web"]))
+    local.wait_for("web", f"{local.receiver_url}/readyz")
+    local.start("worker", *shlex.split(commands["worker"]))
+    console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
+    console.print(local.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
+    rows = _watch(local, _trigger(local), console)
     console.print(_table(rows))
     wrong = [row.event_type for row in rows if not row.right]
     if wrong:
-        raise StageFright(f"not handled exactly once: {', '.join(wrong)}; worker: {stage.tail('worker')}")
+        raise CannotStart(f"not handled exactly once: {', '.join(wrong)}; worker: {local.tail('worker')}")
     console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
 
 
@@ -123,18 +123,18 @@ def _procfile() -> dict[str, str]:
     """Process → command.
 
     Raises:
-        StageFright: there is no Procfile here.
+        CannotStart: there is no Procfile here.
     """
     try:
         text = Path("Procfile").read_text()
     except FileNotFoundError:
-        raise StageFright("there is no Procfile here; run the demo from the root of the checkout") from None
+        raise CannotStart("there is no Procfile here; run the demo from the root of the checkout") from None
     return dict(parse_procfile(text).processes)
 
 
-def _trigger(stage: Stage) -> dict[str, str]:
+def _trigger(local: LocalEnvironment) -> dict[str, str]:
     """Make one event of each type happen; its webhook-id → its type."""
-    with httpx.Client(base_url=stage.sandbox_url) as platform:
+    with httpx.Client(base_url=local.sandbox_url) as platform:
         happened: dict[str, str] = {}
         for event_type in EVENT_TYPES:
             answer = platform.post("/sandbox/events", json={"eventType": event_type, "count": 1}).raise_for_status()
@@ -143,15 +143,15 @@ def _trigger(stage: Stage) -> dict[str, str]:
     return happened
 
 
-def _watch(stage: Stage, happened: dict[str, str], console: Console) -> list[Row]:
+def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) -> list[Row]:
     """Look until every event is as it should be, or the deadline has passed."""
     deadline = time.monotonic() + DEADLINE
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         handled = progress.add_task("events handled", total=len(happened))
         while True:
-            stage.check()
-            rows = _rows(stage, happened)
+            local.check()
+            rows = _rows(local, happened)
             right = sum(row.right for row in rows)
             progress.update(handled, completed=right)
             if right == len(rows) or time.monotonic() > deadline:
@@ -159,13 +159,13 @@ def _watch(stage: Stage, happened: dict[str, str], console: Console) -> list[Row
             time.sleep(0.1)
 
 
-def _rows(stage: Stage, happened: dict[str, str]) -> list[Row]:
-    attempts = httpx.get(f"{stage.sandbox_url}/sandbox/deliveries").raise_for_status().json()["data"]
+def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[Row]:
+    attempts = httpx.get(f"{local.sandbox_url}/sandbox/deliveries").raise_for_status().json()["data"]
     ledger = {
         record["webhook_id"]: record
-        for record in map(json.loads, stage.run("credhook", "events", "list", "--json").splitlines())
+        for record in map(json.loads, local.run("credhook", "events", "list", "--json").splitlines())
     }
-    logged = list(_log_lines(stage.logs["worker"]))
+    logged = list(_log_lines(local.logs["worker"]))
     return [_row(webhook_id, happened[webhook_id], attempts, ledger, logged) for webhook_id in happened]
 
 
@@ -208,27 +208,27 @@ def _table(rows: list[Row]) -> Table:
     return table
 
 
-def _stay(stage: Stage, console: Console) -> None:
+def _stay(local: LocalEnvironment, console: Console) -> None:
     """The Procfile's processes under honcho, as on a developer's machine."""
     commands = _procfile()
-    console.print(stage.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
+    console.print(local.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
     console.print(
-        f"receiver   {stage.receiver_url}/webhooks\nplatform   {stage.sandbox_url}\n"
-        f"try        .venv/bin/credhook trigger {_registered_type(stage)} --url {stage.sandbox_url}\n"
-        f"settings   set -a; . {stage.write_environment()}; set +a\nstop       Ctrl-C",
+        f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}\n"
+        f"try        .venv/bin/credhook trigger {_registered_type(local)} --url {local.sandbox_url}\n"
+        f"settings   set -a; . {local.write_environment()}; set +a\nstop       Ctrl-C",
         highlight=False,
         soft_wrap=True,
     )
     manager = Manager()
     for name in ("web", "worker"):
-        manager.add_process(name, commands[name], env=stage.environment, cwd=str(Path.cwd()))
+        manager.add_process(name, commands[name], env=local.environment, cwd=str(Path.cwd()))
     try:
         manager.loop()  # Returns once a process has ended or Ctrl-C was pressed, with all of them ended.
     finally:
         manager.terminate()  # A closed terminal does not get as far as that.
 
 
-def _registered_type(stage: Stage) -> str:
+def _registered_type(local: LocalEnvironment) -> str:
     """A type that the loaded handlers want, so that what we propose to try has an effect."""
-    (endpoint,) = httpx.get(f"{stage.sandbox_url}/sandbox/endpoints").raise_for_status().json()["data"]
+    (endpoint,) = httpx.get(f"{local.sandbox_url}/sandbox/endpoints").raise_for_status().json()["data"]
     return str(endpoint["endpoint"]["filterTypes"][0]).removeprefix("openid4vc.")

@@ -13,7 +13,7 @@ from credhook.sandbox.http.errors import Refusal, Source
 from credhook.sandbox.http.wire import ABSENT, Wire
 from credhook.sandbox.tenant.authority import make_request, pem
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 #: What reading or checking a hostile certificate may raise.
@@ -56,12 +56,12 @@ class CertificateRecord(Wire):
     expires_at: datetime
 
 
-def requests(state: State) -> Shelf[SigningRequest]:
+def requests(state: State) -> Repository[SigningRequest]:
     """Return every signing request."""
     return state.shelf("csrs", SigningRequest)
 
 
-def records(state: State) -> Shelf[CertificateRecord]:
+def records(state: State) -> Repository[CertificateRecord]:
     """Return every import, by the id of its signing request."""
     return state.shelf("certificates", CertificateRecord)
 

@@ -14,7 +14,7 @@ from credhook.sandbox.resources.resources import as_seen
 from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.lifecycle import STEPS, follow
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 OFFER_SCHEME = "openid-credential-offer://"
@@ -64,7 +64,7 @@ class IssuanceRecord(Wire):
     claims: dict[str, Any] = Field(repr=False)
 
 
-def shelf(state: State) -> Shelf[IssuanceRecord]:
+def shelf(state: State) -> Repository[IssuanceRecord]:
     """Return every issuance."""
     return state.shelf("issuances", IssuanceRecord)
 

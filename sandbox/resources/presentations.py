@@ -14,7 +14,7 @@ from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.faults import Faults
 from credhook.sandbox.tenant.lifecycle import STEPS, follow
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 REQUEST_SCHEME = "openid4vp://"
@@ -65,7 +65,7 @@ class PresentationsQuery(Wire):
     ids: str = Field(ABSENT, alias="filter[id]", description="Ids, separated by commas.")
 
 
-def shelf(state: State) -> Shelf[PresentationRecord]:
+def shelf(state: State) -> Repository[PresentationRecord]:
     """Return every presentation."""
     return state.shelf("presentations", PresentationRecord)
 

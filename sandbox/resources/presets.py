@@ -9,7 +9,7 @@ from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.http.wire import ABSENT, Whole, Wire
 from credhook.sandbox.resources.attributes import MdocNamespace, SdJwtAttribute
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 #: The organisation that the sandbox plays, as the first half of every preset's id.
@@ -125,7 +125,7 @@ class PresetRecord(Wire):
     archived_at: datetime | None
 
 
-def shelf(state: State) -> Shelf[PresetRecord]:
+def shelf(state: State) -> Repository[PresetRecord]:
     """Return every preset."""
     return state.shelf("presets", PresetRecord)
 

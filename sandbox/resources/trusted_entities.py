@@ -7,7 +7,7 @@ from pydantic import Field, JsonValue
 
 from credhook.sandbox.http.wire import ABSENT, Wire
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 #: The syntax of a DID (W3C DID Core, 3.1), without the parts that point into its document.
@@ -40,7 +40,7 @@ class TrustedEntity(Wire):
     certificates: list[JsonValue]
 
 
-def shelf(state: State) -> Shelf[TrustedEntity]:
+def shelf(state: State) -> Repository[TrustedEntity]:
     """Return every trusted entity."""
     return state.shelf("trusted-entities", TrustedEntity)
 

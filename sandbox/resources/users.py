@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.http.wire import ABSENT, Wire
 from credhook.sandbox.tenant.operations import Operation
-from credhook.sandbox.tenant.state import Shelf, State
+from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
 
 #: Alias of the tenant's identity provider.
@@ -81,7 +81,7 @@ class IdentityLink(Wire):
     linked: bool
 
 
-def shelf(state: State) -> Shelf[UserRecord]:
+def shelf(state: State) -> Repository[UserRecord]:
     """Return every user."""
     return state.shelf("users", UserRecord)
 

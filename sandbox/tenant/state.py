@@ -62,9 +62,9 @@ class State:
         self._db.executescript(SCHEMA)
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
-    def shelf(self, kind: str, model: type[R]) -> "Shelf[R]":
+    def shelf(self, kind: str, model: type[R]) -> "Repository[R]":
         """Return the records of one kind."""
-        return Shelf(self._db, kind, model)
+        return Repository(self._db, kind, model)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -82,7 +82,7 @@ class State:
         self._db.close()
 
 
-class Shelf(Generic[R]):
+class Repository(Generic[R]):
     """Records of one kind, by id, in the order in which they were first put there."""
 
     def __init__(self, db: sqlite3.Connection, kind: str, model: type[R]) -> None:

@@ -1,10 +1,10 @@
-"""An ordeal beside a platform that is told what to answer."""
+"""An rig beside a platform that is told what to answer."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ordeal import Ordeal, Stub
+from fleet_harness import FleetHarness, Stub
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def stub() -> Iterator[Stub]:
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[Ordeal]:
-    ordeal = Ordeal(tmp_path, redis_url, stub)
-    yield ordeal
-    ordeal.redis.close()
+def rig(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[FleetHarness]:
+    rig = FleetHarness(tmp_path, redis_url, stub)
+    yield rig
+    rig.redis.close()

@@ -1,7 +1,7 @@
 """An event that takes its worker with it, among others that only happen to be under way beside it."""
 
 import pytest
-from ordeal import Ordeal
+from fleet_harness import FleetHarness
 
 COMPLETED = "openid4vc.issuance.completed"
 
@@ -18,15 +18,15 @@ async def handle(event, context):
 
 
 @pytest.mark.soak  # Each death costs the five seconds that an event may be in transit.
-def test_the_one_that_kills_is_found_and_the_others_are_done(ordeal: Ordeal) -> None:
-    ordeal.plugin(CULPRIT)
+def test_the_one_that_kills_is_found_and_the_others_are_done(rig: FleetHarness) -> None:
+    rig.plugin(CULPRIT)
     innocents = [f"m{number}" for number in range(40)]
-    ordeal.accept(*((one, COMPLETED, f"iss_{one}") for one in (*innocents[:20], "culprit", *innocents[20:])))
-    with ordeal.worker(CREDHOOK_LEASE="1", CREDHOOK_CONCURRENCY="50") as worker:
-        ordeal.settles(within=90)
+    rig.accept(*((one, COMPLETED, f"iss_{one}") for one in (*innocents[:20], "culprit", *innocents[20:])))
+    with rig.worker(CREDHOOK_LEASE="1", CREDHOOK_CONCURRENCY="50") as worker:
+        rig.settles(within=90)
         deaths = worker.text.count('"worker_died"')
-    records = ordeal.records([*innocents, "culprit"])
+    records = rig.records([*innocents, "culprit"])
     assert records.pop("culprit")["error"] == "WorkerDied"
     assert {record["state"] for record in records.values()} == {"done"}
     # Twice among others, and twice alone.
-    assert deaths == len(ordeal.notes()) <= 4
+    assert deaths == len(rig.notes()) <= 4

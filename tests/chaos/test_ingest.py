@@ -46,7 +46,7 @@ def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int
 
 
 @dataclass
-class Ordeal:
+class FleetHarness:
     """Deliveries, at least so many, for as long as something is broken again and again, so many times.
 
     Attributes:
@@ -88,7 +88,7 @@ class Ordeal:
 async def test_receiver_killed_at_random_instants(
     tmp_path: Path, redis_url: str, redis_client: Redis, size: str
 ) -> None:
-    ordeal = Ordeal(300, 4) if size == SHORT else Ordeal(20_000, 200)
+    rig = FleetHarness(300, 4) if size == SHORT else FleetHarness(20_000, 200)
     process = Receiver(tmp_path, redis_url)
 
     async def kill() -> None:
@@ -97,14 +97,14 @@ async def test_receiver_killed_at_random_instants(
         process.kill()
         process = await asyncio.to_thread(Receiver, tmp_path, redis_url)
 
-    await ordeal.run(lambda: process.url, kill)
+    await rig.run(lambda: process.url, kill)
     process.kill()
-    ordeal.report("kill -9 of the receiver", redis_client)
+    rig.report("kill -9 of the receiver", redis_client)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> None:
-    ordeal = Ordeal(300, 3) if size == SHORT else Ordeal(20_000, 20)
+    rig = FleetHarness(300, 3) if size == SHORT else FleetHarness(20_000, 20)
     port = free_port()
     server = start_server(tmp_path, port)
 
@@ -117,10 +117,10 @@ async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> Non
 
     try:
         with receiver(tmp_path, f"redis://127.0.0.1:{port}/0") as process:
-            await ordeal.run(lambda: process.url, kill)
+            await rig.run(lambda: process.url, kill)
             assert "Traceback" not in process.text
         with Redis(port=port) as client:
-            ordeal.report("kill -9 of Redis", client)
+            rig.report("kill -9 of Redis", client)
     finally:
         server.kill()
         server.wait()
@@ -128,7 +128,7 @@ async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> Non
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, redis_client: Redis, size: str) -> None:
-    ordeal = Ordeal(400, 20) if size == SHORT else Ordeal(20_000, 1_000)
+    rig = FleetHarness(400, 20) if size == SHORT else FleetHarness(20_000, 1_000)
     with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
 
         async def lose() -> None:
@@ -136,11 +136,11 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
             proxy.lose = 1
             await until_async(lambda: proxy.lost > before)
 
-        await ordeal.run(lambda: process.url, lose)
-        assert proxy.lost == ordeal.times
+        await rig.run(lambda: process.url, lose)
+        assert proxy.lost == rig.times
     # The script is run again, finds what it wrote, and the sender never knows.
-    assert ordeal.answers == {202: len(ordeal.supplied)}
-    ordeal.report("a reply of Redis lost", redis_client)
+    assert rig.answers == {202: len(rig.supplied)}
+    rig.report("a reply of Redis lost", redis_client)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -2,13 +2,13 @@
 
 import pytest
 from accepting import inbox_on, record
+from harness import COMPLETED, Harness
 from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_proxy import redis_proxy
 from serving import children
-from stand import COMPLETED, Stand
 from waiting import until
 
 from credhook.events import Event
@@ -65,8 +65,8 @@ async def test_a_renewal_that_comes_after_the_settlement_does_not_bring_the_leas
     assert (await take_one(claims)).event_id == "m1"
 
 
-def test_replies_lost_after_our_own_scripts_run_nothing_twice(stand: Stand) -> None:
-    stand.plugin("""
+def test_replies_lost_after_our_own_scripts_run_nothing_twice(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def sometimes_later(event, context):
     if event.webhook_id.startswith("later") and not any(
@@ -78,36 +78,36 @@ async def sometimes_later(event, context):
 """)
     ids = [f"{kind}{number}" for kind in ("now", "later") for number in range(12)]
     for one in ids:
-        stand.happens(one)
-    with redis_proxy(stand.redis_url) as proxy:
+        harness.happens(one)
+    with redis_proxy(harness.redis_url) as proxy:
         proxy.lose = 16
-        with stand.worker(REDIS_URL=proxy.url, CREDHOOK_CONCURRENCY="4") as worker:
-            handled_once(stand, *ids)
+        with harness.worker(REDIS_URL=proxy.url, CREDHOOK_CONCURRENCY="4") as worker:
+            handled_once(harness, *ids)
             assert worker.text.count('"worker_started"') == 1
             assert worker.stop() == 0
-        until(lambda: len(stand.redis.client_list()) == 1, what="the proxy without clients")
+        until(lambda: len(harness.redis.client_list()) == 1, what="the proxy without clients")
         assert proxy.lost >= 10
 
 
-def test_a_redis_that_is_full_or_silent_for_a_while_does_not_end_the_worker(stand: Stand) -> None:
+def test_a_redis_that_is_full_or_silent_for_a_while_does_not_end_the_worker(harness: Harness) -> None:
     """Read-only is the third of these: tests/integration/test_worker.py."""
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker(CREDHOOK_CONCURRENCY="1") as worker:
-        until(lambda: begun(stand) == ["m1"])
-        stand.happens("m2")
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker(CREDHOOK_CONCURRENCY="1") as worker:
+        until(lambda: begun(harness) == ["m1"])
+        harness.happens("m2")
         before = children(worker)
-        stand.redis.config_set("maxmemory", 1)
+        harness.redis.config_set("maxmemory", 1)
         try:
             until(lambda: "OutOfMemoryError" in worker.text, what="a reply that says so")
         finally:
-            stand.redis.config_set("maxmemory", 0)
-        (stand.folder / "go").touch()
-        stand.reaches("m1", "done")
-        stand.reaches("m2", "done")
-        stand.redis.execute_command("CLIENT", "PAUSE", 6_000, "ALL")  # type: ignore[no-untyped-call]
+            harness.redis.config_set("maxmemory", 0)
+        (harness.folder / "go").touch()
+        harness.reaches("m1", "done")
+        harness.reaches("m2", "done")
+        harness.redis.execute_command("CLIENT", "PAUSE", 6_000, "ALL")  # type: ignore[no-untyped-call]
         until(lambda: "TimeoutError" in worker.text, what="a time-out")
-        until(lambda: answers(stand.redis), what="the end of the pause")
-        stand.happens("m3")
-        handled_once(stand, "m1", "m2", "m3")
+        until(lambda: answers(harness.redis), what="the end of the pause")
+        harness.happens("m3")
+        handled_once(harness, "m1", "m2", "m3")
         assert children(worker) == before

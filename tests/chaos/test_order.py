@@ -8,9 +8,9 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
-from ordeal import LONG, SHORT, Answer, Call, Ordeal, issuance, well
+from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, issuance, well
 
-from credhook.worker.attempt.order import moment
+from credhook.worker.attempt.order import version
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 
@@ -48,52 +48,52 @@ def others(size: str) -> list[tuple[str, str, str]]:
     return [(f"other_{number}", LIFE[-1], f"iss_{number}") for number in range(200 if size == SHORT else 1_000)]
 
 
-def assert_one_at_a_time(ordeal: Ordeal) -> float:
+def assert_one_at_a_time(rig: FleetHarness) -> float:
     """No two runs for the hot resource overlap; seconds from the first one's begin to the last one's end."""
-    marks = [note for note in ordeal.notes() if note.words[0] in {"begin", "end"} and note.words[2] == HOT]
+    marks = [note for note in rig.notes() if note.words[0] in {"begin", "end"} and note.words[2] == HOT]
     assert [note.words[0] for note in marks] == ["begin", "end"] * 50
     assert all(begin.words[1] == end.words[1] for begin, end in zip(marks[::2], marks[1::2], strict=True))
     assert len({note.words[1] for note in marks}) == 50
     return marks[-1].at - marks[0].at
 
 
-def assert_nothing_goes_back(ordeal: Ordeal) -> tuple[str, str]:
+def assert_nothing_goes_back(rig: FleetHarness) -> tuple[str, str]:
     """What is written is never older than what was written before; the last type and time."""
-    written = [note.words[2:4] for note in ordeal.notes() if note.words[0] == "written"]
+    written = [note.words[2:4] for note in rig.notes() if note.words[0] == "written"]
     assert written
     for before, after in pairwise(written):
         assert after[1] >= before[1], (before, after)
-        assert moment(after[0], None)[0] >= moment(before[0], None)[0], (before, after)
+        assert version(after[0], None)[0] >= version(before[0], None)[0], (before, after)
     return written[-1][0], written[-1][1]
 
 
-def latencies(ordeal: Ordeal, events: list[tuple[str, str, str]]) -> list[float]:
+def latencies(rig: FleetHarness, events: list[tuple[str, str, str]]) -> list[float]:
     """Seconds from acceptance to the mark of being done."""
-    records = ordeal.records(one for one, _, _ in events).values()
+    records = rig.records(one for one, _, _ in events).values()
     assert {one["state"] for one in records} == {"done"}
     return [(int(one["settled"]) - int(one["received"])) / 1000 for one in records]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_events_of_one_issuance_that_wait_together_are_one_look_and_one_line(ordeal: Ordeal, size: str) -> None:
+def test_events_of_one_issuance_that_wait_together_are_one_look_and_one_line(rig: FleetHarness, size: str) -> None:
     """Queued while nothing works, so that all of them are answered by what the platform says afterwards."""
     newest = in_state(49)
-    ordeal.stub.answer = lambda call: newest if call.resource == HOT else well(call)
-    ordeal.plugin(HANDLER)
+    rig.stub.answer = lambda call: newest if call.resource == HOT else well(call)
+    rig.plugin(HANDLER)
     rest = others(size)
     events = [*hot_events(), *rest]
     random.shuffle(events)
-    ordeal.accept(*events)
-    with ordeal.worker("worker", "--processes", "4"):
-        ordeal.settles(within=120)
-    took = assert_one_at_a_time(ordeal)
-    last_type, last_time = assert_nothing_goes_back(ordeal)
+    rig.accept(*events)
+    with rig.worker("worker", "--processes", "4"):
+        rig.settles(within=120)
+    took = assert_one_at_a_time(rig)
+    last_type, last_time = assert_nothing_goes_back(rig)
     assert (last_type, last_time) == (LIFE[-1], (BORN + timedelta(seconds=49)).isoformat())
-    asked = sum(call.resource == HOT for call in ordeal.stub.calls)
+    asked = sum(call.resource == HOT for call in rig.stub.calls)
     assert asked <= 10
-    waited = median(latencies(ordeal, rest))
-    first = min(note.at for note in ordeal.notes())
-    received = int(ordeal.record(rest[0][0])["received"]) / 1000
+    waited = median(latencies(rig, rest))
+    first = min(note.at for note in rig.notes())
+    received = int(rig.record(rest[0][0])["received"]) / 1000
     # Fifty in a line take their time; those beside them must not.
     assert waited - (first - received) < took / 2
     print(
@@ -103,7 +103,7 @@ def test_events_of_one_issuance_that_wait_together_are_one_look_and_one_line(ord
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_events_that_overtake_each_other_never_take_the_issuance_back(ordeal: Ordeal, size: str) -> None:
+def test_events_that_overtake_each_other_never_take_the_issuance_back(rig: FleetHarness, size: str) -> None:
     """The resource changes while its events come, late and shuffled; every third look finds a replica that lags."""
     state = 0
 
@@ -112,25 +112,25 @@ def test_events_that_overtake_each_other_never_take_the_issuance_back(ordeal: Or
             return well(call)
         return in_state(max(0, state - (10 if call.number % 3 == 0 else 0)))
 
-    ordeal.stub.answer = answer
-    ordeal.plugin(HANDLER)
+    rig.stub.answer = answer
+    rig.plugin(HANDLER)
     rest = others(size)
     # Each comes up to fifteen changes after its own.
     hot = sorted(enumerate(hot_events()), key=lambda one: one[0] + random.uniform(0, 15))
-    with ordeal.worker("worker", "--processes", "4") as worker:
-        ordeal.started(worker, each=4)
+    with rig.worker("worker", "--processes", "4") as worker:
+        rig.started(worker, each=4)
         for number, (happened, event) in enumerate(hot):
             state = max(state, happened)
             share = len(rest) // 50
-            ordeal.accept(event, *rest[number * share : (number + 1) * share])
+            rig.accept(event, *rest[number * share : (number + 1) * share])
             time.sleep(0.03)
-        ordeal.settles(within=120)
-    took = assert_one_at_a_time(ordeal)
-    _, last_time = assert_nothing_goes_back(ordeal)
-    seen = [note.words[3] for note in ordeal.notes() if note.words[0] in {"written", "stale"}]
+        rig.settles(within=120)
+    took = assert_one_at_a_time(rig)
+    _, last_time = assert_nothing_goes_back(rig)
+    seen = [note.words[3] for note in rig.notes() if note.words[0] in {"written", "stale"}]
     assert last_time == max(seen)
-    stale = sum(note.words[0] == "stale" for note in ordeal.notes())
-    waited = median(latencies(ordeal, rest))
+    stale = sum(note.words[0] == "stale" for note in rig.notes())
+    waited = median(latencies(rig, rest))
     assert waited < took / 2
     print(
         f"\n50 events of one issuance as it changed: {stale} told that they were stale, in {took:.1f} s; the others' "
@@ -138,8 +138,8 @@ def test_events_that_overtake_each_other_never_take_the_issuance_back(ordeal: Or
     )
 
 
-def test_over_five_retries_of_its_neighbour_a_handler_runs_once(ordeal: Ordeal) -> None:
-    ordeal.plugin("""
+def test_over_five_retries_of_its_neighbour_a_handler_runs_once(rig: FleetHarness) -> None:
+    rig.plugin("""
 @handlers.on("*")
 async def good(event, context):
     note("good", event.webhook_id, context.idempotency_key)
@@ -155,11 +155,11 @@ async def another(event, context):
     note("another", event.webhook_id, context.idempotency_key)
 """)
     ids = [f"m{number}" for number in range(20)]
-    ordeal.accept(*((one, LIFE[-1], f"iss_{one}") for one in ids))
-    with ordeal.worker("worker", "--processes", "2"):
-        ordeal.settles()
-    assert {ordeal.record(one)["attempts"] for one in ids} == {"6"}
-    runs = [note.words for note in ordeal.notes()]
+    rig.accept(*((one, LIFE[-1], f"iss_{one}") for one in ids))
+    with rig.worker("worker", "--processes", "2"):
+        rig.settles()
+    assert {rig.record(one)["attempts"] for one in ids} == {"6"}
+    runs = [note.words for note in rig.notes()]
     for one in ids:
         assert [words for words in runs if words[1] == one].count(("good", one, f"{one}:test.good")) == 1
         assert [words for words in runs if words[1] == one].count(("another", one, f"{one}:test.another")) == 1

@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import datetime
 
 import pytest
-from ordeal import LONG, SHORT, Answer, Call, Ordeal, well
+from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, well
 from waiting import until
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
@@ -29,9 +29,9 @@ ON_THE_WIRE = 1.0
 
 
 @pytest.fixture
-def ordeal(ordeal: Ordeal) -> Ordeal:
-    ordeal.plugin(HANDLER)
-    return ordeal
+def rig(rig: FleetHarness) -> FleetHarness:
+    rig.plugin(HANDLER)
+    return rig
 
 
 def events(start: int, count: int) -> list[tuple[str, str, str]]:
@@ -54,15 +54,15 @@ def said_at(log: str, event: str) -> float:
     return min(datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines)
 
 
-def spent(ordeal: Ordeal, count: int) -> int:
+def spent(rig: FleetHarness, count: int) -> int:
     """Attempts that all these events have taken beyond the one each that handled them."""
-    records = ordeal.records(f"m{number}" for number in range(count)).values()
+    records = rig.records(f"m{number}" for number in range(count)).values()
     assert {one["state"] for one in records} == {"done"}
     return sum(int(one.get("attempts", 1)) - 1 for one in records)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, size: str) -> None:
+def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness, size: str) -> None:
     """Events come while four processes, who share what they know, leave the platform alone.
 
     Two measures of a herd, both against a good day, when as long a backlog is worked off by the same processes from a
@@ -75,28 +75,28 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, si
     def answer(call: Call) -> Answer:
         return Answer(500) if down else well(call)
 
-    ordeal.stub.answer = answer
-    ordeal.stub.takes = 0.05
-    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="5") as worker:
-        ordeal.started(worker, each=4)
-        ordeal.accept(*events(0, backlog))
-        ordeal.settles(within=120)
-        steady = busiest(ordeal.stub.calls) / GLANCE
+    rig.stub.answer = answer
+    rig.stub.takes = 0.05
+    with rig.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="5") as worker:
+        rig.started(worker, each=4)
+        rig.accept(*events(0, backlog))
+        rig.settles(within=120)
+        steady = busiest(rig.stub.calls) / GLANCE
         down, began, accepted = True, time.time(), backlog
         more = int(backlog / lasts / 20)
         while time.time() < began + lasts:  # What comes meanwhile, a twentieth of a second each.
-            ordeal.accept(*events(accepted, more))
+            rig.accept(*events(accepted, more))
             accepted += more
             time.sleep(max(0.0, began + (accepted - backlog) / backlog * lasts - time.time()))
-        failed = ordeal.stub.answered[500]
+        failed = rig.stub.answered[500]
         down, ended = False, time.time()
-        ordeal.settles(within=300)
+        rig.settles(within=300)
         log = worker.text
-    lost = spent(ordeal, accepted)
-    later = ordeal.stub.since(ended)
+    lost = spent(rig, accepted)
+    later = rig.stub.since(ended)
     herd, gentle = busiest(later) / GLANCE, beginning(later) / BEGINNING
     first = later[0].at - ended
-    took = max(note.at for note in ordeal.notes()) - ended
+    took = max(note.at for note in rig.notes()) - ended
     print(
         f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
         f"the first call {first:.1f} s after, all handled in {took:.1f} s; calls a second: {gentle:.0f} at first, "
@@ -105,14 +105,14 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(ordeal: Ordeal, si
     # Ten failures open the breaker. What was on the wire just then fails as well; later there are only probes, and none
     # of them counts as an attempt.
     opened = said_at(log, "platform_paused")
-    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in ordeal.stub.calls) <= 10 + 4 * 5
+    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in rig.stub.calls) <= 10 + 4 * 5
     assert herd <= 1.5 * steady
     assert gentle <= steady / 2
-    assert len(ordeal.notes()) == accepted
+    assert len(rig.notes()) == accepted
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(ordeal: Ordeal, size: str) -> None:
+def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(rig: FleetHarness, size: str) -> None:
     pause, count = (3, 600) if size == SHORT else (20, 3_000)
     asked: list[float] = []
 
@@ -122,36 +122,36 @@ def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(ordeal: Or
             return Answer(429, retry_after=str(pause))
         return well(call)
 
-    ordeal.stub.answer = answer
-    ordeal.stub.takes = 0.02
-    with ordeal.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="10") as worker:
-        ordeal.started(worker, each=4)
-        ordeal.accept(*events(0, count))
-        ordeal.settles(within=120)
-    answered = asked[0] + ordeal.stub.takes
-    wire = [call for call in ordeal.stub.since(answered) if call.at < answered + ON_THE_WIRE]
-    within = [call for call in ordeal.stub.since(answered + ON_THE_WIRE) if call.at < answered + pause]
-    after = ordeal.stub.since(answered + pause)
+    rig.stub.answer = answer
+    rig.stub.takes = 0.02
+    with rig.worker("worker", "--processes", "4", CREDHOOK_CONCURRENCY="10") as worker:
+        rig.started(worker, each=4)
+        rig.accept(*events(0, count))
+        rig.settles(within=120)
+    answered = asked[0] + rig.stub.takes
+    wire = [call for call in rig.stub.since(answered) if call.at < answered + ON_THE_WIRE]
+    within = [call for call in rig.stub.since(answered + ON_THE_WIRE) if call.at < answered + pause]
+    after = rig.stub.since(answered + pause)
     print(
         f"\n429 with Retry-After {pause}, 4 processes: {len(wire)} calls on the wire, {len(within)} within, the first "
-        f"{after[0].at - answered:.2f} s after; {spent(ordeal, count)} attempts spent"
+        f"{after[0].at - answered:.2f} s after; {spent(rig, count)} attempts spent"
     )
     assert within == []
-    assert spent(ordeal, count) == 0
-    assert len(ordeal.notes()) == count
+    assert spent(rig, count) == 0
+    assert len(rig.notes()) == count
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -> None:
+def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str) -> None:
     lasts = 4.0 if size == SHORT else 30.0
     count = int(50 * (lasts + 30))
-    ordeal.accept(*events(0, count))
-    with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="50") as worker:
-        ordeal.started(worker, each=3)
-        until(lambda: len(ordeal.stub.calls) > 60, what="the end of the first second's burst")
+    rig.accept(*events(0, count))
+    with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="50") as worker:
+        rig.started(worker, each=3)
+        until(lambda: len(rig.stub.calls) > 60, what="the end of the first second's burst")
         begun = time.time()
         until(lambda: time.time() > begun + lasts, within=lasts + 60)
-        calls = list(ordeal.stub.calls)
+        calls = list(rig.stub.calls)
         earliest = said_at(worker.text, "worker_started")
     assert len(calls) < count  # There was always more to do.
     rate = sum(begun <= call.at < begun + lasts for call in calls) / lasts
@@ -162,13 +162,13 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(ordeal: Ordeal, size: str) -
     assert size == SHORT or rate >= 45
 
 
-def test_idle_processes_do_not_use_the_rate_up(ordeal: Ordeal) -> None:
+def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
     """What was admitted and found nothing to do is given back: one event at a time is handled at once."""
-    with ordeal.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
-        ordeal.started(worker, each=3)
+    with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
+        rig.started(worker, each=3)
         took = []
         for number in range(10):
-            ordeal.accept(*events(number, 1))
-            record = ordeal.reaches(f"m{number}", "done")
+            rig.accept(*events(number, 1))
+            record = rig.reaches(f"m{number}", "done")
             took.append(int(record["settled"]) - int(record["received"]))
     assert sorted(took)[5] < 1_500, took  # Else each would wait for its turn, and longer every time.

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from ordeal import LONG, SHORT, Ordeal
+from fleet_harness import LONG, SHORT, FleetHarness
 
 SIZES = [
     pytest.param(SHORT, id=SHORT),
@@ -64,27 +64,27 @@ def blocked(event, context):
 """
 
 
-def credhook(ordeal: Ordeal, *arguments: str) -> subprocess.CompletedProcess[str]:
+def credhook(rig: FleetHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "credhook", *arguments],
-        env=ordeal.environment, cwd=ordeal.folder, capture_output=True, text=True, check=True,
+        env=rig.environment, cwd=rig.folder, capture_output=True, text=True, check=True,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_poison_harms_nobody_else_and_can_be_replayed(ordeal: Ordeal, size: str) -> None:
-    ordeal.plugin(POISONED)
+def test_poison_harms_nobody_else_and_can_be_replayed(rig: FleetHarness, size: str) -> None:
+    rig.plugin(POISONED)
     poison = [f"{kind}_1" for kind in POISONS]
     good = [f"good_{number}" for number in range(300 if size == SHORT else 10_000)]
     events = [(one, COMPLETED, f"iss_{one}") for one in (*poison, *good)]
     random.shuffle(events)
-    ordeal.accept(*events)
+    rig.accept(*events)
     settings = {"CREDHOOK_HANDLER_TIMEOUT": "1", "CREDHOOK_MAX_ATTEMPTS": "2"}
-    with ordeal.worker("worker", "--processes", "2", **settings) as worker:
-        ordeal.settles(within=300)
+    with rig.worker("worker", "--processes", "2", **settings) as worker:
+        rig.settles(within=300)
         assert worker.stop() == 0
         log = worker.text
-    states = {one: fields["state"] for one, fields in ordeal.records((*poison, *good)).items()}
+    states = {one: fields["state"] for one, fields in rig.records((*poison, *good)).items()}
     assert {one for one, state in states.items() if state != "done"} == set(poison)
     assert {states[one] for one in poison} == {"dead"}
     assert "worker_died" not in log
@@ -93,11 +93,11 @@ def test_poison_harms_nobody_else_and_can_be_replayed(ordeal: Ordeal, size: str)
     assert log.count('"worker_started"') == 2
     print(f"\n10 poisonous events among {len(good)}: the others done, the 10 dead")
 
-    ordeal.plugin(MENDED)
-    assert credhook(ordeal, "events", "replay", "--state", "dead", "--yes").stdout.strip() == "replayed 10"
-    with ordeal.worker("mended"):
-        ordeal.settles()
-    assert {fields["state"] for fields in ordeal.records(poison).values()} == {"done"}
-    handled = [note.words[1] for note in ordeal.notes()]
+    rig.plugin(MENDED)
+    assert credhook(rig, "events", "replay", "--state", "dead", "--yes").stdout.strip() == "replayed 10"
+    with rig.worker("mended"):
+        rig.settles()
+    assert {fields["state"] for fields in rig.records(poison).values()} == {"done"}
+    handled = [note.words[1] for note in rig.notes()]
     # One of them had been handled by this handler, and was dead for the other one's sake.
     assert sorted(handled) == sorted(set(poison) - {"block_1"})

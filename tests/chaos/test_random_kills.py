@@ -5,9 +5,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from ordeal import Ordeal, Stub
+from fleet_harness import FleetHarness, Stub
+from harness import COMPLETED
 from serving import Process
-from stand import COMPLETED
 from waiting import until
 
 SIZES = [
@@ -32,27 +32,27 @@ def test_retries_and_random_kills_lose_nothing_and_complete_nothing_twice(
 ) -> None:
     """RQ's workers, killed 50 times among 2,500 jobs with retries, completed 14 of them twice."""
     with Stub().running() as stub:
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        ordeal.environment["CREDHOOK_LEASE"] = "1"
-        ordeal.plugin(PUT_OFF)
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.environment["CREDHOOK_LEASE"] = "1"
+        rig.plugin(PUT_OFF)
         ids = [f"m{number:05}" for number in range(50 * kills)]
-        ordeal.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
-        fleets = [ordeal.fleet(f"fleet{number}", CREDHOOK_CONCURRENCY="10") for number in range(2)]
+        rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
+        fleets = [rig.fleet(f"fleet{number}", CREDHOOK_CONCURRENCY="10") for number in range(2)]
         try:
             for kill in range(kills):
                 fleet, enough = fleets[kill % 2], random.randint(10, 50)
-                until(lambda fleet=fleet, enough=enough: begun_in(ordeal, fleet) > enough, what="its part of the work")  # type: ignore[misc]
+                until(lambda fleet=fleet, enough=enough: begun_in(rig, fleet) > enough, what="its part of the work")  # type: ignore[misc]
                 fleet.kill()
-                fleets[kill % 2] = ordeal.fleet(f"fleet{kill % 2}", CREDHOOK_CONCURRENCY="10")
-            ordeal.settles(within=120)
+                fleets[kill % 2] = rig.fleet(f"fleet{kill % 2}", CREDHOOK_CONCURRENCY="10")
+            rig.settles(within=120)
         finally:
             for fleet in fleets:
                 fleet.kill()
-        records = ordeal.records(ids)
-        ordeal.redis.close()
+        records = rig.records(ids)
+        rig.redis.close()
     begins: dict[str, list[float]] = defaultdict(list)
-    ends = [note.words[1] for note in ordeal.notes() if note.words[0] == "end"]
-    for note in ordeal.notes():
+    ends = [note.words[1] for note in rig.notes() if note.words[0] == "end"]
+    for note in rig.notes():
         if note.words[0] == "begin":
             begins[note.words[1]].append(note.at)
     assert {one for one, fields in records.items() if fields.get("state") != "done"} == set()
@@ -62,5 +62,5 @@ def test_retries_and_random_kills_lose_nothing_and_complete_nothing_twice(
     assert sum(map(len, begins.values())) - len(ends) >= kills
 
 
-def begun_in(ordeal: Ordeal, fleet: Process) -> int:
-    return sum(note.words[0] == "begin" and note.words[2] == str(fleet.process.pid) for note in ordeal.notes())
+def begun_in(rig: FleetHarness, fleet: Process) -> int:
+    return sum(note.words[0] == "begin" and note.words[2] == str(fleet.process.pid) for note in rig.notes())

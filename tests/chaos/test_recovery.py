@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from fleet_harness import Answer, Call, FleetHarness, Stub, well
 from mortal_redis import mortal_redis
-from ordeal import Answer, Call, Ordeal, Stub, well
 from serving import children
 from waiting import until
 
@@ -26,25 +26,25 @@ async def held(event, context):
 
 @pytest.mark.parametrize(("whole", "promised"), [(False, 2.0), (True, 10.0)], ids=["one process", "with its host"])
 def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_lapse(
-    ordeal: Ordeal, whole: bool, promised: float
+    rig: FleetHarness, whole: bool, promised: float
 ) -> None:
     """With the lease as shipped: one process dies, or with its supervisor, while another worker has nothing to do."""
-    del ordeal.environment["CREDHOOK_LEASE"]
-    ordeal.plugin(HELD)
+    del rig.environment["CREDHOOK_LEASE"]
+    rig.plugin(HELD)
     ids = {f"m{number}" for number in range(100)}
 
     def begun(*but: int) -> dict[str, float]:
         """When each began, in whatever process that is none of these."""
-        return {note.words[1]: note.at for note in ordeal.notes() if int(note.words[2]) not in but}
+        return {note.words[1]: note.at for note in rig.notes() if int(note.words[2]) not in but}
 
-    with ordeal.worker("first") as first, ExitStack() as stack:
-        ordeal.started(first)
+    with rig.worker("first") as first, ExitStack() as stack:
+        rig.started(first)
         (victim,) = children(first)
-        ordeal.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
+        rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
         until(lambda: begun().keys() == ids, what="100 in flight")
-        second = stack.enter_context(ordeal.worker("second"))
-        ordeal.started(second)
-        until(lambda: ordeal.redis.zcard("credhook:credhook:workers") == 2, what="both at the roll call")
+        second = stack.enter_context(rig.worker("second"))
+        rig.started(second)
+        until(lambda: rig.redis.zcard("credhook:credhook:workers") == 2, what="both at the roll call")
         died = time.time()
         if whole:
             first.kill()
@@ -52,11 +52,11 @@ def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_l
             os.kill(victim, signal.SIGKILL)
         until(lambda: begun(victim).keys() == ids, what="100 under way again")
         took = max(begun(victim).values()) - died
-        (ordeal.folder / "go").touch()
-        ordeal.settles()
+        (rig.folder / "go").touch()
+        rig.settles()
     # The leases were not waited for, and nobody was blamed.
-    assert {record.get("killed") for record in ordeal.records(ids).values()} == {None}
-    told = ordeal.logs()
+    assert {record.get("killed") for record in rig.records(ids).values()} == {None}
+    told = rig.logs()
     assert ('"worker_missed"' in told) == whole
     assert '"events_put_back"' not in told
     print(f"\nkill -9 with 100 events in flight: all under way again after {took:.1f} s ({promised:.0f} promised)")
@@ -72,18 +72,18 @@ def test_an_attempt_that_meets_a_redis_that_is_gone_is_made_again(tmp_path: Path
             return well(call)
 
         stub.answer = answer
-        ordeal = Ordeal(tmp_path, redis.url, stub)
-        ordeal.plugin("""
+        rig = FleetHarness(tmp_path, redis.url, stub)
+        rig.plugin("""
 @handlers.on("*")
 async def second_time(event, context):
     note(event.attempt)
     if event.attempt == 1:
         raise Retry(after=0.1)
 """)
-        ordeal.accept(("m1", COMPLETED, "iss_1"))
-        with ordeal.worker() as worker:
+        rig.accept(("m1", COMPLETED, "iss_1"))
+        with rig.worker() as worker:
             until(lambda: len(stub.calls) == 2, what="the second attempt")
             until(lambda: "redis_unusable" in worker.text, what="its end")
             redis.start()
-            ordeal.reaches("m1", "done", within=60)
-        ordeal.redis.close()
+            rig.reaches("m1", "done", within=60)
+        rig.redis.close()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from accepting import record
+from harness import DATA, Harness
 from serving import Process, children
-from stand import DATA, Stand
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
@@ -67,73 +67,73 @@ def naps(process: Process) -> int:
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
-def begun(stand: Stand) -> list[list[str]]:
+def begun(harness: Harness) -> list[list[str]]:
     """Webhook-id, attempt and process of each run that has begun."""
-    return [line.split()[1:] for line in stand.notes() if line.startswith("begun")]
+    return [line.split()[1:] for line in harness.notes() if line.startswith("begun")]
 
 
-def ended(stand: Stand) -> list[str]:
-    return [line.split()[1] for line in stand.notes() if line.startswith("ended")]
+def ended(harness: Harness) -> list[str]:
+    return [line.split()[1] for line in harness.notes() if line.startswith("ended")]
 
 
-def test_a_worker_process_that_is_killed_is_replaced(stand: Stand) -> None:
-    stand.plugin(HELD)
+def test_a_worker_process_that_is_killed_is_replaced(harness: Harness) -> None:
+    harness.plugin(HELD)
     ids = ["m1", "m2", "m3", "m4"]
     for one in ids:
-        stand.happens(one)
-    with stand.worker("worker", "--processes", "2", CREDHOOK_CONCURRENCY="2") as worker:
-        until(lambda: len(begun(stand)) == 4, what="both processes at work")
+        harness.happens(one)
+    with harness.worker("worker", "--processes", "2", CREDHOOK_CONCURRENCY="2") as worker:
+        until(lambda: len(begun(harness)) == 4, what="both processes at work")
         victim, survivor = children(worker)
-        lost = {one for one, _, process in begun(stand) if int(process) == victim}
+        lost = {one for one, _, process in begun(harness) if int(process) == victim}
         os.kill(victim, signal.SIGKILL)
         until(lambda: worker.text.count('"worker_started"') == 3, within=60, what="another")
         assert survivor in children(worker)
         assert victim not in children(worker)
-        (stand.folder / "go").touch()
+        (harness.folder / "go").touch()
         for one in ids:
-            stand.reaches(one, "done")
+            harness.reaches(one, "done")
         assert worker.stop() == 0
     assert len(lost) == 2
-    assert Counter(one for one, _, _ in begun(stand)) == {one: 2 if one in lost else 1 for one in ids}
-    assert sorted(ended(stand)) == ids
+    assert Counter(one for one, _, _ in begun(harness)) == {one: 2 if one in lost else 1 for one in ids}
+    assert sorted(ended(harness)) == ids
 
 
-def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(stand: Stand) -> None:
-    stand.plugin(BLOCKING)
-    stand.happens("m1")
-    with stand.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
-        until(lambda: stand.notes() == ["run 1"])
+def test_a_handler_that_blocks_the_loop_is_named_and_its_process_replaced(harness: Harness) -> None:
+    harness.plugin(BLOCKING)
+    harness.happens("m1")
+    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+        until(lambda: harness.notes() == ["run 1"])
         for one in ("m2", "m3"):
-            stand.happens(one, DATA)
+            harness.happens(one, DATA)
         until(lambda: '"loop_blocked"' in worker.text)
         assert "blocks_the_loop" in next(line for line in worker.text.splitlines() if '"loop_blocked"' in line)
         for one in ("m2", "m3"):
-            stand.reaches(one, "done")
-        assert stand.reaches("m1", "dead")["error"] == "WorkerDied"
+            harness.reaches(one, "done")
+        assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
         assert worker.text.count('"worker_replaced"') == 2
         assert worker.stop() == 0
-    assert [line for line in stand.notes() if line.startswith("run")] == ["run 1", "run 2"]
+    assert [line for line in harness.notes() if line.startswith("run")] == ["run 1", "run 2"]
 
 
-def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker("sleeper") as sleeper:
-        until(lambda: len(begun(stand)) == 1)
+def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("sleeper") as sleeper:
+        until(lambda: len(begun(harness)) == 1)
         sleeper.pause()
-        with stand.worker("other") as other:
+        with harness.worker("other") as other:
             # It takes longer than the silence after which a stack is asked for.
-            until(lambda: len(begun(stand)) == 2, what="the event in other hands")
-            (stand.folder / "go").touch()
-            stand.reaches("m1", "done")
+            until(lambda: len(begun(harness)) == 2, what="the event in other hands")
+            (harness.folder / "go").touch()
+            harness.reaches("m1", "done")
             assert other.stop() == 0
         # It is the first to wake, and looks at those that sleep still.
         os.kill(sleeper.process.pid, signal.SIGCONT)
         before = naps(sleeper)
         until(lambda: naps(sleeper) > before + 3, what="its looks")
         sleeper.resume()
-        stand.happens("m2")
-        stand.reaches("m2", "done")
+        harness.happens("m2")
+        harness.reaches("m2", "done")
         assert "loop_blocked" not in sleeper.text
         assert sleeper.text.count('"worker_started"') == 1
         assert sleeper.stop() == 0
@@ -148,71 +148,71 @@ def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(stand: Sta
         ("all its processes", signal.SIGHUP),
     ],
 )
-def test_a_stop_lets_what_is_under_way_finish(stand: Stand, whom: str, number: signal.Signals) -> None:
+def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, number: signal.Signals) -> None:
     """systemd, Ctrl-C and a closed terminal ask all processes at once; a container's runtime asks the first alone."""
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker() as worker:
-        until(lambda: len(begun(stand)) == 1)
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        until(lambda: len(begun(harness)) == 1)
         if whom == "the supervisor":
             worker.process.send_signal(number)
         else:
             os.killpg(worker.process.pid, number)
         until(lambda: '"worker_draining"' in worker.text)
-        stand.happens("m2")
-        (stand.folder / "go").touch()
+        harness.happens("m2")
+        (harness.folder / "go").touch()
         assert worker.process.wait(60) == 0
-    assert ended(stand) == ["m1"]
-    assert record(stand.redis, "m1")["state"] == "done"
-    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m2"]
+    assert ended(harness) == ["m1"]
+    assert record(harness.redis, "m1")["state"] == "done"
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m2"]
 
 
-def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker("first", CREDHOOK_GRACE="0.5") as first:
-        until(lambda: len(begun(stand)) == 1)
+def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("first", CREDHOOK_GRACE="0.5") as first:
+        until(lambda: len(begun(harness)) == 1)
         assert first.stop() == 0
-    assert record(stand.redis, "m1")["attempts"] == "0"
-    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
-    (stand.folder / "go").touch()
-    with stand.worker("second"):
-        assert "attempts" not in stand.reaches("m1", "done")
-    assert [attempt for _, attempt, _ in begun(stand)] == ["1", "1"]
-    assert ended(stand) == ["m1"]
+    assert record(harness.redis, "m1")["attempts"] == "0"
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+    (harness.folder / "go").touch()
+    with harness.worker("second"):
+        assert "attempts" not in harness.reaches("m1", "done")
+    assert [attempt for _, attempt, _ in begun(harness)] == ["1", "1"]
+    assert ended(harness) == ["m1"]
 
 
-def test_a_second_sigterm_hands_back_at_once(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker() as worker:
-        until(lambda: len(begun(stand)) == 1)
+def test_a_second_sigterm_hands_back_at_once(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        until(lambda: len(begun(harness)) == 1)
         worker.process.send_signal(signal.SIGTERM)
         until(lambda: '"worker_draining"' in worker.text)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(60) == 0
-    assert record(stand.redis, "m1")["attempts"] == "0"
-    assert stand.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+    assert record(harness.redis, "m1")["attempts"] == "0"
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
 
 
-def test_a_process_whose_handlers_hang_is_replaced(stand: Stand) -> None:
-    stand.plugin(HANGING)
+def test_a_process_whose_handlers_hang_is_replaced(harness: Harness) -> None:
+    harness.plugin(HANGING)
     hanging = ["m1", "m2", "m3"]  # Of four places.
     for one in hanging:
-        stand.happens(one)
-    with stand.worker(CREDHOOK_CONCURRENCY="4", CREDHOOK_HANDLER_TIMEOUT="0.3") as worker:
+        harness.happens(one)
+    with harness.worker(CREDHOOK_CONCURRENCY="4", CREDHOOK_HANDLER_TIMEOUT="0.3") as worker:
         until(lambda: '"handlers_hung"' in worker.text)
         until(lambda: worker.text.count('"worker_started"') == 2, what="another")
         assert '"worker_died"' in worker.text
-        stand.happens("m4", DATA)
+        harness.happens("m4", DATA)
         for one in (*hanging, "m4"):
-            stand.reaches(one, "done")
+            harness.reaches(one, "done")
         assert worker.stop() == 0
 
 
-def test_a_wrong_plugin_ends_all_processes_with_2_and_a_clear_line(stand: Stand) -> None:
-    stand.plugin("import nothing_of_that_name\n")
-    with stand.worker("worker", "--processes", "2") as worker:
+def test_a_wrong_plugin_ends_all_processes_with_2_and_a_clear_line(harness: Harness) -> None:
+    harness.plugin("import nothing_of_that_name\n")
+    with harness.worker("worker", "--processes", "2") as worker:
         assert worker.process.wait(60) == 2
         lines = worker.text.splitlines()
     assert 1 <= len(lines) <= 2
@@ -220,55 +220,55 @@ def test_a_wrong_plugin_ends_all_processes_with_2_and_a_clear_line(stand: Stand)
     assert "nothing_of_that_name" in lines[0]
 
 
-def test_sigterm_while_redis_is_away_ends_it_with_0(stand: Stand) -> None:
-    with stand.worker(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as worker:
+def test_sigterm_while_redis_is_away_ends_it_with_0(harness: Harness) -> None:
+    with harness.worker(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as worker:
         until(lambda: '"redis_unusable"' in worker.text)
         assert worker.stop() == 0
     assert "Traceback" not in worker.text
 
 
-def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(stand: Stand) -> None:
-    with stand.worker("worker", "--processes", "2") as worker:
+def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Harness) -> None:
+    with harness.worker("worker", "--processes", "2") as worker:
         until(lambda: len(children(worker)) == 2, what="the processes")
         assert worker.stop() == 0
     assert "Traceback" not in worker.text
 
 
 @pytest.mark.parametrize("options", [(), ("--isolation", "fork")], ids=["loop", "fork"])
-def test_the_end_of_the_terminal_drains(stand: Stand, options: tuple[str, ...]) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker("worker", *options) as worker:
-        until(lambda: len(begun(stand)) == 1)
+def test_the_end_of_the_terminal_drains(harness: Harness, options: tuple[str, ...]) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("worker", *options) as worker:
+        until(lambda: len(begun(harness)) == 1)
         for _ in range(2):  # From the system and from the shell, to all processes.
             os.killpg(worker.process.pid, signal.SIGHUP)
-        (stand.folder / "go").touch()
+        (harness.folder / "go").touch()
         assert worker.process.wait(60) == 0
-    assert ended(stand) == ["m1"]
-    assert record(stand.redis, "m1")["state"] == "done"
+    assert ended(harness) == ["m1"]
+    assert record(harness.redis, "m1")["state"] == "done"
 
 
-def test_a_worker_process_that_is_told_of_the_end_of_the_terminal_alone_drains_too(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker() as worker:
-        until(lambda: len(begun(stand)) == 1)
+def test_a_worker_process_that_is_told_of_the_end_of_the_terminal_alone_drains_too(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        until(lambda: len(begun(harness)) == 1)
         (child,) = children(worker)
         os.kill(child, signal.SIGHUP)
         until(lambda: '"worker_draining"' in worker.text)
-        (stand.folder / "go").touch()
+        (harness.folder / "go").touch()
         assert worker.process.wait(60) == 0
-    assert ended(stand) == ["m1"]
+    assert ended(harness) == ["m1"]
 
 
-def test_under_nohup_the_end_of_the_terminal_ends_nothing(stand: Stand) -> None:
+def test_under_nohup_the_end_of_the_terminal_ends_nothing(harness: Harness) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Processes that are started inherit it.
     try:
-        with stand.worker() as worker:
+        with harness.worker() as worker:
             until(lambda: '"worker_started"' in worker.text)
             os.killpg(worker.process.pid, signal.SIGHUP)
-            stand.happens("m1")
-            stand.reaches("m1", "done")
+            harness.happens("m1")
+            harness.reaches("m1", "done")
             assert '"worker_draining"' not in worker.text
             assert worker.stop() == 0
     finally:

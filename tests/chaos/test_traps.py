@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 from accepting import record
+from harness import Harness
 from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
 from rq import Queue
@@ -20,7 +21,6 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from serving import children, runs
-from stand import Stand
 from stock import rq, stock_worker
 from waiting import until
 
@@ -35,15 +35,15 @@ async def second_time(event, context):
 """
 
 
-def test_what_rq_has_lost_or_doubled_is_handled_once(stand: Stand) -> None:
+def test_what_rq_has_lost_or_doubled_is_handled_once(harness: Harness) -> None:
     """The states that deaths of RQ's workers, evictions and lost replies leave behind, all at once."""
-    redis = stand.redis
+    redis = harness.redis
     rq = Queue("credhook", connection=redis, serializer=JSONSerializer)
     ids = [
         "popped", "moved", "evicted", "expired", "doubled", "stuck", "abandoned", "lapsed", "sound",
     ]  # fmt: skip
     for one in ids:
-        stand.happens(one)
+        harness.happens(one)
     # BLPOP, as RQ does on two queues, and then death.
     redis.lrem(INDEX.jobs, 0, job_id("popped"))
     # BLMOVE, and then death; or its reply was lost.
@@ -65,8 +65,8 @@ def test_what_rq_has_lost_or_doubled_is_handled_once(stand: Stand) -> None:
     redis.lrem(INDEX.jobs, 0, job_id("lapsed"))
     start_and_die(redis, rq, "lapsed")
     assert set(FailedJobRegistry(queue=rq).get_job_ids(cleanup=False)) == {job_id("stuck"), job_id("abandoned")}
-    with stand.worker() as worker:
-        handled_once(stand, *ids)
+    with harness.worker() as worker:
+        handled_once(harness, *ids)
         assert '"events_put_back"' in worker.text
 
 
@@ -98,110 +98,110 @@ def lapse(redis: Redis) -> None:
     redis.zadd(INDEX.started, dict.fromkeys(started, 1))
 
 
-def test_a_stale_copy_of_a_job_does_not_run_it_again(stand: Stand) -> None:
+def test_a_stale_copy_of_a_job_does_not_run_it_again(harness: Harness) -> None:
     """RQ runs such a copy: killed after the job was registered as started, before it was taken off the list."""
-    stand.happens("m1")
+    harness.happens("m1")
     job = job_id("m1")
-    whole: Any = stand.redis.dump("rq:job:" + job)
-    with stand.worker():
-        stand.reaches("m1", "done")
+    whole: Any = harness.redis.dump("rq:job:" + job)
+    with harness.worker():
+        harness.reaches("m1", "done")
         # The id alone; and with its hash, as a worker leaves it that was slow to delete it.
-        stand.redis.rpush(INDEX.jobs, job)
-        until(lambda: not stand.redis.exists(INDEX.jobs), what="the id's end")
-        stand.redis.restore("rq:job:" + job, 0, whole)
-        stand.redis.rpush(INDEX.jobs, job)
-        handled_once(stand, "m1")
-    stand.redis.restore("rq:job:" + job, 0, whole)
-    stand.redis.rpush(INDEX.jobs, job)
-    with stock_worker(stand, "--burst") as stock:
+        harness.redis.rpush(INDEX.jobs, job)
+        until(lambda: not harness.redis.exists(INDEX.jobs), what="the id's end")
+        harness.redis.restore("rq:job:" + job, 0, whole)
+        harness.redis.rpush(INDEX.jobs, job)
+        handled_once(harness, "m1")
+    harness.redis.restore("rq:job:" + job, 0, whole)
+    harness.redis.rpush(INDEX.jobs, job)
+    with stock_worker(harness, "--burst") as stock:
         assert stock.process.wait(60) == 0
-    handled_once(stand, "m1")
+    handled_once(harness, "m1")
 
 
-def test_a_stock_worker_killed_with_its_horse_leaves_its_event_to_ours(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stock_worker(stand) as stock:
-        until(lambda: begun(stand) == ["m1"])
+def test_a_stock_worker_killed_with_its_horse_leaves_its_event_to_ours(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with stock_worker(harness) as stock:
+        until(lambda: begun(harness) == ["m1"])
         (horse,) = children(stock)
         os.kill(horse, signal.SIGKILL)  # RQ fails the job now.
-        until(lambda: stand.redis.zscore(INDEX.failed, job_id("m1")), what="RQ's failed job")
-        stand.happens("m2")
-        until(lambda: begun(stand) == ["m1", "m2"])
+        until(lambda: harness.redis.zscore(INDEX.failed, job_id("m1")), what="RQ's failed job")
+        harness.happens("m2")
+        until(lambda: begun(harness) == ["m1", "m2"])
         (horse,) = children(stock)
         stock.kill()
         os.kill(horse, signal.SIGKILL)
-    (stand.folder / "go").touch()
-    with stand.worker():
-        handled_once(stand, "m1", "m2")
+    (harness.folder / "go").touch()
+    with harness.worker():
+        handled_once(harness, "m1", "m2")
 
 
-def test_a_horse_that_outlives_its_stock_worker_keeps_its_event(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stock_worker(stand) as stock:
-        until(lambda: begun(stand) == ["m1"])
+def test_a_horse_that_outlives_its_stock_worker_keeps_its_event(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with stock_worker(harness) as stock:
+        until(lambda: begun(harness) == ["m1"])
         (horse,) = children(stock)
         os.kill(stock.process.pid, signal.SIGKILL)
         stock.process.wait()
     try:
         # RQ's entry lapses, and its clean-up counts the job as abandoned.
-        lapse(stand.redis)
-        StartedJobRegistry("credhook", connection=stand.redis, serializer=JSONSerializer).cleanup()
-        stand.happens("m2")
-        stand.redis.lrem(INDEX.jobs, 0, job_id("m2"))
-        with stand.worker():
+        lapse(harness.redis)
+        StartedJobRegistry("credhook", connection=harness.redis, serializer=JSONSerializer).cleanup()
+        harness.happens("m2")
+        harness.redis.lrem(INDEX.jobs, 0, job_id("m2"))
+        with harness.worker():
             # Once this one has been put back, the other would have been as well: it is older.
-            until(lambda: "m2" in begun(stand), what="m2 put back")
-            (stand.folder / "go").touch()
-            handled_once(stand, "m1", "m2")
+            until(lambda: "m2" in begun(harness), what="m2 put back")
+            (harness.folder / "go").touch()
+            handled_once(harness, "m1", "m2")
             until(lambda: not runs(horse), what="the horse's end")
     finally:
         if runs(horse):
             os.kill(horse, signal.SIGKILL)
-    assert begun(stand) == ["m1", "m2"]
+    assert begun(harness) == ["m1", "m2"]
 
 
-def test_workers_whose_supervisor_alone_was_killed_finish_and_end_while_others_go_on(stand: Stand) -> None:
-    stand.plugin(HELD)
-    stand.happens("m1")
-    with stand.worker("orphans") as orphans:
-        until(lambda: begun(stand) == ["m1"])
+def test_workers_whose_supervisor_alone_was_killed_finish_and_end_while_others_go_on(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("orphans") as orphans:
+        until(lambda: begun(harness) == ["m1"])
         (holder,) = children(orphans)
         try:
             os.kill(orphans.process.pid, signal.SIGKILL)
             orphans.process.wait()
             until(lambda: '"worker_draining"' in orphans.text)
-            stand.happens("m2")
-            with stand.worker("others"):
-                until(lambda: begun(stand) == ["m1", "m2"], what="m2 in the other fleet")
+            harness.happens("m2")
+            with harness.worker("others"):
+                until(lambda: begun(harness) == ["m1", "m2"], what="m2 in the other fleet")
                 assert runs(holder)
-                (stand.folder / "go").touch()
-                handled_once(stand, "m1", "m2")
+                (harness.folder / "go").touch()
+                handled_once(harness, "m1", "m2")
             until(lambda: not runs(holder), what="the orphan's end")
         finally:
             if runs(holder):
                 os.kill(holder, signal.SIGKILL)
-    assert begun(stand) == ["m1", "m2"]
+    assert begun(harness) == ["m1", "m2"]
 
 
-def test_two_clean_ups_of_rqs_at_once_do_not_run_an_event_twice(stand: Stand) -> None:
+def test_two_clean_ups_of_rqs_at_once_do_not_run_an_event_twice(harness: Harness) -> None:
     """RQ enqueues a lapsed job that has retries left once for each of them."""
-    stand.plugin(HELD)
+    harness.plugin(HELD)
     ids = ["m1", "m2", "m3"]
     for one in ids:
-        stand.happens(one)
-    with stand.worker("first") as first:
-        until(lambda: len(begun(stand)) == 3)
+        harness.happens(one)
+    with harness.worker("first") as first:
+        until(lambda: len(begun(harness)) == 3)
         first.kill()
-    redis = stand.redis
+    redis = harness.redis
     for one in ids:
         redis.hset("rq:job:" + job_id(one), "retries_left", 5)
     lapse(redis)
     barrier = threading.Barrier(4)
 
     def clean_up() -> None:
-        with Redis.from_url(stand.redis_url) as own:
+        with Redis.from_url(harness.redis_url) as own:
             registry = StartedJobRegistry("credhook", connection=own, serializer=JSONSerializer)
             barrier.wait()
             registry.cleanup()
@@ -212,21 +212,21 @@ def test_two_clean_ups_of_rqs_at_once_do_not_run_an_event_twice(stand: Stand) ->
     for thread in threads:
         thread.join()
     assert redis.llen(INDEX.jobs) > 3, "RQ has mended this: the test has lost its point"
-    (stand.folder / "go").touch()
-    with stand.worker("second"):
-        handled_once(stand, *ids)
-    assert Counter(begun(stand)) == Counter(ids * 2)
+    (harness.folder / "go").touch()
+    with harness.worker("second"):
+        handled_once(harness, *ids)
+    assert Counter(begun(harness)) == Counter(ids * 2)
 
 
-def test_what_watches_rq_does_not_disturb_events_under_way(stand: Stand) -> None:
+def test_what_watches_rq_does_not_disturb_events_under_way(harness: Harness) -> None:
     """`.count`, `get_job_ids` and `rq info` clean up: they change what they look at."""
     ids = [f"m{number}" for number in range(60)]
     for one in ids:
-        stand.happens(one)
+        harness.happens(one)
     done = threading.Event()
 
     def watch() -> None:
-        with Redis.from_url(stand.redis_url) as redis:
+        with Redis.from_url(harness.redis_url) as redis:
             queue = Queue("credhook", connection=redis, serializer=JSONSerializer)
             while not done.is_set():
                 registries = (
@@ -239,32 +239,32 @@ def test_what_watches_rq_does_not_disturb_events_under_way(stand: Stand) -> None
 
     def look() -> None:
         while not done.is_set():
-            rq("info", "--url", stand.redis_url)
+            rq("info", "--url", harness.redis_url)
 
     threads = [threading.Thread(target=work) for work in (watch, watch, look)]
     for thread in threads:
         thread.start()
     try:
-        with stand.worker(CREDHOOK_CONCURRENCY="5"):
-            handled_once(stand, *ids)
+        with harness.worker(CREDHOOK_CONCURRENCY="5"):
+            handled_once(harness, *ids)
     finally:
         done.set()
         for thread in threads:
             thread.join()
 
 
-def test_a_retry_waits_for_no_scheduler(stand: Stand) -> None:
+def test_a_retry_waits_for_no_scheduler(harness: Harness) -> None:
     """Our worker and a stock one have each put an event off, and are gone when it is due."""
-    stand.plugin(SECOND_TIME)
-    stand.happens("m1")
-    with stand.worker("first") as first:
-        stand.reaches("m1", "waiting")
+    harness.plugin(SECOND_TIME)
+    harness.happens("m1")
+    with harness.worker("first") as first:
+        harness.reaches("m1", "waiting")
         assert first.stop() == 0
-    stand.happens("m2")
-    with stock_worker(stand, "--burst") as stock:
+    harness.happens("m2")
+    with stock_worker(harness, "--burst") as stock:
         assert stock.process.wait(60) == 0
-    assert record(stand.redis, "m2")["state"] == "waiting"
-    assert sorted(stand.redis.zrange(INDEX.scheduled, 0, -1)) == [b"e-m1", b"e-m2"]
-    until(lambda: stand.redis.zcount(INDEX.scheduled, 0, time.time()) == 2, what="the time of both")
-    with stand.worker("second"):
-        handled_once(stand, "m1", "m2")
+    assert record(harness.redis, "m2")["state"] == "waiting"
+    assert sorted(harness.redis.zrange(INDEX.scheduled, 0, -1)) == [b"e-m1", b"e-m2"]
+    until(lambda: harness.redis.zcount(INDEX.scheduled, 0, time.time()) == 2, what="the time of both")
+    with harness.worker("second"):
+        handled_once(harness, "m1", "m2")

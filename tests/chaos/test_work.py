@@ -23,8 +23,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from fleet_harness import LONG, SHORT, FleetHarness, Note, Stub
 from mortal_redis import MortalRedis, mortal_redis
-from ordeal import LONG, SHORT, Note, Ordeal, Stub
 from redis.exceptions import RedisError
 from serving import Process, children
 
@@ -70,7 +70,7 @@ class Deaths:
         whole: how many fleets were killed with their supervisor.
     """
 
-    ordeal: Ordeal
+    rig: FleetHarness
     redis: MortalRedis
     count: int
     of_workers: int
@@ -85,7 +85,7 @@ class Deaths:
         random.shuffle(todo)
         self.fleets = [self._start(number) for number in range(2)]
         try:
-            self.ordeal.started(*self.fleets, each=2)
+            self.rig.started(*self.fleets, each=2)
             due = time.monotonic() + 0.5
             while len(self.supplied) < self.count or todo:
                 self._supply()
@@ -93,7 +93,7 @@ class Deaths:
                     self._kill(todo.pop())
                     due = time.monotonic() + random.uniform(0.2, 1.0)
                 time.sleep(0.01)
-            self.ordeal.settles(within=600)
+            self.rig.settles(within=600)
         finally:
             for fleet in self.fleets:
                 fleet.kill()
@@ -101,15 +101,15 @@ class Deaths:
     def _start(self, number: int) -> Process:
         # Ten events die with each process. What ends while the mark of another is on its way to Redis is what a death
         # repeats: with thousands of ends a second it would be more than one for each.
-        return self.ordeal.fleet(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY=str(CONCURRENCY))
+        return self.rig.fleet(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY=str(CONCURRENCY))
 
     def _supply(self) -> None:
         """Keep the queue from running dry."""
         try:
-            if self.ordeal.redis.llen("rq:queue:credhook") < 200:
+            if self.rig.redis.llen("rq:queue:credhook") < 200:
                 start = len(self.supplied)
                 new = [f"m{number:06}" for number in range(start, start + 50)]
-                self.ordeal.accept(*((one, DATA if one[-1] in "37" else COMPLETED, f"pre_{one}") for one in new))
+                self.rig.accept(*((one, DATA if one[-1] in "37" else COMPLETED, f"pre_{one}") for one in new))
                 self.supplied += new
         except (RedisError, Unavailable, OSError):
             pass  # Accepted again the next time round: the receiver dedupes.
@@ -180,14 +180,14 @@ class Runs:
 def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub, size: str) -> None:
     stub.takes = 0.02
     with mortal_redis(tmp_path) as redis:
-        ordeal = Ordeal(tmp_path, redis.url, stub)
-        ordeal.plugin(TWO_HANDLERS)
-        deaths = Deaths(ordeal, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))
+        rig = FleetHarness(tmp_path, redis.url, stub)
+        rig.plugin(TWO_HANDLERS)
+        deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))
         deaths.run()
-        records = ordeal.records(deaths.supplied)
-        ordeal.redis.close()
+        records = rig.records(deaths.supplied)
+        rig.redis.close()
     lost = sum(one.get("state") != "done" for one in records.values())
-    runs = Runs.read(ordeal.notes(), records)
+    runs = Runs.read(rig.notes(), records)
     print(
         f"\n{len(records)} events, kill -9 of {len(deaths.died)} worker processes ({deaths.whole} times a whole fleet) "
         f"and {deaths.of_redis} times of Redis: lost {lost}, handlers started after their done mark {runs.too_late}, "

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from accepting import record
 from attempting import Attempts, attempts
-from ordeal import Answer, Call, Stub, presentation
+from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 
 from credhook.ledger import State

@@ -5,9 +5,9 @@ from contextlib import suppress
 import pytest
 from accepting import everything
 from breakable import INDEX, Ledger
+from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
-from stand import COMPLETED
 
 from credhook.ledger import job_id
 

@@ -11,13 +11,13 @@ import pytest
 import trustme
 from accepting import record
 from browser import chromium
+from harness import Harness
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.expected_conditions import staleness_of
 from selenium.webdriver.support.wait import WebDriverWait
 from serving import Platform, platform, running
-from stand import Stand
 from waiting import until
 
 from credhook.events import EVENT_TYPES
@@ -40,21 +40,21 @@ def sandbox(ca: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plat
 
 
 @pytest.fixture
-def inbox(stand: Stand, authority: trustme.CA) -> Iterator[str]:
+def inbox(harness: Harness, authority: trustme.CA) -> Iterator[str]:
     """A receiver that speaks https; the URL of its webhooks."""
-    certificate = stand.folder / "receiver.pem"
+    certificate = harness.folder / "receiver.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     url = f"https://127.0.0.1:{(port := free_port())}"
     settings = {
-        "REDIS_URL": stand.redis_url,
+        "REDIS_URL": harness.redis_url,
         "PORT": str(port),
         "CREDHOOK_TLS_CERTFILE": str(certificate),
-        "CREDHOOK_WEBHOOK_SECRETS": stand.sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"],
+        "CREDHOOK_WEBHOOK_SECRETS": harness.sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"],
     }
 
-    with running(stand.folder / "receiver.log", "receiver", environment=settings) as process:
+    with running(harness.folder / "receiver.log", "receiver", environment=settings) as process:
 
         def ready() -> bool:
             assert process.process.poll() is None, process.text
@@ -72,27 +72,27 @@ def test_the_browser_runs_no_javascript(browser: Chrome) -> None:
     assert browser.title == "off"
 
 
-def test_all_ten_buttons_of_the_page_end_in_handled_events(stand: Stand, inbox: str, browser: Chrome) -> None:
+def test_all_ten_buttons_of_the_page_end_in_handled_events(harness: Harness, inbox: str, browser: Chrome) -> None:
     subprocess.run(
         [sys.executable, "-m", "credhook", "endpoints", "apply"],
-        env={**stand.environment, "PYTHONPATH": str(stand.folder), "CREDHOOK_PUBLIC_URL": inbox},
+        env={**harness.environment, "PYTHONPATH": str(harness.folder), "CREDHOOK_PUBLIC_URL": inbox},
         cwd=ROOT, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    browser.get(stand.sandbox.url)
+    browser.get(harness.sandbox.url)
     buttons = browser.find_elements(By.CSS_SELECTOR, "fieldset button[name=eventType]")
     assert [button.get_attribute("value") for button in buttons] == list(EVENT_TYPES)
     for event_type in EVENT_TYPES:
         press(browser, f"fieldset button[value='{event_type}']")
 
-    with stand.worker():
-        until(lambda: states(stand) == ["done"] * 10, what="ten events done", within=60)
-    assert {fields["type"] for fields in records(stand)} == set(EVENT_TYPES)
-    assert len(stand.notes()) == 10
+    with harness.worker():
+        until(lambda: states(harness) == ["done"] * 10, what="ten events done", within=60)
+    assert {fields["type"] for fields in records(harness)} == set(EVENT_TYPES)
+    assert len(harness.notes()) == 10
     until(lambda: outcomes(browser) == ["acknowledged"] * 10, what="ten acknowledged deliveries on the page")
 
 
-def test_a_row_of_the_page_has_buttons_for_what_may_happen_to_it_next(stand: Stand, browser: Chrome) -> None:
-    browser.get(stand.sandbox.url)
+def test_a_row_of_the_page_has_buttons_for_what_may_happen_to_it_next(harness: Harness, browser: Chrome) -> None:
+    browser.get(harness.sandbox.url)
     press(browser, "fieldset button[value='openid4vc.verification.requested']")
     id_, status, *_ = rows(browser, "Latest presentations")[0].split()
     assert status == "requested"
@@ -123,11 +123,11 @@ def outcomes(browser: Chrome) -> list[str]:
     return [row.split()[-1] for row in rows(browser, "Latest deliveries")]
 
 
-def records(stand: Stand) -> list[dict[str, str]]:
+def records(harness: Harness) -> list[dict[str, str]]:
     prefix = b"credhook:event:"
-    keys: list[bytes] = list(stand.redis.scan_iter(prefix + b"*"))
-    return [record(stand.redis, key.removeprefix(prefix).decode()) for key in keys]
+    keys: list[bytes] = list(harness.redis.scan_iter(prefix + b"*"))
+    return [record(harness.redis, key.removeprefix(prefix).decode()) for key in keys]
 
 
-def states(stand: Stand) -> list[str]:
-    return [fields["state"] for fields in records(stand)]
+def states(harness: Harness) -> list[str]:
+    return [fields["state"] for fields in records(harness)]

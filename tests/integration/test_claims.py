@@ -13,7 +13,7 @@ from waiting import until_async
 
 from credhook.events import Event
 from credhook.ledger import State, job_id
-from credhook.worker.attempt.order import moment
+from credhook.worker.attempt.order import version
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
@@ -116,4 +116,4 @@ def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
-    assert moment(COMPLETED, updated_at) == (3, 0)
+    assert version(COMPLETED, updated_at) == (3, 0)

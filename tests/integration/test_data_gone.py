@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ordeal import Answer, Call, Ordeal, Stub, presentation
+from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
 from waiting import until
 
 DATA = "openid4vc.verification.data"
@@ -53,123 +53,123 @@ GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
     with Stub().running() as stub:
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        ordeal.environment["CREDHOOK_LEASE"] = "1"
-        yield ordeal
-        ordeal.redis.close()
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.environment["CREDHOOK_LEASE"] = "1"
+        yield rig
+        rig.redis.close()
 
 
-def given(ordeal: Ordeal) -> list[tuple[str, ...]]:
-    return [note.words[1:] for note in ordeal.notes()]
+def given(rig: FleetHarness) -> list[tuple[str, ...]]:
+    return [note.words[1:] for note in rig.notes()]
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
-    ordeal: Ordeal, gone: Platform, kind: str
+    rig: FleetHarness, gone: Platform, kind: str
 ) -> None:
-    ordeal.stub.answer = first(1, gone, before=full)
-    ordeal.plugin(SECOND_TIME.replace("0.1", "1"))
-    ordeal.accept(("m1", kind, "pre_1"))
-    with ordeal.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
-        ordeal.reaches("m1", "waiting")
-        assert 0 < ordeal.redis.ttl("credhook:snapshot:m1") <= 86_400
-        ordeal.reaches("m1", "done")
-    assert given(ordeal) == [("m1", "Ada"), ("m1", "Ada")]
-    assert len(ordeal.stub.calls) == 1
-    assert not ordeal.redis.exists("credhook:snapshot:m1")
+    rig.stub.answer = first(1, gone, before=full)
+    rig.plugin(SECOND_TIME.replace("0.1", "1"))
+    rig.accept(("m1", kind, "pre_1"))
+    with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
+        rig.reaches("m1", "waiting")
+        assert 0 < rig.redis.ttl("credhook:snapshot:m1") <= 86_400
+        rig.reaches("m1", "done")
+    assert given(rig) == [("m1", "Ada"), ("m1", "Ada")]
+    assert len(rig.stub.calls) == 1
+    assert not rig.redis.exists("credhook:snapshot:m1")
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
-    ordeal: Ordeal, gone: Platform, kind: str
+    rig: FleetHarness, gone: Platform, kind: str
 ) -> None:
-    ordeal.stub.answer = first(1, gone, before=full)
-    ordeal.plugin(SECOND_TIME)
-    ordeal.accept(("m1", kind, "pre_1"))
-    with ordeal.worker():
-        assert ordeal.reaches("m1", "data_gone")["error"] == "DataGone"
-    assert given(ordeal) == [("m1", "Ada")]
-    assert not ordeal.redis.exists("credhook:snapshot:m1")
+    rig.stub.answer = first(1, gone, before=full)
+    rig.plugin(SECOND_TIME)
+    rig.accept(("m1", kind, "pre_1"))
+    with rig.worker():
+        assert rig.reaches("m1", "data_gone")["error"] == "DataGone"
+    assert given(rig) == [("m1", "Ada")]
+    assert not rig.redis.exists("credhook:snapshot:m1")
 
 
-def test_with_another_key_the_event_ends_as_data_gone(ordeal: Ordeal) -> None:
-    ordeal.stub.answer = first(1, empty, before=full)
-    ordeal.plugin(SECOND_TIME.replace("0.1", "2"))
-    ordeal.accept(("m1", DATA, "pre_1"))
-    with ordeal.worker("first", CREDHOOK_SNAPSHOT_KEY=KEY):
-        ordeal.reaches("m1", "waiting")
-    with ordeal.worker("second", CREDHOOK_SNAPSHOT_KEY=OTHER_KEY) as second:
-        ordeal.reaches("m1", "data_gone")
+def test_with_another_key_the_event_ends_as_data_gone(rig: FleetHarness) -> None:
+    rig.stub.answer = first(1, empty, before=full)
+    rig.plugin(SECOND_TIME.replace("0.1", "2"))
+    rig.accept(("m1", DATA, "pre_1"))
+    with rig.worker("first", CREDHOOK_SNAPSHOT_KEY=KEY):
+        rig.reaches("m1", "waiting")
+    with rig.worker("second", CREDHOOK_SNAPSHOT_KEY=OTHER_KEY) as second:
+        rig.reaches("m1", "data_gone")
         assert '"snapshot_unreadable"' in second.text
-    assert given(ordeal) == [("m1", "Ada")]
+    assert given(rig) == [("m1", "Ada")]
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
 def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_gone(
-    ordeal: Ordeal, gone: Platform, kind: str
+    rig: FleetHarness, gone: Platform, kind: str
 ) -> None:
-    ordeal.stub.answer = first(1, gone, before=full)
-    ordeal.plugin(HELD)
+    rig.stub.answer = first(1, gone, before=full)
+    rig.plugin(HELD)
     # The one without the key goes first: were it the second, it might live to take over the lapsed lease of "kept".
-    ordeal.accept(("unkept", kind, "pre_2"))
-    with ordeal.worker("first") as worker:
-        until(lambda: given(ordeal) == [("unkept", "Ada")])
+    rig.accept(("unkept", kind, "pre_2"))
+    with rig.worker("first") as worker:
+        until(lambda: given(rig) == [("unkept", "Ada")])
         worker.kill()
-    ordeal.accept(("kept", kind, "pre_1"))
-    with ordeal.worker("second", CREDHOOK_SNAPSHOT_KEY=KEY) as worker:
-        until(lambda: ("kept", "Ada") in given(ordeal))
+    rig.accept(("kept", kind, "pre_1"))
+    with rig.worker("second", CREDHOOK_SNAPSHOT_KEY=KEY) as worker:
+        until(lambda: ("kept", "Ada") in given(rig))
         worker.kill()
-    (ordeal.folder / "go").touch()
-    with ordeal.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
-        ordeal.reaches("kept", "done")
-        ordeal.reaches("unkept", "data_gone")
-    assert sorted(given(ordeal)) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
-    assert not ordeal.redis.keys("credhook:snapshot:*")
+    (rig.folder / "go").touch()
+    with rig.worker("third", CREDHOOK_SNAPSHOT_KEY=KEY):
+        rig.reaches("kept", "done")
+        rig.reaches("unkept", "data_gone")
+    assert sorted(given(rig)) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
+    assert not rig.redis.keys("credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("late", GONE)
-def test_data_that_lags_behind_its_event_is_waited_for(ordeal: Ordeal, late: Platform) -> None:
-    ordeal.stub.answer = first(1, full, before=late)
-    ordeal.plugin(SECOND_TIME)
-    with ordeal.worker() as worker:
-        ordeal.started(worker)
-        ordeal.accept(("m1", DATA, "pre_1"))
-        ordeal.reaches("m1", "done")
-    assert given(ordeal) == [("m1", "Ada")]
-    assert len(ordeal.stub.calls) == 2
+def test_data_that_lags_behind_its_event_is_waited_for(rig: FleetHarness, late: Platform) -> None:
+    rig.stub.answer = first(1, full, before=late)
+    rig.plugin(SECOND_TIME)
+    with rig.worker() as worker:
+        rig.started(worker)
+        rig.accept(("m1", DATA, "pre_1"))
+        rig.reaches("m1", "done")
+    assert given(rig) == [("m1", "Ada")]
+    assert len(rig.stub.calls) == 2
 
 
-def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(ordeal: Ordeal) -> None:
+def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(rig: FleetHarness) -> None:
     """The second was there before the look, and so needs none of its own, until it is tried again."""
-    ordeal.stub.answer = first(1, empty, before=full)
-    ordeal.plugin(SECOND_TIME.replace("event.attempt == 1", 'event.webhook_id == "m2" and event.attempt == 1'))
-    ordeal.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
-    with ordeal.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
-        ordeal.settles()
-    assert [ordeal.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
-    assert given(ordeal) == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
-    assert not ordeal.redis.keys("credhook:snapshot:*")
+    rig.stub.answer = first(1, empty, before=full)
+    rig.plugin(SECOND_TIME.replace("event.attempt == 1", 'event.webhook_id == "m2" and event.attempt == 1'))
+    rig.accept(("m1", VERIFIED, "pre_1"), ("m2", DATA, "pre_1"))
+    with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
+        rig.settles()
+    assert [rig.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
+    assert given(rig) == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
+    assert not rig.redis.keys("credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])
-def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(ordeal: Ordeal, kind: str) -> None:
-    ordeal.stub.answer = first(1, full, before=empty)
-    ordeal.plugin(SECOND_TIME.replace("event.attempt == 1", "False"))
-    ordeal.accept(("m1", kind, "pre_1"), ("m2", DATA, "pre_1"))
+def test_a_look_that_found_no_data_does_not_serve_the_event_that_announces_it(rig: FleetHarness, kind: str) -> None:
+    rig.stub.answer = first(1, full, before=empty)
+    rig.plugin(SECOND_TIME.replace("event.attempt == 1", "False"))
+    rig.accept(("m1", kind, "pre_1"), ("m2", DATA, "pre_1"))
     # The order in which they came is that in which they are taken, save that the urgent one comes first.
-    ordeal.redis.delete("credhook:credhook:urgent")
-    with ordeal.worker():
-        ordeal.settles()
-    assert given(ordeal) == [("m1", "nothing"), ("m2", "Ada")]
+    rig.redis.delete("credhook:credhook:urgent")
+    with rig.worker():
+        rig.settles()
+    assert given(rig) == [("m1", "nothing"), ("m2", "Ada")]
 
 
-def test_what_was_verified_without_data_is_handled_so(ordeal: Ordeal) -> None:
+def test_what_was_verified_without_data_is_handled_so(rig: FleetHarness) -> None:
     """`.verified` does not promise data; only that what was there once is not silently missing later."""
-    ordeal.stub.answer = empty
-    ordeal.plugin(SECOND_TIME)
-    ordeal.accept(("m1", VERIFIED, "pre_1"))
-    with ordeal.worker():
-        ordeal.reaches("m1", "done")
-    assert given(ordeal) == [("m1", "nothing"), ("m1", "nothing")]
+    rig.stub.answer = empty
+    rig.plugin(SECOND_TIME)
+    rig.accept(("m1", VERIFIED, "pre_1"))
+    with rig.worker():
+        rig.reaches("m1", "done")
+    assert given(rig) == [("m1", "nothing"), ("m1", "nothing")]

@@ -5,7 +5,7 @@ from collections import Counter
 
 from accepting import everything, record
 from events_command import Run
-from stand import Stand
+from harness import Harness
 from waiting import until
 
 from credhook.ledger import EVENT
@@ -23,33 +23,33 @@ async def bad(event, context):
 """
 
 
-def test_a_worker_runs_what_gave_up_again_and_nothing_else(stand: Stand, events: Run) -> None:
-    stand.plugin(TWO_HANDLERS)
-    stand.happens("m1")
-    with stand.worker():
-        stand.reaches("m1", "dead")
-        (stand.folder / "mended").touch()
+def test_a_worker_runs_what_gave_up_again_and_nothing_else(harness: Harness, events: Run) -> None:
+    harness.plugin(TWO_HANDLERS)
+    harness.happens("m1")
+    with harness.worker():
+        harness.reaches("m1", "dead")
+        (harness.folder / "mended").touch()
         assert events("replay", "--state", "dead").stdout == "replayed 1\n"
-        done = stand.reaches("m1", "done")
+        done = harness.reaches("m1", "done")
         assert (done["h:test.good"], done["h:test.bad"]) == ("done", "done")
-        assert stand.notes() == ["good m1", "bad m1", "bad m1"]
+        assert harness.notes() == ["good m1", "bad m1", "bad m1"]
         assert events("replay", "--id", "m1", "--handler", "test.good").stdout == "replayed 1\n"
-        until(lambda: len(stand.notes()) == 4, what="the handler that was named")
-        stand.reaches("m1", "done")
+        until(lambda: len(harness.notes()) == 4, what="the handler that was named")
+        harness.reaches("m1", "done")
         assert events("replay", "--id", "m1", "--yes").stdout == "replayed 1\n"
-        until(lambda: len(stand.notes()) == 6, what="all handlers")
-        stand.reaches("m1", "done")
-    assert stand.notes()[3:] == ["good m1", "good m1", "bad m1"]
-    assert stand.redis.ttl(EVENT + "m1") > 0
+        until(lambda: len(harness.notes()) == 6, what="all handlers")
+        harness.reaches("m1", "done")
+    assert harness.notes()[3:] == ["good m1", "good m1", "bad m1"]
+    assert harness.redis.ttl(EVENT + "m1") > 0
 
 
-def test_replays_beside_busy_workers_never_run_a_recorded_handler_twice(stand: Stand, events: Run) -> None:
-    stand.plugin(TWO_HANDLERS)
+def test_replays_beside_busy_workers_never_run_a_recorded_handler_twice(harness: Harness, events: Run) -> None:
+    harness.plugin(TWO_HANDLERS)
     names = [f"m{each:02}" for each in range(20)]
     for name in names:
-        stand.happens(name)
+        harness.happens(name)
     replayed: int = 0
-    with stand.worker("one"), stand.worker("two"):
+    with harness.worker("one"), harness.worker("two"):
 
         def enough() -> bool:
             nonlocal replayed
@@ -58,18 +58,18 @@ def test_replays_beside_busy_workers_never_run_a_recorded_handler_twice(stand: S
 
         # A done event would run all of its handlers again; none is done before the last round.
         until(enough, within=60, what="a hundred replays")
-        (stand.folder / "mended").touch()
+        (harness.folder / "mended").touch()
         for name in names:
-            until(lambda name=name: record(stand.redis, name)["state"] in {"dead", "done"})  # type: ignore[misc]
+            until(lambda name=name: record(harness.redis, name)["state"] in {"dead", "done"})  # type: ignore[misc]
             events("replay", "--state", "dead")
-            stand.reaches(name, "done")
-    runs = Counter(stand.notes())
+            harness.reaches(name, "done")
+    runs = Counter(harness.notes())
     assert {runs[f"good {name}"] for name in names} == {1}
     assert sum(runs[f"bad {name}"] for name in names) >= 100
 
 
-def test_an_event_that_is_erased_from_a_workers_hands_stays_erased(stand: Stand, events: Run) -> None:
-    stand.plugin("""
+def test_an_event_that_is_erased_from_a_workers_hands_stays_erased(harness: Harness, events: Run) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def slow(event, context):
     note("begun")
@@ -77,15 +77,15 @@ async def slow(event, context):
         await asyncio.sleep(0.01)
     note("ended")
 """)
-    resource_id = stand.happens("doomed")
-    with stand.worker() as worker:
-        until(stand.notes)
+    resource_id = harness.happens("doomed")
+    with harness.worker() as worker:
+        until(harness.notes)
         result = events("erase", "--resource", resource_id, "--yes")
         assert result.stdout == "erased 1 (1 while a worker had it)\n"
-        (stand.folder / "go").touch()
+        (harness.folder / "go").touch()
         until(lambda: "lease_lost" in worker.text, what="the worker's notice")
-        stand.happens("m2")
-        stand.reaches("m2", "done")
+        harness.happens("m2")
+        harness.reaches("m2", "done")
         assert worker.stop() == 0
-    until(lambda: "doomed" not in everything(stand.redis), what="the end of what RQ remembers")
-    assert resource_id not in everything(stand.redis)
+    until(lambda: "doomed" not in everything(harness.redis), what="the end of what RQ remembers")
+    assert resource_id not in everything(harness.redis)

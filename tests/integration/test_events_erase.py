@@ -4,9 +4,9 @@ import json
 
 from accepting import accept, everything, record
 from events_command import Run, asked, process, terminal
+from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, plant
 from redis import Redis
-from stand import COMPLETED, DATA
 
 from credhook.ledger import CONFLICT, RESOURCE, SNAPSHOT, State, job_id
 

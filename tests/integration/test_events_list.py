@@ -4,9 +4,9 @@ import json
 
 from click.testing import Result
 from events_command import Run, process
+from harness import COMPLETED, DATA
 from planting import INDEX, plant, plant_many
 from redis import Redis
-from stand import COMPLETED, DATA
 
 from credhook.ledger import State
 

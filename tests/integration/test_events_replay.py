@@ -6,9 +6,9 @@ import time
 import pytest
 from accepting import accept, record
 from events_command import Run
+from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, contents, plant, plant_many
 from redis import Redis
-from stand import COMPLETED, DATA
 
 from credhook.ledger import EVENT, SNAPSHOT, State, job_id
 

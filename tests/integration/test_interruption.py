@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attempting import Attempts, attempts
-from ordeal import Stub
+from fleet_harness import Stub
 from turns import TurningLoop, on_turning_loop
 
 from credhook.ledger import State

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from ordeal import Answer, Call, Ordeal, Stub, well
+from fleet_harness import Answer, Call, FleetHarness, Stub, well
 from serving import Process
 from waiting import until
 
@@ -24,62 +24,62 @@ async def handled(event, context):
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
     with Stub().running() as stub:
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        ordeal.plugin(HANDLER)
-        yield ordeal
-        ordeal.redis.close()
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.plugin(HANDLER)
+        yield rig
+        rig.redis.close()
 
 
 @contextmanager
-def stock(ordeal: Ordeal, **settings: str) -> Iterator[Process]:
+def stock(rig: FleetHarness, **settings: str) -> Iterator[Process]:
     """`rq worker` on our queue."""
     rq = str(Path(sys.executable).parent / "rq")
-    arguments = ("worker", "--url", ordeal.redis_url, "--serializer", "json", "--with-scheduler", "credhook")
-    environment = {"PYTHONPATH": str(ordeal.folder), **ordeal.environment, **settings}
-    process = Process(ordeal.folder / "stock.log", rq, *arguments, environment=environment)
+    arguments = ("worker", "--url", rig.redis_url, "--serializer", "json", "--with-scheduler", "credhook")
+    environment = {"PYTHONPATH": str(rig.folder), **rig.environment, **settings}
+    process = Process(rig.folder / "stock.log", rq, *arguments, environment=environment)
     try:
         yield process
     finally:
         process.kill()
 
 
-def forking(ordeal: Ordeal, kind: str, **settings: str) -> AbstractContextManager[Process]:
+def forking(rig: FleetHarness, kind: str, **settings: str) -> AbstractContextManager[Process]:
     if kind == "stock":
-        return stock(ordeal, **settings)
-    return ordeal.worker("worker", "--isolation", "fork", **settings)
+        return stock(rig, **settings)
+    return rig.worker("worker", "--isolation", "fork", **settings)
 
 
-def accept(ordeal: Ordeal, count: int) -> list[str]:
+def accept(rig: FleetHarness, count: int) -> list[str]:
     ids = [f"m{number}" for number in range(count)]
-    ordeal.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
+    rig.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
     return ids
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(ordeal: Ordeal, kind: str) -> None:
+def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(rig: FleetHarness, kind: str) -> None:
     rate, count = 1, 4
-    ids = accept(ordeal, count)
-    with forking(ordeal, kind, CREDHOOK_RATE=str(rate)):
+    ids = accept(rig, count)
+    with forking(rig, kind, CREDHOOK_RATE=str(rate)):
         for one in ids:
-            assert "attempts" not in ordeal.reaches(one, "done")
-    first, *_, last = (call.at for call in ordeal.stub.calls)
-    assert len(ordeal.stub.calls) == count
+            assert "attempts" not in rig.reaches(one, "done")
+    first, *_, last = (call.at for call in rig.stub.calls)
+    assert len(rig.stub.calls) == count
     assert last - first > (count - 1 - rate) / rate - 0.2  # A second's worth may come at once.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform(ordeal: Ordeal, kind: str) -> None:
+def test_an_event_in_a_process_of_its_own_may_be_the_one_that_tries_the_platform(rig: FleetHarness, kind: str) -> None:
     def answer(call: Call) -> Answer:
         return Answer(429, retry_after="1") if call.total == 1 else well(call)
 
-    ordeal.stub.answer = answer
-    with forking(ordeal, kind) as worker:
-        accept(ordeal, 1)
+    rig.stub.answer = answer
+    with forking(rig, kind) as worker:
+        accept(rig, 1)
         until(lambda: '"platform_paused"' in worker.text, what="the pause")
-        until(lambda: time.time() > ordeal.stub.calls[0].at + 1.2, what="its end")
-        ordeal.accept(("late", COMPLETED, "iss_late"))
-        assert "attempts" not in ordeal.reaches("late", "done", within=60)
+        until(lambda: time.time() > rig.stub.calls[0].at + 1.2, what="its end")
+        rig.accept(("late", COMPLETED, "iss_late"))
+        assert "attempts" not in rig.reaches("late", "done", within=60)
         assert '"platform_probed"' in worker.text
-    assert [call.resource for call in ordeal.stub.calls[:2]] == ["iss_m0", "iss_late"]
+    assert [call.resource for call in rig.stub.calls[:2]] == ["iss_m0", "iss_late"]

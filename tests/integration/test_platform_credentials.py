@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from ordeal import Answer, Call, Ordeal, granted, well
-from ordeal import Stub as TimedStub
+from fleet_harness import Answer, Call, FleetHarness, granted, well
+from fleet_harness import Stub as TimedStub
 from redis.asyncio import Redis
 from waiting import until
 
@@ -54,11 +54,11 @@ def stub() -> Iterator[Stub]:
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[Ordeal]:
-    ordeal = Ordeal(tmp_path, redis_url, stub)
-    ordeal.plugin(HANDLER)
-    yield ordeal
-    ordeal.redis.close()
+def rig(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[FleetHarness]:
+    rig = FleetHarness(tmp_path, redis_url, stub)
+    rig.plugin(HANDLER)
+    yield rig
+    rig.redis.close()
 
 
 def unauthorized(_: Call) -> Answer:
@@ -70,24 +70,24 @@ def paused(log: str) -> list[dict[str, object]]:
     return [line for line in lines if line["event"] == "platform_paused"]
 
 
-def test_credentials_that_are_refused_pause_the_fleet_and_cost_few_calls(ordeal: Ordeal, stub: Stub) -> None:
+def test_credentials_that_are_refused_pause_the_fleet_and_cost_few_calls(rig: FleetHarness, stub: Stub) -> None:
     stub.answer = unauthorized
     ids = [f"m{number}" for number in range(EVENTS)]
-    ordeal.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
-    with ordeal.worker() as worker:
+    rig.accept(*[(one, COMPLETED, f"iss_{one}") for one in ids])
+    with rig.worker() as worker:
         until(lambda: paused(worker.text), what="the pause")
         # Each failure is an event of which two tokens were refused.
         assert len(stub.calls) <= 2 * THRESHOLD + 2
         assert stub.tokens <= 3
-        attempts = [int(one.get("attempts", 0)) for one in ordeal.records(ids).values()]
+        attempts = [int(one.get("attempts", 0)) for one in rig.records(ids).values()]
         assert sum(attempts) < THRESHOLD
         (said,) = paused(worker.text)
         assert said["cause"] == "401"
         assert "CREDHOOK_CLIENT_ID" in str(said["hint"])
         stub.answer = well
         until(lambda: '"platform_resumed"' in worker.text, what="the end of the pause", within=60)
-        ordeal.accept(("late", COMPLETED, "iss_late"))
-        assert "attempts" not in ordeal.reaches("late", "done")
+        rig.accept(("late", COMPLETED, "iss_late"))
+        assert "attempts" not in rig.reaches("late", "done")
 
 
 def credentials(stub: Stub) -> ClientCredentials:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from accepting import inbox_on, record
+from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
 from rq.serializers import JSONSerializer
-from stand import COMPLETED, DATA, Stand
 from waiting import until
 
 from credhook.events import Event
@@ -41,32 +41,32 @@ def claims(async_redis: AsyncRedis) -> Claims:
     return Claims(async_redis, queue="credhook", lease=5.0, retention=3_600, worker=Worker("w", "token"))
 
 
-def test_an_urgent_event_overtakes_those_that_wait(stand: Stand) -> None:
-    stand.plugin(HELD)
+def test_an_urgent_event_overtakes_those_that_wait(harness: Harness) -> None:
+    harness.plugin(HELD)
     ordinary = [f"m{number}" for number in range(8)]
     for one in ordinary:
-        stand.happens(one)
-    with stand.worker(CREDHOOK_CONCURRENCY="1"):
-        until(lambda: stand.notes() == ["m0"])
-        stand.happens("urgent", DATA)
-        (stand.folder / "go").touch()
+        harness.happens(one)
+    with harness.worker(CREDHOOK_CONCURRENCY="1"):
+        until(lambda: harness.notes() == ["m0"])
+        harness.happens("urgent", DATA)
+        (harness.folder / "go").touch()
         for one in (*ordinary, "urgent"):
-            stand.reaches(one, "done")
+            harness.reaches(one, "done")
     # It is the next, or the one after: one slot in four is not for urgent ones.
-    assert stand.notes().index("urgent") <= 2
-    assert [one for one in stand.notes() if one != "urgent"] == ordinary
+    assert harness.notes().index("urgent") <= 2
+    assert [one for one in harness.notes() if one != "urgent"] == ordinary
 
 
-def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(stand: Stand) -> None:
+def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(harness: Harness) -> None:
     ordinary, urgent = [f"o{number}" for number in range(10)], [f"u{number}" for number in range(40)]
     for one in ordinary:
-        stand.happens(one)
+        harness.happens(one)
     for one in urgent:
-        stand.happens(one, DATA)
-    with stand.worker(CREDHOOK_CONCURRENCY="1"):
+        harness.happens(one, DATA)
+    with harness.worker(CREDHOOK_CONCURRENCY="1"):
         for one in (*ordinary, *urgent):
-            stand.reaches(one, "done")
-    handled = [line.split()[1] for line in stand.notes()]
+            harness.reaches(one, "done")
+    handled = [line.split()[1] for line in harness.notes()]
     for start in (0, 8, 16, 24):
         of_others = sum(one.startswith("o") for one in handled[start : start + 8])
         assert 1 <= of_others <= 3, handled
@@ -94,27 +94,27 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     assert 0 < redis_client.ttl(INDEX.urgent) <= 3_600
 
 
-def test_stale_hints_do_no_harm(stand: Stand) -> None:
+def test_stale_hints_do_no_harm(harness: Harness) -> None:
     """Of events that are settled, that never were, that another worker holds; and of jobs that are none of ours."""
-    redis = stand.redis
-    planted = stand.folder / "planted"
+    redis = harness.redis
+    planted = harness.folder / "planted"
     queue = Queue("elsewhere", connection=redis, serializer=JSONSerializer)
     queue.enqueue("pathlib.Path.touch", args=(str(planted),), job_id="evil")
-    stand.happens("done", DATA)
+    harness.happens("done", DATA)
     whole: Any = redis.dump("rq:job:" + job_id("done"))
-    with stand.worker("first"):
-        stand.reaches("done", "done")
+    with harness.worker("first"):
+        harness.reaches("done", "done")
     redis.restore("rq:job:" + job_id("done"), 0, whole)
-    stand.happens("held", DATA)
+    harness.happens("held", DATA)
     redis.zadd(INDEX.leases, {"held": 4_102_444_800_000})
     redis.hset("credhook:event:held", mapping={"fence": 1, "attempts": 1})
-    stand.happens("m1")
+    harness.happens("m1")
     redis.rpush(INDEX.urgent, "evil", "e-never", job_id("done"), job_id("m1"), job_id("m1"))
-    with stand.worker("second") as worker:
-        stand.reaches("m1", "done")
+    with harness.worker("second") as worker:
+        harness.reaches("m1", "done")
         until(lambda: not redis.exists(INDEX.urgent), what="the end of the hints")
         assert worker.stop() == 0
-    assert [line.split()[1] for line in stand.notes()] == ["done", "m1"]
+    assert [line.split()[1] for line in harness.notes()] == ["done", "m1"]
     assert record(redis, "held")["state"] == "accepted"
     assert not planted.exists()
     assert not Path("evil").exists()

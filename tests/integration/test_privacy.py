@@ -20,7 +20,7 @@ import commands
 import httpx
 import pytest
 from accepting import RANGE, READ
-from ordeal import Answer, Call, Ordeal, Stub, presentation
+from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
 from redis import Redis
 from rq import Queue
 from rq.command import send_stop_job_command
@@ -104,15 +104,15 @@ def in_thread(event, context):
 
 
 @pytest.fixture
-def ordeal(tmp_path: Path, redis_url: str) -> Iterator[Ordeal]:
+def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
     with Stub().running() as stub:
         stub.token = TOKEN
         stub.answer = answer
-        ordeal = Ordeal(tmp_path, redis_url, stub)
-        ordeal.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
-        ordeal.plugin(CARELESS)
-        yield ordeal
-        ordeal.redis.close()
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
+        rig.plugin(CARELESS)
+        yield rig
+        rig.redis.close()
 
 
 #: What the platform answers besides presentations: errors that repeat what they should not, and things out of contract.
@@ -161,162 +161,162 @@ def at_rest(redis: Redis) -> str:
     return "\n".join(found)
 
 
-def run(ordeal: Ordeal, *command: str) -> str:
+def run(rig: FleetHarness, *command: str) -> str:
     """What a command prints, on either stream."""
     # Stock RQ does not look for plugins where it was started.
-    path = os.pathsep.join(filter(None, [str(ordeal.folder), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, **ordeal.environment}
+    path = os.pathsep.join(filter(None, [str(rig.folder), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, **rig.environment}
     done = subprocess.run(
-        command, env=environment, cwd=ordeal.folder, capture_output=True, text=True, check=False, timeout=60,
+        command, env=environment, cwd=rig.folder, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 
 
-def credhook(ordeal: Ordeal, *arguments: str) -> str:
+def credhook(rig: FleetHarness, *arguments: str) -> str:
     """What `credhook …` prints, on either stream."""
-    done = commands.credhook(*arguments, environment=os.environ | ordeal.environment, folder=ordeal.folder)
+    done = commands.credhook(*arguments, environment=os.environ | rig.environment, folder=rig.folder)
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 
 
-def rq(ordeal: Ordeal, command: str, *arguments: str) -> str:
-    return run(ordeal, str(Path(sys.executable).parent / "rq"), command, "--url", ordeal.redis_url, *arguments)
+def rq(rig: FleetHarness, command: str, *arguments: str) -> str:
+    return run(rig, str(Path(sys.executable).parent / "rq"), command, "--url", rig.redis_url, *arguments)
 
 
-def assert_nowhere(ordeal: Ordeal, *texts: str) -> None:
+def assert_nowhere(rig: FleetHarness, *texts: str) -> None:
     """No canary in Redis, in any log, or in these texts."""
-    for text in (at_rest(ordeal.redis), ordeal.logs(), *texts):
+    for text in (at_rest(rig.redis), rig.logs(), *texts):
         assert not CANARY.findall(text)
 
 
-def notes(ordeal: Ordeal) -> set[str]:
-    return {note.words[1] for note in ordeal.notes()}
+def notes(rig: FleetHarness) -> set[str]:
+    return {note.words[1] for note in rig.notes()}
 
 
-def test_the_search_finds_what_it_looks_for(ordeal: Ordeal) -> None:
+def test_the_search_finds_what_it_looks_for(rig: FleetHarness) -> None:
     compressed = zlib.compress(CLAIM.encode())
     for number, value in enumerate([CLAIM.encode(), compressed, base64.b64encode(compressed)]):
-        ordeal.redis.flushall()
-        ordeal.redis.xadd("stream", {"field": value}) if number else ordeal.redis.zadd("set", {value: 1})
+        rig.redis.flushall()
+        rig.redis.xadd("stream", {"field": value}) if number else rig.redis.zadd("set", {value: 1})
         with pytest.raises(AssertionError):
-            assert_nowhere(ordeal)
+            assert_nowhere(rig)
 
 
-def test_when_a_handler_fails_in_any_way(ordeal: Ordeal) -> None:
+def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
     """Raises, logs what it caught, leaves a task behind, hangs, is stopped; ends dead, is shown, replayed, counted."""
     port = free_port()
     names = ["raises", "logs", "background", "notes", "thread", "hangs", "stopped", "replayed"]
-    ordeal.accept(*((name, DATA, f"pre_{name}") for name in names))
+    rig.accept(*((name, DATA, f"pre_{name}") for name in names))
     settings = {
         "CREDHOOK_MAX_ATTEMPTS": "1",
         "CREDHOOK_HANDLER_TIMEOUT": "3",
         "CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters",
         "CREDHOOK_ADMIN": f"127.0.0.1:{port}",
     }
-    with ordeal.worker(**settings) as worker:
-        until(lambda: "stopped" in notes(ordeal))
-        send_stop_job_command(ordeal.redis, job_id("stopped"), serializer=JSONSerializer)
-        assert ordeal.redis.exists("credhook:snapshot:stopped")
-        assert_nowhere(ordeal)
-        ordeal.settles()
+    with rig.worker(**settings) as worker:
+        until(lambda: "stopped" in notes(rig))
+        send_stop_job_command(rig.redis, job_id("stopped"), serializer=JSONSerializer)
+        assert rig.redis.exists("credhook:snapshot:stopped")
+        assert_nowhere(rig)
+        rig.settles()
         metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         assert "credhook_attempts" in metrics
-        shown = [credhook(ordeal, "events", "show", name) for name in names]
-        listed = credhook(ordeal, "events", "list", "--json")
-        assert_nowhere(ordeal, metrics, listed, *shown)
-        assert credhook(ordeal, "events", "replay", "--state", "dead").startswith("replayed")
-        ordeal.settles()
+        shown = [credhook(rig, "events", "show", name) for name in names]
+        listed = credhook(rig, "events", "list", "--json")
+        assert_nowhere(rig, metrics, listed, *shown)
+        assert credhook(rig, "events", "replay", "--state", "dead").startswith("replayed")
+        rig.settles()
         assert worker.stop() == 0
-    states = {name: fields["state"] for name, fields in ordeal.records(names).items()}
+    states = {name: fields["state"] for name, fields in rig.records(names).items()}
     assert set(states.values()) == {"dead", "done"}
     assert states["background"] == "done"
     for expected in ("handler_failed", "job_stopped", "ValueError", "ExceptionGroup"):
         assert expected in worker.text
-    assert_nowhere(ordeal)
+    assert_nowhere(rig)
 
 
-def test_when_something_fails_that_python_itself_reports(ordeal: Ordeal) -> None:
+def test_when_something_fails_that_python_itself_reports(rig: FleetHarness) -> None:
     """A thread, a finaliser, a warning, a line that cannot be made, a callback: Python prints unless told not to."""
-    ordeal.accept(("apart", DATA, "pre_apart"))
-    with ordeal.worker(CREDHOOK_LOG="console") as worker:
-        ordeal.reaches("apart", "done")
+    rig.accept(("apart", DATA, "pre_apart"))
+    with rig.worker(CREDHOOK_LOG="console") as worker:
+        rig.reaches("apart", "done")
         assert worker.stop() == 0
     for expected in ("thread_failed", "unraisable", "python_warning", "log_failed", "Exception in callback", "listed"):
         assert expected in worker.text
-    assert_nowhere(ordeal)
+    assert_nowhere(rig)
 
 
-def test_when_the_platform_fails_in_any_way(ordeal: Ordeal) -> None:
+def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
     """Errors that repeat claims, answers out of contract, a breaker that opens, and data that is gone."""
     names = [resource.removeprefix("pre_") for resource in ANSWERS]
-    ordeal.accept(*((name, DATA, f"pre_{name}") for name in (*names, "gone")))
-    with ordeal.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+    rig.accept(*((name, DATA, f"pre_{name}") for name in (*names, "gone")))
+    with rig.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
         for name in names:
-            ordeal.reaches(name, "dead")
-        ordeal.reaches("gone", "data_gone")
-        ordeal.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
+            rig.reaches(name, "dead")
+        rig.reaches("gone", "data_gone")
+        rig.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
         until(lambda: '"platform_paused"' in worker.text, what="the breaker")
-        shown = [credhook(ordeal, "events", "show", name) for name in (*names, "gone")]
+        shown = [credhook(rig, "events", "show", name) for name in (*names, "gone")]
         assert worker.stop() == 0
     assert "fetch_failed" in worker.text
-    assert_nowhere(ordeal, *shown)
+    assert_nowhere(rig, *shown)
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])
-def test_when_the_token_endpoint_repeats_what_it_was_sent(ordeal: Ordeal, status: int) -> None:
-    ordeal.stub.grant = Answer(status, {"error": SECRET, "error_description": f"{SECRET} {TOKEN}", "expires_in": TOKEN})
-    ordeal.accept(("m1", DATA, "pre_1"))
-    with ordeal.worker() as worker:
-        ordeal.reaches("m1", "waiting")
-        shown = credhook(ordeal, "events", "show", "m1")
-        called = credhook(ordeal, "api", "presentations", "get", "pre_1")
+def test_when_the_token_endpoint_repeats_what_it_was_sent(rig: FleetHarness, status: int) -> None:
+    rig.stub.grant = Answer(status, {"error": SECRET, "error_description": f"{SECRET} {TOKEN}", "expires_in": TOKEN})
+    rig.accept(("m1", DATA, "pre_1"))
+    with rig.worker() as worker:
+        rig.reaches("m1", "waiting")
+        shown = credhook(rig, "events", "show", "m1")
+        called = credhook(rig, "api", "presentations", "get", "pre_1")
         assert worker.stop() == 0
-    assert_nowhere(ordeal, shown, called)
+    assert_nowhere(rig, shown, called)
 
 
-def test_when_a_worker_is_killed_or_blocks(ordeal: Ordeal) -> None:
+def test_when_a_worker_is_killed_or_blocks(rig: FleetHarness) -> None:
     """Its stack is asked for, and names places, no values."""
-    ordeal.accept(("killed", DATA, "pre_killed"))
-    with ordeal.worker("first") as first:
-        until(lambda: "killed" in notes(ordeal))
+    rig.accept(("killed", DATA, "pre_killed"))
+    with rig.worker("first") as first:
+        until(lambda: "killed" in notes(rig))
         first.kill()
-    assert_nowhere(ordeal)
-    ordeal.accept(("blocks", DATA, "pre_blocks"))
-    with ordeal.worker("second", CREDHOOK_HANDLER_TIMEOUT="2") as second:
+    assert_nowhere(rig)
+    rig.accept(("blocks", DATA, "pre_blocks"))
+    with rig.worker("second", CREDHOOK_HANDLER_TIMEOUT="2") as second:
         until(lambda: '"worker_replaced"' in second.text, within=60)
         until(lambda: "loop_blocked" in second.text)
         assert "careless" in second.text
-        ordeal.reaches("blocks", "waiting", within=60)
-    assert_nowhere(ordeal)
+        rig.reaches("blocks", "waiting", within=60)
+    assert_nowhere(rig)
 
 
-def test_when_rq_itself_runs_the_jobs_or_looks_at_them(ordeal: Ordeal) -> None:
+def test_when_rq_itself_runs_the_jobs_or_looks_at_them(rig: FleetHarness) -> None:
     """Stock workers keep results and tracebacks of jobs that fail; ours never fail in their eyes."""
-    ordeal.accept(("raises", DATA, "pre_raises"), ("notes", DATA, "pre_notes"))
-    stock = rq(ordeal, "worker", "--burst", "--serializer", "json", "credhook")
+    rig.accept(("raises", DATA, "pre_raises"), ("notes", DATA, "pre_notes"))
+    stock = rq(rig, "worker", "--burst", "--serializer", "json", "credhook")
     assert "handler_failed" in stock
-    ordeal.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
-    with ordeal.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
-        ordeal.reaches("hangs", "waiting", within=60)
-        ordeal.reaches("killed", "waiting", within=60)
+    rig.accept(("killed", DATA, "pre_killed"), ("hangs", DATA, "pre_hangs"))
+    with rig.worker("forking", "--isolation", "fork", CREDHOOK_HANDLER_TIMEOUT="2") as forking:
+        rig.reaches("hangs", "waiting", within=60)
+        rig.reaches("killed", "waiting", within=60)
         forking.kill()
-    looked = rq(ordeal, "info")
-    assert ordeal.redis.keys("rq:job:*")
-    assert_nowhere(ordeal, stock, looked)
+    looked = rq(rig, "info")
+    assert rig.redis.keys("rq:job:*")
+    assert_nowhere(rig, stock, looked)
 
 
-def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(ordeal: Ordeal) -> None:
-    queue = Queue("credhook", connection=ordeal.redis, serializer=JSONSerializer)
+def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(rig: FleetHarness) -> None:
+    queue = Queue("credhook", connection=rig.redis, serializer=JSONSerializer)
     queue.enqueue("os.system", args=(f"echo {CLAIM}",), job_id="evil", description=CLAIM)
     queue.enqueue("credhook.worker.process.jobs.process", args=(CLAIM, MESSAGE), job_id="wrong", meta={"a": CLAIM})
-    with ordeal.worker() as worker:
+    with rig.worker() as worker:
         until(lambda: worker.text.count('"jobs_refused"') >= 1)
-        until(lambda: not ordeal.redis.exists("rq:job:evil") and not ordeal.redis.exists("rq:job:wrong"))
+        until(lambda: not rig.redis.exists("rq:job:evil") and not rig.redis.exists("rq:job:wrong"))
         assert worker.stop() == 0
-    assert not CANARY.findall(ordeal.logs())
+    assert not CANARY.findall(rig.logs())
     for name in ("evil", "wrong"):
-        assert 0 < ordeal.redis.ttl(f"credhook:credhook:refused:{name}") <= 86_400
+        assert 0 < rig.redis.ttl(f"credhook:credhook:refused:{name}") <= 86_400
 
 
 #: What has no TTL: what is live, and the indexes of it. Records and jobs of open events come to it.
@@ -334,27 +334,27 @@ LIVE = {
 }
 
 
-def test_every_key_has_a_ttl_save_what_is_live(ordeal: Ordeal) -> None:
+def test_every_key_has_a_ttl_save_what_is_live(rig: FleetHarness) -> None:
     """With events queued, under way, waiting, parked, dead, done, gone, quarantined and of two versions."""
-    ordeal.plugin(CARELESS)
-    ordeal.stub.answer = lambda call: Answer(429, retry_after="600") if call.resource == "pre_last" else answer(call)
-    ordeal.accept(("unknown", "openid4vc.something.new", "x_1"))
-    ordeal.accept(("killed", DATA, "pre_same"), ("parked", DATA, "pre_same"), ("raises", DATA, "pre_raises"))
-    ordeal.accept(("background", DATA, "pre_background"), ("background", DATA, "pre_other"))
+    rig.plugin(CARELESS)
+    rig.stub.answer = lambda call: Answer(429, retry_after="600") if call.resource == "pre_last" else answer(call)
+    rig.accept(("unknown", "openid4vc.something.new", "x_1"))
+    rig.accept(("killed", DATA, "pre_same"), ("parked", DATA, "pre_same"), ("raises", DATA, "pre_raises"))
+    rig.accept(("background", DATA, "pre_background"), ("background", DATA, "pre_other"))
     settings = {"CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters", "CREDHOOK_RATE": "100"}
-    with ordeal.worker(**settings):
-        ordeal.reaches("background", "done")
-        ordeal.reaches("raises", "waiting")
-        ordeal.accept(("last", DATA, "pre_last"))
-        ordeal.reaches("last", "waiting")
-        ordeal.accept(("queued", DATA, "pre_queued"))
-        found = {key.decode(): ordeal.redis.ttl(key) for key in ordeal.redis.scan_iter()}
+    with rig.worker(**settings):
+        rig.reaches("background", "done")
+        rig.reaches("raises", "waiting")
+        rig.accept(("last", DATA, "pre_last"))
+        rig.reaches("last", "waiting")
+        rig.accept(("queued", DATA, "pre_queued"))
+        found = {key.decode(): rig.redis.ttl(key) for key in rig.redis.scan_iter()}
     lasting = {key for key, ttl in found.items() if ttl == -1}
-    index: Any = ordeal.redis.zrange("credhook:credhook:open", 0, -1)
+    index: Any = rig.redis.zrange("credhook:credhook:open", 0, -1)
     still_open = {one.decode() for one in index}
     assert {"killed", "parked", "last", "queued"} <= still_open
     ours = {f"credhook:event:{one}" for one in still_open} | {f"rq:job:{job_id(one)}" for one in still_open}
     assert lasting - LIVE - ours == set()
     assert max(found.values()) <= 7 * 86_400
     assert json.dumps(sorted(found)).count("snapshot") >= 2
-    assert_nowhere(ordeal)
+    assert_nowhere(rig)

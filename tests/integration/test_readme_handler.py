@@ -4,23 +4,23 @@ import re
 from pathlib import Path
 
 import httpx
-from stand import DATA, Stand
+from harness import DATA, Harness
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
-def test_the_handler_in_the_readme_opens_an_account(stand: Stand) -> None:
+def test_the_handler_in_the_readme_opens_an_account(harness: Harness) -> None:
     (code,) = re.findall(r"^```python\n(# accounts\.py\n.*?)^```", README, re.DOTALL | re.MULTILINE)
-    (stand.folder / "accounts.py").write_text(code)
-    presentation = stand.happens("m1", DATA)
-    with stand.worker(CREDHOOK_HANDLERS="accounts") as worker:
-        assert stand.reaches("m1", "done")["h:accounts.open_account"] == "done"
+    (harness.folder / "accounts.py").write_text(code)
+    presentation = harness.happens("m1", DATA)
+    with harness.worker(CREDHOOK_HANDLERS="accounts") as worker:
+        assert harness.reaches("m1", "done")["h:accounts.open_account"] == "done"
         assert '"account_opened"' in worker.text
     token = httpx.post(
-        stand.environment["CREDHOOK_TOKEN_URL"],
+        harness.environment["CREDHOOK_TOKEN_URL"],
         data={"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"},
     ).json()["access_token"]
     users = httpx.get(
-        f"{stand.sandbox.url}/consumer-onboarding/api/users", headers={"authorization": f"Bearer {token}"}
+        f"{harness.sandbox.url}/consumer-onboarding/api/users", headers={"authorization": f"Bearer {token}"}
     ).json()["data"]
     assert [user["firstName"] for user in users if user["username"] == presentation] == ["Ada"]

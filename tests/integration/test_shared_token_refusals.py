@@ -73,7 +73,7 @@ async def test_a_refusal_of_a_form_that_is_not_known_counts_for_nothing(
 ) -> None:
     async with fleet(1, platform, redis_url) as (member,):
         name = f"{platform.key}:refused"
-        redis_client.set(name, member.seal.close(note, name), px=9_000)
+        redis_client.set(name, member.cipher.encrypt(note, name), px=9_000)
         with capture_logs() as logs:
             assert await member.get() == "p"
     assert [(entry["event"], entry["what"]) for entry in logs] == [("shared_unreadable", "refusal")]

@@ -9,63 +9,63 @@ from typing import Any
 
 import commands
 from accepting import accept, everything, record
+from harness import COMPLETED, DATA, Harness
 from rq import Queue
 from rq.serializers import JSONSerializer
-from stand import COMPLETED, DATA, Stand
 from waiting import until
 
 from credhook.ledger import job_id
 from credhook.sandbox.local.local_redis import free_port, start_server
 
 
-def test_a_handler_runs_with_the_details_and_the_event_is_settled(stand: Stand) -> None:
-    stand.happens("m1", COMPLETED)
-    stand.happens("m2", DATA)
-    with stand.worker():
-        assert stand.reaches("m1", "done").keys() == {
+def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harness) -> None:
+    harness.happens("m1", COMPLETED)
+    harness.happens("m2", DATA)
+    with harness.worker():
+        assert harness.reaches("m1", "done").keys() == {
             "type", "resource", "state", "received", "settled", "h:test.first",
         }  # fmt: skip
-        stand.reaches("m2", "done")
-    assert sorted(stand.notes()) == ["first m1 1 completed", "first m2 1 verified"]
-    assert 0 < stand.redis.ttl("credhook:event:m1") <= 7 * 86_400
+        harness.reaches("m2", "done")
+    assert sorted(harness.notes()) == ["first m1 1 completed", "first m2 1 verified"]
+    assert 0 < harness.redis.ttl("credhook:event:m1") <= 7 * 86_400
     for key in ("credhook:credhook:open", "credhook:credhook:leases", "rq:queue:credhook", "rq:job:" + job_id("m1")):
-        assert not stand.redis.exists(key), key
+        assert not harness.redis.exists(key), key
 
 
-def test_a_plain_function_gets_the_synchronous_client(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_plain_function_gets_the_synchronous_client(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("openid4vc.issuance.completed")
 def plain(event, context):
     again = context.api.issuances.get(event.resource_id)
     note(again.id == event.details.id, context.idempotency_key)
 """)
-    stand.happens("m1")
-    with stand.worker():
-        stand.reaches("m1", "done")
-    assert stand.notes() == ["True m1:test.plain"]
+    harness.happens("m1")
+    with harness.worker():
+        harness.reaches("m1", "done")
+    assert harness.notes() == ["True m1:test.plain"]
 
 
-def test_a_detail_that_lags_behind_its_event_is_fetched_again(stand: Stand) -> None:
-    stand.sandbox.faults(detailsLagMs=700)
-    with stand.worker() as worker:
+def test_a_detail_that_lags_behind_its_event_is_fetched_again(harness: Harness) -> None:
+    harness.sandbox.faults(detailsLagMs=700)
+    with harness.worker() as worker:
         until(lambda: '"worker_started"' in worker.text)
-        stand.happens("m1")
-        assert int(stand.reaches("m1", "done")["attempts"]) > 1
-    assert len(stand.notes()) == 1
+        harness.happens("m1")
+        assert int(harness.reaches("m1", "done")["attempts"]) > 1
+    assert len(harness.notes()) == 1
 
 
-def test_server_errors_and_an_expired_token_are_survived(stand: Stand) -> None:
-    stand.sandbox.faults(serverErrors=1)
-    stand.happens("m1")
-    with stand.worker():
-        stand.reaches("m1", "done")
-        stand.sandbox.faults(unauthorized=1)
-        stand.happens("m2")
-        assert "attempts" not in stand.reaches("m2", "done")
+def test_server_errors_and_an_expired_token_are_survived(harness: Harness) -> None:
+    harness.sandbox.faults(serverErrors=1)
+    harness.happens("m1")
+    with harness.worker():
+        harness.reaches("m1", "done")
+        harness.sandbox.faults(unauthorized=1)
+        harness.happens("m2")
+        assert "attempts" not in harness.reaches("m2", "done")
 
 
-def test_a_handler_that_has_run_is_not_run_again_for_its_neighbours_failure(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_handler_that_has_run_is_not_run_again_for_its_neighbours_failure(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def good(event, context):
     note("good", event.attempt)
@@ -76,14 +76,14 @@ async def bad(event, context):
     if event.attempt < 3:
         raise Retry(after=0.1)
 """)
-    stand.happens("m1")
-    with stand.worker():
-        assert stand.reaches("m1", "done")["attempts"] == "3"
-    assert stand.notes() == ["good 1", "bad 1", "bad 2", "bad 3"]
+    harness.happens("m1")
+    with harness.worker():
+        assert harness.reaches("m1", "done")["attempts"] == "3"
+    assert harness.notes() == ["good 1", "bad 1", "bad 2", "bad 3"]
 
 
-def test_what_a_handler_gives_up_is_kept_as_dead_with_the_reason(stand: Stand) -> None:
-    stand.plugin("""
+def test_what_a_handler_gives_up_is_kept_as_dead_with_the_reason(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def good(event, context):
     note("good")
@@ -92,53 +92,53 @@ async def good(event, context):
 async def never(event, context):
     raise GiveUp("account is closed")
 """)
-    stand.happens("m1")
-    with stand.worker():
-        dead = stand.reaches("m1", "dead")
+    harness.happens("m1")
+    with harness.worker():
+        dead = harness.reaches("m1", "dead")
     assert dead["error"] == "test.never: account is closed"
     assert dead["h:test.good"] == "done"
-    assert stand.notes() == ["good"]
-    assert stand.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
-    assert stand.redis.ttl("credhook:event:m1") > 0
+    assert harness.notes() == ["good"]
+    assert harness.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
+    assert harness.redis.ttl("credhook:event:m1") > 0
 
 
-def test_what_is_never_there_waits_and_ends_dead_with_its_status(stand: Stand) -> None:
-    accept(stand.redis_url, "m1", COMPLETED, "iss_unknown")
-    with stand.worker(CREDHOOK_MAX_ATTEMPTS="2"):
-        assert stand.reaches("m1", "waiting")["error"] == "NotThere 404"
-        assert stand.reaches("m1", "dead")["error"] == "NotThere 404"
+def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harness) -> None:
+    accept(harness.redis_url, "m1", COMPLETED, "iss_unknown")
+    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2"):
+        assert harness.reaches("m1", "waiting")["error"] == "NotThere 404"
+        assert harness.reaches("m1", "dead")["error"] == "NotThere 404"
 
 
-def test_a_handler_that_takes_the_process_with_it_is_given_up_after_the_last_attempt(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_handler_that_takes_the_process_with_it_is_given_up_after_the_last_attempt(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("openid4vc.issuance.completed")
 async def deadly(event, context):
     note("run", event.attempt)
     import os
     os._exit(9)
 """)
-    stand.happens("m1")  # Alone: a death that it shares with another event costs neither an attempt.
-    with stand.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
-        assert stand.reaches("m1", "dead")["error"] == "WorkerDied"
+    harness.happens("m1")  # Alone: a death that it shares with another event costs neither an attempt.
+    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+        assert harness.reaches("m1", "dead")["error"] == "WorkerDied"
         assert worker.text.count('"worker_died"') == 2
-        stand.happens("m2", DATA)
-        stand.reaches("m2", "done")
+        harness.happens("m2", DATA)
+        harness.reaches("m2", "done")
         assert worker.stop() == 0
-    assert stand.notes() == ["run 1", "run 2"]
+    assert harness.notes() == ["run 1", "run 2"]
 
 
-def test_a_worker_of_another_queue_leaves_the_event_alone(stand: Stand) -> None:
-    stand.happens("m1")
-    stand.redis.delete("rq:queue:credhook")  # As if lost: its own workers would put it back.
-    with stand.worker("other", CREDHOOK_QUEUE="other") as other:
-        until(lambda: stand.redis.exists("credhook:other:reconciler"))
-        with stand.worker("own"):
-            stand.reaches("m1", "done")
+def test_a_worker_of_another_queue_leaves_the_event_alone(harness: Harness) -> None:
+    harness.happens("m1")
+    harness.redis.delete("rq:queue:credhook")  # As if lost: its own workers would put it back.
+    with harness.worker("other", CREDHOOK_QUEUE="other") as other:
+        until(lambda: harness.redis.exists("credhook:other:reconciler"))
+        with harness.worker("own"):
+            harness.reaches("m1", "done")
         assert "m1" not in other.text
 
 
-def test_a_lost_connection_does_not_cost_the_lease(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_lost_connection_does_not_cost_the_lease(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def slow(event, context):
     note("begun")
@@ -146,33 +146,33 @@ async def slow(event, context):
         await asyncio.sleep(0.01)
     note("ended")
 """)
-    stand.happens("m1")
-    with stand.worker(CREDHOOK_LEASE="2") as worker:
-        until(stand.notes)
+    harness.happens("m1")
+    with harness.worker(CREDHOOK_LEASE="2") as worker:
+        until(harness.notes)
         for _ in range(3):
-            stand.redis.client_kill_filter(_type="normal", skipme=True)
-        lease = stand.redis.zscore("credhook:credhook:leases", "m1")
-        until(lambda: stand.redis.zscore("credhook:credhook:leases", "m1") != lease, what="a renewal")
-        (stand.folder / "go").touch()
-        stand.reaches("m1", "done")
+            harness.redis.client_kill_filter(_type="normal", skipme=True)
+        lease = harness.redis.zscore("credhook:credhook:leases", "m1")
+        until(lambda: harness.redis.zscore("credhook:credhook:leases", "m1") != lease, what="a renewal")
+        (harness.folder / "go").touch()
+        harness.reaches("m1", "done")
         assert "lease_lost" not in worker.text
-    assert stand.notes() == ["begun", "ended"]
+    assert harness.notes() == ["begun", "ended"]
 
 
-def test_a_worker_outlives_a_redis_that_is_read_only_for_a_while(stand: Stand) -> None:
-    with stand.worker() as worker:
+def test_a_worker_outlives_a_redis_that_is_read_only_for_a_while(harness: Harness) -> None:
+    with harness.worker() as worker:
         until(lambda: '"worker_started"' in worker.text)
-        stand.redis.replicaof("127.0.0.1", str(free_port()))
+        harness.redis.replicaof("127.0.0.1", str(free_port()))
         try:
             until(lambda: '"redis_unusable"' in worker.text, within=60)
         finally:
-            stand.redis.replicaof("NO", "ONE")
-        stand.happens("m1")
-        stand.reaches("m1", "done")
+            harness.redis.replicaof("NO", "ONE")
+        harness.happens("m1")
+        harness.reaches("m1", "done")
 
 
-def test_a_handler_past_its_time_frees_the_worker_and_comes_back(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_handler_past_its_time_frees_the_worker_and_comes_back(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("openid4vc.issuance.completed")
 async def stubborn(event, context):
     while True:
@@ -185,111 +185,111 @@ async def stubborn(event, context):
 async def other(event, context):
     note("other")
 """)
-    stand.happens("m1", COMPLETED)
-    stand.happens("m2", DATA)
-    with stand.worker(CREDHOOK_HANDLER_TIMEOUT="0.3"):
-        assert stand.reaches("m1", "waiting")["error"] == "test.stubborn: HandlerTimeout"
-        stand.reaches("m2", "done")
-    assert "other" in stand.notes()
+    harness.happens("m1", COMPLETED)
+    harness.happens("m2", DATA)
+    with harness.worker(CREDHOOK_HANDLER_TIMEOUT="0.3"):
+        assert harness.reaches("m1", "waiting")["error"] == "test.stubborn: HandlerTimeout"
+        harness.reaches("m2", "done")
+    assert "other" in harness.notes()
 
 
-def test_stock_rq_tools_see_the_queue_and_stock_rq_worker_works_on_it(stand: Stand) -> None:
-    stand.happens("m1")
+def test_stock_rq_tools_see_the_queue_and_stock_rq_worker_works_on_it(harness: Harness) -> None:
+    harness.happens("m1")
     rq = [str(Path(sys.executable).parent / "rq")]
-    url = ["--url", stand.redis_url]
-    environment = {"PYTHONPATH": str(stand.folder), **stand.environment}
+    url = ["--url", harness.redis_url]
+    environment = {"PYTHONPATH": str(harness.folder), **harness.environment}
     info = subprocess.run([*rq, "info", *url, "--raw"], capture_output=True, text=True, check=True)
     assert "queue credhook 1" in info.stdout
     subprocess.run(
         [*rq, "worker", *url, "--burst", "--serializer", "json", "credhook"],
-        check=True, env=environment, cwd=stand.folder, capture_output=True, timeout=60,
+        check=True, env=environment, cwd=harness.folder, capture_output=True, timeout=60,
     )  # fmt: skip
-    stand.reaches("m1", "done")
-    assert stand.notes() == ["first m1 1 completed"]
+    harness.reaches("m1", "done")
+    assert harness.notes() == ["first m1 1 completed"]
 
 
-def test_claims_are_nowhere_at_rest_and_in_no_log(stand: Stand) -> None:
+def test_claims_are_nowhere_at_rest_and_in_no_log(harness: Harness) -> None:
     canary = "Canary-7f3a"
-    stand.plugin("""
+    harness.plugin("""
 @handlers.on("*")
 async def careless(event, context):
     note("seen" if "Canary" in repr(event.details.credentials[0].attributes) else "unseen")
     context.log.info("looked", details=repr(event.details), whole=repr(event))
     raise ValueError(event.details.credentials[0].attributes)
 """)
-    stand.happens("m1", DATA, attributes={"name": canary})
-    with stand.worker(CREDHOOK_LOG_LEVEL="debug") as worker:
-        assert stand.reaches("m1", "waiting")["error"] == "test.careless: ValueError"
-        assert canary not in everything(stand.redis)
-    assert stand.notes()[0] == "seen"
+    harness.happens("m1", DATA, attributes={"name": canary})
+    with harness.worker(CREDHOOK_LOG_LEVEL="debug") as worker:
+        assert harness.reaches("m1", "waiting")["error"] == "test.careless: ValueError"
+        assert canary not in everything(harness.redis)
+    assert harness.notes()[0] == "seen"
     assert canary not in worker.text
     assert "handler_failed" in worker.text
 
 
-def test_a_planted_job_is_refused(stand: Stand) -> None:
-    queue = Queue("credhook", connection=stand.redis, serializer=JSONSerializer)
-    planted = stand.folder / "planted"
+def test_a_planted_job_is_refused(harness: Harness) -> None:
+    queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
+    planted = harness.folder / "planted"
     queue.enqueue("os.system", args=(f"touch {planted}",), job_id="evil")
     job = queue.enqueue("credhook.worker.process.jobs.process", args=("none",), job_id="callbacks")
-    stand.redis.hset(job.key, mapping={"success_callback_name": "os.getcwd", "failure_callback_name": "os.getcwd"})
-    stand.happens("m1")
-    with stand.worker() as worker:
-        stand.reaches("m1", "done")
-        until(lambda: not stand.redis.exists("rq:job:callbacks"))
+    harness.redis.hset(job.key, mapping={"success_callback_name": "os.getcwd", "failure_callback_name": "os.getcwd"})
+    harness.happens("m1")
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
+        until(lambda: not harness.redis.exists("rq:job:callbacks"))
     assert '"jobs_refused"' in worker.text
     assert not planted.exists()
-    assert not stand.redis.exists("rq:job:evil")
-    assert 0 < stand.redis.ttl("credhook:credhook:refused:evil") <= 86_400
+    assert not harness.redis.exists("rq:job:evil")
+    assert 0 < harness.redis.ttl("credhook:credhook:refused:evil") <= 86_400
     assert "Traceback" not in worker.text
 
 
-def test_an_event_whose_job_an_older_version_has_written_is_handled(stand: Stand) -> None:
-    stand.happens("m1")
+def test_an_event_whose_job_an_older_version_has_written_is_handled(harness: Harness) -> None:
+    harness.happens("m1")
     older = zlib.compress(json.dumps(["worker.jobs.process", None, ["m1"], {}]).encode())
-    assert stand.redis.hset(f"rq:job:{job_id('m1')}", "data", older) == 0
-    with stand.worker() as worker:
-        stand.reaches("m1", "done")
+    assert harness.redis.hset(f"rq:job:{job_id('m1')}", "data", older) == 0
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
         assert '"jobs_refused"' in worker.text
 
 
-def test_an_event_that_rq_has_lost_is_put_back(stand: Stand) -> None:
-    stand.happens("m1")
-    stand.redis.delete("rq:queue:credhook", "rq:job:" + job_id("m1"))
-    with stand.worker() as worker:
-        stand.reaches("m1", "done")
+def test_an_event_that_rq_has_lost_is_put_back(harness: Harness) -> None:
+    harness.happens("m1")
+    harness.redis.delete("rq:queue:credhook", "rq:job:" + job_id("m1"))
+    with harness.worker() as worker:
+        harness.reaches("m1", "done")
         assert '"events_put_back"' in worker.text
-    assert stand.notes() == ["first m1 1 completed"]
+    assert harness.notes() == ["first m1 1 completed"]
 
 
-def test_a_retry_that_rq_has_lost_is_put_back(stand: Stand) -> None:
-    stand.plugin("""
+def test_a_retry_that_rq_has_lost_is_put_back(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def second_time(event, context):
     note(event.attempt)
     if event.attempt == 1:
         raise Retry(after=2)
 """)
-    stand.happens("m1")
-    with stand.worker():
-        stand.reaches("m1", "waiting")
-        until(lambda: stand.redis.zrem("rq:scheduled:credhook", job_id("m1")), what="RQ's schedule")
-        assert stand.reaches("m1", "done")["attempts"] == "2"
+    harness.happens("m1")
+    with harness.worker():
+        harness.reaches("m1", "waiting")
+        until(lambda: harness.redis.zrem("rq:scheduled:credhook", job_id("m1")), what="RQ's schedule")
+        assert harness.reaches("m1", "done")["attempts"] == "2"
 
 
-def test_a_plugin_that_does_not_import_ends_the_worker_with_its_name_and_2(stand: Stand) -> None:
-    stand.plugin("import nothing_of_that_name\n")
-    with stand.worker() as worker:
+def test_a_plugin_that_does_not_import_ends_the_worker_with_its_name_and_2(harness: Harness) -> None:
+    harness.plugin("import nothing_of_that_name\n")
+    with harness.worker() as worker:
         assert worker.process.wait(60) == 2
     (line,) = worker.text.splitlines()
     assert "plugin" in line
     assert "nothing_of_that_name" in line
 
 
-def test_a_worker_waits_for_a_redis_that_is_not_there_yet(stand: Stand) -> None:
+def test_a_worker_waits_for_a_redis_that_is_not_there_yet(harness: Harness) -> None:
     port = free_port()
-    with stand.worker(REDIS_URL=f"redis://127.0.0.1:{port}/0") as worker:
+    with harness.worker(REDIS_URL=f"redis://127.0.0.1:{port}/0") as worker:
         until(lambda: '"redis_unusable"' in worker.text)
-        server = start_server(stand.folder, port)
+        server = start_server(harness.folder, port)
         try:
             until(lambda: '"worker_started"' in worker.text)
         finally:
@@ -297,29 +297,29 @@ def test_a_worker_waits_for_a_redis_that_is_not_there_yet(stand: Stand) -> None:
             server.wait()
 
 
-def test_sigterm_finishes_the_event_at_hand_and_ends_with_0(stand: Stand) -> None:
-    stand.plugin("""
+def test_sigterm_finishes_the_event_at_hand_and_ends_with_0(harness: Harness) -> None:
+    harness.plugin("""
 @handlers.on("*")
 async def slow(event, context):
     note("begun")
     await asyncio.sleep(1)
     note("ended")
 """)
-    stand.happens("m1")
-    with stand.worker() as worker:
-        until(stand.notes)
+    harness.happens("m1")
+    with harness.worker() as worker:
+        until(harness.notes)
         assert worker.stop() == 0
-    assert stand.notes() == ["begun", "ended"]
-    assert record(stand.redis, "m1")["state"] == "done"
+    assert harness.notes() == ["begun", "ended"]
+    assert record(harness.redis, "m1")["state"] == "done"
 
 
-def test_the_command_line_shows_what_the_ledger_remembers(stand: Stand) -> None:
-    resource_id = stand.happens("m1")
-    with stand.worker():
-        stand.reaches("m1", "done")
+def test_the_command_line_shows_what_the_ledger_remembers(harness: Harness) -> None:
+    resource_id = harness.happens("m1")
+    with harness.worker():
+        harness.reaches("m1", "done")
 
     def credhook(*arguments: str) -> commands.Done:
-        return commands.credhook(*arguments, environment=stand.environment)
+        return commands.credhook(*arguments, environment=harness.environment)
 
     (line,) = credhook("events", "list", "--json").stdout.splitlines()
     shown: dict[str, Any] = json.loads(line)

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from accepting import inbox_on
-from ordeal import Stub
+from fleet_harness import Stub
 
 from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from accepting import everything
+from harness import COMPLETED
 from redis import Redis
-from stand import COMPLETED
 
 from credhook.ledger import EVENT, Index, State
 

@@ -1,7 +1,7 @@
 """What has become of events: who has begun them and handled them, once; and a handler that holds them meanwhile."""
 
+from harness import Harness
 from redis import Redis
-from stand import Stand
 from waiting import until
 
 from credhook.ledger import Index
@@ -20,13 +20,13 @@ async def held(event, context):
 INDEX = Index("credhook")
 
 
-def handled(stand: Stand) -> list[str]:
+def handled(harness: Harness) -> list[str]:
     """The webhook-id of each run that ended well."""
-    return sorted(line.split()[1] for line in stand.notes() if line.startswith("first"))
+    return sorted(line.split()[1] for line in harness.notes() if line.startswith("first"))
 
 
-def begun(stand: Stand) -> list[str]:
-    return [line.split()[1] for line in stand.notes() if line.startswith("begun")]
+def begun(harness: Harness) -> list[str]:
+    return [line.split()[1] for line in harness.notes() if line.startswith("begun")]
 
 
 def left_of_rq(redis: Redis) -> set[str]:
@@ -37,11 +37,11 @@ def left_of_rq(redis: Redis) -> set[str]:
     return {key.decode() for key in keys - expire}
 
 
-def handled_once(stand: Stand, *ids: str) -> None:
+def handled_once(harness: Harness, *ids: str) -> None:
     """Each of these events, and nothing is left of any of them but its record."""
     for one in ids:
-        stand.reaches(one, "done")
-    until(lambda: not left_of_rq(stand.redis), within=60, what=f"the end of {left_of_rq(stand.redis)}")
-    assert handled(stand) == sorted(ids)
+        harness.reaches(one, "done")
+    until(lambda: not left_of_rq(harness.redis), within=60, what=f"the end of {left_of_rq(harness.redis)}")
+    assert handled(harness) == sorted(ids)
     for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.urgent, INDEX.jobs):
-        assert not stand.redis.exists(key), key
+        assert not harness.redis.exists(key), key

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness import Harness
 from serving import Process
-from stand import Stand
 
 RQ = str(Path(sys.executable).parent / "rq")
 
@@ -18,11 +18,11 @@ def rq(*arguments: str) -> str:
 
 
 @contextmanager
-def stock_worker(stand: Stand, *options: str) -> Iterator[Process]:
+def stock_worker(harness: Harness, *options: str) -> Iterator[Process]:
     """`rq worker` on our queue."""
-    arguments = ("worker", "--url", stand.redis_url, "--serializer", "json", *options, "credhook")
-    environment = {"PYTHONPATH": str(stand.folder), **stand.environment}
-    process = Process(stand.folder / "stock.log", RQ, *arguments, environment=environment)
+    arguments = ("worker", "--url", harness.redis_url, "--serializer", "json", *options, "credhook")
+    environment = {"PYTHONPATH": str(harness.folder), **harness.environment}
+    process = Process(harness.folder / "stock.log", RQ, *arguments, environment=environment)
     try:
         yield process
     finally:

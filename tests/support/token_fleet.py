@@ -21,7 +21,7 @@ from credhook.redis.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.fleet.sealed import Seal
+from credhook.worker.fleet.cipher import Cipher
 from credhook.worker.fleet.shared_token import SharedTokens, key_name
 
 SECRET = "s3cret-of-the-client"
@@ -147,9 +147,9 @@ class Member:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.redis = redis
-        self.seal = Seal(SecretStr(secret), "token")
+        self.cipher = Cipher(SecretStr(secret), "token")
         self.tokens = SharedTokens(
-            redis, self.seal, platform.key, timeout=timeout, clock=clock, chance=chance, sleep=sleep
+            redis, self.cipher, platform.key, timeout=timeout, clock=clock, chance=chance, sleep=sleep
         )
         self.auth = ClientCredentials(f"{platform.url}/token", "me", secret, tokens=self.tokens, clock=clock)
         self.api = AsyncApi(platform.url, self.auth, timeout=timeout)

@@ -12,7 +12,7 @@ import pytest
 from waiting import until_async
 
 from credhook.worker.handlers.registry import Handler
-from credhook.worker.handlers.running import HandlerCrashed, HandlerTimeout, Threads, run
+from credhook.worker.handlers.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
 from credhook.worker.handlers.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 
 NOTHING: Any = None
@@ -23,12 +23,12 @@ async def outcome(
     seconds: float = 5.0,
     *,
     event_id: str = "e1",
-    threads: Threads | None = None,
+    threads: ThreadRunner | None = None,
     runs: Runs | None = None,
 ) -> Exception | None:
     """What comes of running the function as a handler, in a process that runs others as far as it is told."""
     handler, event = Handler("t.f", frozenset(), function), SimpleNamespace(webhook_id=event_id)
-    threads, runs = threads or Threads(10), runs or Runs(10)
+    threads, runs = threads or ThreadRunner(10), runs or Runs(10)
     return await run(handler, cast(Any, event), NOTHING, timeout=seconds, threads=threads, runs=runs, grace=0.05)
 
 
@@ -150,7 +150,7 @@ async def test_a_plain_function_that_runs_out_of_an_iterator_ends_at_once() -> N
 
 
 async def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, runs = Threads(1), Runs(1)
+    threads, runs = ThreadRunner(1), Runs(1)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

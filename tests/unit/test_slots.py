@@ -29,54 +29,54 @@ async def test_no_more_slots_are_made_than_are_needed_at_a_time() -> None:
     four = Slots(4, new_slot)
     assert made == []
     for _ in range(3):
-        held = [await four.turn(Attempt(NOTHING)) for _ in range(2)]
+        held = [await four.acquire(Attempt(NOTHING)) for _ in range(2)]
         for each in held:
-            four.free(each)
+            four.release(each)
     assert len(made) == 2
 
 
 async def test_a_slot_goes_to_whoever_has_waited_longest() -> None:
     one = slots(1)
-    held = await one.turn(Attempt(NOTHING))
-    waiting = [asyncio.create_task(one.turn(Attempt(NOTHING))) for _ in range(2)]
+    held = await one.acquire(Attempt(NOTHING))
+    waiting = [asyncio.create_task(one.acquire(Attempt(NOTHING))) for _ in range(2)]
     await asyncio.sleep(0)
-    one.free(held)
+    one.release(held)
     assert await waiting[0] is held
     assert not waiting[1].done()
-    one.free(held)
+    one.release(held)
     assert await waiting[1] is held
 
 
 async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_work() -> None:
     four = slots(4)
-    held = [await four.turn(Attempt(NOTHING)) for _ in range(4)]
+    held = [await four.acquire(Attempt(NOTHING)) for _ in range(4)]
     late = Attempt(NOTHING)
-    waiting = asyncio.create_task(four.turn(late))
+    waiting = asyncio.create_task(four.acquire(late))
     await asyncio.sleep(0)
-    four.let_go(60)
+    four.evict(60)
     assert not waiting.done()
-    four.let_go(0)
-    four.free(await waiting)
+    four.evict(0)
+    four.release(await waiting)
     assert late.interruption is Interruption.DRAINED
     assert four.places == 4
-    four.free(held.pop())
+    four.release(held.pop())
     assert four.places == 5
 
 
 async def test_what_was_let_go_leaves_as_many_slots_as_before() -> None:
     one = slots(1)
-    held = await one.turn(Attempt(NOTHING))
-    waiting = asyncio.create_task(one.turn(Attempt(NOTHING)))
+    held = await one.acquire(Attempt(NOTHING))
+    waiting = asyncio.create_task(one.acquire(Attempt(NOTHING)))
     await asyncio.sleep(0)
-    one.let_go(0)
-    one.free(await waiting)
-    one.free(held)
-    again = await one.turn(Attempt(NOTHING))
-    second = asyncio.create_task(one.turn(Attempt(NOTHING)))
+    one.evict(0)
+    one.release(await waiting)
+    one.release(held)
+    again = await one.acquire(Attempt(NOTHING))
+    second = asyncio.create_task(one.acquire(Attempt(NOTHING)))
     await asyncio.sleep(0)
     assert not second.done()
-    one.free(again)
-    one.free(await second)
+    one.release(again)
+    one.release(await second)
 
 
 def test_an_event_that_is_taken_again_breaks_the_older_attempt_off() -> None:

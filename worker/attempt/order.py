@@ -25,7 +25,7 @@ _RANKS: Final = {
 }
 
 
-def moment(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
+def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
     """The rank of what the event tells, and when the resource was last updated, in ms; 0 where that is not known."""
     try:
         updated = int(updated_at.timestamp() * 1000) if isinstance(updated_at, datetime) else 0
@@ -41,6 +41,6 @@ def is_stale(claim: Claim, updated_at: datetime | str | None) -> bool:
         claim: the event's.
         updated_at: of the details as they were fetched for it.
     """
-    rank, updated = moment(claim.type, updated_at)
+    rank, updated = version(claim.type, updated_at)
     latest_rank, latest_update = claim.latest
     return rank < latest_rank or (updated > 0 and updated < latest_update)

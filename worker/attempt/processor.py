@@ -11,14 +11,14 @@ from credhook.ledger import State
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
-from credhook.worker.attempt.order import is_stale, moment
+from credhook.worker.attempt.order import is_stale, version
 from credhook.worker.attempt.outcome import DONE, GAVE_UP, Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause
-from credhook.worker.handlers.running import HandlerTimeout, Threads, run
+from credhook.worker.handlers.running import HandlerTimeout, ThreadRunner, run
 from credhook.worker.handlers.runs import Runs, StillRunning
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
@@ -51,7 +51,7 @@ class Processor:
         self._snapshots = snapshots
         self._handler_timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
-        self._threads = Threads(settings.concurrency)
+        self._threads = ThreadRunner(settings.concurrency)
         self.runs = Runs(settings.concurrency)
 
     def keep(self, attempt: Attempt) -> None:
@@ -203,7 +203,7 @@ class Processor:
             settlement,
             records=attempt.records,
             sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
-            latest=moment(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
+            latest=version(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
         )
 
 

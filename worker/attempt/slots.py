@@ -20,7 +20,7 @@ CALLS: Final = 10
 #: While a slot is held for less than so many seconds, events are taken ahead for a part of the slots, so that none
 #: waits for Redis: 1,270 events a second became 1,530 (API of 50 ms). What waits for a slot for longer is handed back.
 QUICK: Final = 1.0
-RESERVES: Final = 4
+PREFETCH: Final = 4
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class Slots:
     @property
     def places(self) -> int:
         """How many events the process may have: one for each slot, and a reserve while they move quickly."""
-        return self._number + (self._number // RESERVES if self._pace < QUICK else 0)
+        return self._number + (self._number // PREFETCH if self._pace < QUICK else 0)
 
-    async def turn(self, attempt: Attempt) -> Slot:
+    async def acquire(self, attempt: Attempt) -> Slot:
         """A slot, once there is one."""
         if self._held < self._number and not self._waiting:
             self._held += 1
@@ -75,7 +75,7 @@ class Slots:
         slot.since = math.nan if attempt.interruption else time.monotonic()
         return slot
 
-    def free(self, slot: Slot) -> None:
+    def release(self, slot: Slot) -> None:
         """Let the next one have the slot."""
         self._idle.append(slot)
         held = time.monotonic() - slot.since
@@ -86,7 +86,7 @@ class Slots:
         else:
             self._held -= 1
 
-    def let_go(self, older_than: float = QUICK) -> None:
+    def evict(self, older_than: float = QUICK) -> None:
         """Break off what has waited for a slot for so many seconds: other processes may have one."""
         until = time.monotonic() - older_than
         while self._waiting and self._waiting[0].since <= until:

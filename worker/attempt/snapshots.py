@@ -13,7 +13,7 @@ from credhook.events import concerns_issuance
 from credhook.ledger import EVENT, SNAPSHOT, lua
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.models.base import mismatch
-from credhook.worker.fleet.sealed import NotOurs, Seal
+from credhook.worker.fleet.cipher import Cipher, NotOurs
 
 log = structlog.get_logger("credhook.worker")
 
@@ -39,26 +39,26 @@ class Snapshots:
         self._redis = redis
         self._keep = redis.register_script(_KEEP)
         keys = key.get_secret_value().split() if key else ()
-        self._seals = tuple(Seal(SecretStr(each), "snapshot") for each in keys)
+        self._ciphers = tuple(Cipher(SecretStr(each), "snapshot") for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the data of an event has been seen, and keep it sealed, in place of earlier, but no longer."""
         name, sealed = key_name(event_id), b""
-        if self._seals and len(details) > LARGEST:
+        if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
-        elif self._seals:
-            sealed = self._seals[0].close(details, name)
+        elif self._ciphers:
+            sealed = self._ciphers[0].encrypt(details, name)
         await self._keep(keys=[name, EVENT + event_id], args=[sealed, LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None: nothing is kept, or nothing that our keys open."""
         name = key_name(event_id)
-        sealed = await self._redis.get(name) if self._seals else None
+        sealed = await self._redis.get(name) if self._ciphers else None
         if not isinstance(sealed, bytes):
             return None
-        for seal in self._seals:
+        for cipher in self._ciphers:
             try:
-                return seal.open(sealed, name)
+                return cipher.decrypt(sealed, name)
             except NotOurs:
                 continue
         log.warning(

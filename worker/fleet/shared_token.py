@@ -4,7 +4,7 @@
     credhook:token:<digest>:lock       of whoever is fetching one
     credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
 
-The digest is of token URL, client id and what the token is asked for, the seal is made from the client secret: who has
+The digest is of token URL, client id and what the token is asked for, the cipher made from the client secret: who has
 another secret has another token. Times are Redis's own (PTTL), never those of a host's clock.
 
 Redis saves requests here, and no more than that. Without it, or when another process takes too long, a process fetches
@@ -28,7 +28,7 @@ from redis.exceptions import RedisError
 from credhook.ledger import PREFIX, lua
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.oauth.tokens import LONGEST_LIFETIME, Token, TokenCache
-from credhook.worker.fleet.sealed import NotOurs, Seal
+from credhook.worker.fleet.cipher import Cipher, NotOurs
 from credhook.worker.fleet.token_refusal import LONGEST_QUIET, noted, quiet_for, refusal_from
 from credhook.worker.fleet.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
 from credhook.worker.settings import WorkerSettings
@@ -68,7 +68,7 @@ class SharedTokens:
 
     Args:
         redis: Where it is shared. Not closed by us.
-        seal: Made from the client secret.
+        cipher: Made from the client secret.
         name: Of the key that holds it, see `key_name`.
         timeout: Seconds that a token request may take.
         copy: This process's copy of the token; by default a new one.
@@ -80,7 +80,7 @@ class SharedTokens:
     def __init__(
         self,
         redis: Redis,
-        seal: Seal,
+        cipher: Cipher,
         name: str,
         *,
         timeout: float,
@@ -92,7 +92,7 @@ class SharedTokens:
         self._redis = redis
         self._delete = redis.register_script(_RELEASE_LOCK)
         self._take_over = redis.register_script(_TAKE_OVER_LOCK)
-        self._seal = seal
+        self._cipher = cipher
         self._name, self._lock_name, self._refused_name = name, f"{name}:lock", f"{name}:refused"
         self._lock_seconds = min(timeout + _LOCK_MARGIN, LONGEST_LOCK)
         self._clock, self._chance, self._sleep = clock, chance, sleep
@@ -109,10 +109,10 @@ class SharedTokens:
     @classmethod
     def from_settings(cls, redis: Redis, settings: WorkerSettings, copy: TokenCache | None = None) -> Self:
         """Share the token of the client that the settings name."""
-        seal = Seal(settings.client_secret, "token")
+        cipher = Cipher(settings.client_secret, "token")
         narrowed = settings.scope, settings.audience, *settings.resource
         name = key_name(settings.token_url, settings.client_id, *narrowed)
-        return cls(redis, seal, name, timeout=settings.fetch_timeout, copy=copy)
+        return cls(redis, cipher, name, timeout=settings.fetch_timeout, copy=copy)
 
     def get(self) -> Token | None:
         """Return this process's copy."""
@@ -137,14 +137,14 @@ class SharedTokens:
         if lock is None:
             return
         if isinstance(outcome, ApiError) and outcome.status is not None:
-            note, seconds = self._seal.close(noted(outcome), self._refused_name), quiet_for(outcome)
+            note, seconds = self._cipher.encrypt(noted(outcome), self._refused_name), quiet_for(outcome)
             await self._unless_alone(lambda: self._redis.set(self._refused_name, note, px=_ms(seconds)))
         await self._unless_alone(lambda: self._delete(keys=[self._lock_name], args=[lock]))
 
     async def replace(self, token: Token) -> None:
         """Keep a token that was just granted, for all."""
         await self._copy.replace(token)
-        sealed, left = self._seal.close(token.value.encode(), self._name), token.renew_at - self._clock()
+        sealed, left = self._cipher.encrypt(token.value.encode(), self._name), token.renew_at - self._clock()
         if left > 0:
             await self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
 
@@ -243,7 +243,7 @@ class SharedTokens:
             self._unreadable.found(what, ANOTHER_TYPE, key=name)
             return None
         try:
-            return self._seal.open(reply, name) if isinstance(reply, bytes) else None
+            return self._cipher.decrypt(reply, name) if isinstance(reply, bytes) else None
         except NotOurs:
             return None
 

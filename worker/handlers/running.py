@@ -27,7 +27,7 @@ class HandlerCrashed(Exception):
     """The handler raised what ends processes or tasks; the message names it."""
 
 
-class Threads:
+class ThreadRunner:
     """Where plain functions run: a thread for each, up to a limit that counts those that hang as well."""
 
     def __init__(self, limit: int) -> None:
@@ -77,7 +77,7 @@ async def run(
     context: Context,
     *,
     timeout: float,  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
-    threads: Threads,
+    threads: ThreadRunner,
     runs: Runs,
     grace: float = GRACE,
 ) -> Exception | None:
@@ -106,11 +106,11 @@ async def run(
         await asyncio.wait({task}, timeout=timeout)
         if not task.done():
             runs.give_up(held)
-            await _reap(task, grace)
+            await _cancel(task, grace)
             return HandlerTimeout(f"longer than {timeout} s")
     except asyncio.CancelledError:
         runs.give_up(held)
-        await _reap(task, grace)
+        await _cancel(task, grace)
         raise
     if task.cancelled():
         return HandlerCrashed("CancelledError")
@@ -118,7 +118,7 @@ async def run(
     return error if isinstance(error, Exception) else None
 
 
-async def _reap(task: "asyncio.Task[None]", grace: float) -> None:
+async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
     for _ in range(2):
         task.cancel()
         await asyncio.wait({task}, timeout=grace)
@@ -133,7 +133,7 @@ def _ended(held: Run, task: "asyncio.Task[None]") -> None:
         task.exception()
 
 
-async def _guarded(handler: Handler, event: FetchedEvent, context: Context, threads: Threads, held: Run) -> None:
+async def _guarded(handler: Handler, event: FetchedEvent, context: Context, threads: ThreadRunner, held: Run) -> None:
     """The handler, with what would end the event loop turned into an error of its own."""
     try:
         if handler.is_async:

@@ -206,7 +206,7 @@ class ConcurrentWorker(VisibleWorker):
         Its slot is free for others as soon as the handlers are done: what was done is written down beside.
         """
         while True:
-            slot = await self._slots.turn(attempt)
+            slot = await self._slots.acquire(attempt)
             freeing = functools.partial(self._free, attempt, slot)
             follow = self._may_follow()
             settlement, following = await self._processor.handle(attempt, slot, follow=follow, tried=freeing)
@@ -221,7 +221,7 @@ class ConcurrentWorker(VisibleWorker):
 
     def _free(self, attempt: Attempt, slot: Slot) -> None:
         self._attempts.discard(attempt)
-        self._slots.free(slot)
+        self._slots.release(slot)
         self._freed.set()
 
     def _may_follow(self) -> bool:
@@ -269,7 +269,7 @@ class ConcurrentWorker(VisibleWorker):
 
     async def _drain(self) -> None:
         """Finish what is under way, or hand it back when the grace time is over."""
-        self._slots.let_go(0)
+        self._slots.evict(0)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.grace)
         if self._tasks:
@@ -277,14 +277,14 @@ class ConcurrentWorker(VisibleWorker):
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
 
     def _interrupt_all(self) -> None:
-        self._slots.let_go(0)
+        self._slots.evict(0)
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
     def _before_beat(self) -> None:
         metrics.UNDER_WAY.set(len(self._attempts))
         self._look_for_exhaustion()
-        self._slots.let_go()
+        self._slots.evict()
 
     def _under_way(self) -> Collection[Attempt]:
         return self._attempts

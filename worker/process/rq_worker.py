@@ -26,7 +26,7 @@ from credhook.worker.queue.claim import read_job
 log = structlog.get_logger("credhook.worker")
 
 
-class NotOurs(Exception):
+class NotOurJob(Exception):
     """The job names another function than ours; somebody else wrote it."""
 
 
@@ -49,7 +49,7 @@ class EventJob(Job):
     def _execute(self) -> Any:
         """Run the job's coroutine, and wait for nothing else: a handler may swallow its cancellation."""
         if self.event_id is None:
-            raise NotOurs(self.id)
+            raise NotOurJob(self.id)
         return asyncio.new_event_loop().run_until_complete(process(self.event_id))
 
 

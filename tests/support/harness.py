@@ -1,4 +1,4 @@
-"""What a test needs to run workers against the sandbox: a stand, with a plugin to write into."""
+"""What a test needs to run workers against the sandbox: a harness, with a plugin to write into."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,7 +33,7 @@ async def first(event, context):
 """
 
 
-class Stand:
+class Harness:
     """What a test needs to run workers against the sandbox."""
 
     def __init__(self, folder: Path, redis_url: str, sandbox: Platform) -> None:

@@ -1,4 +1,4 @@
-"""The stage for a play on one machine: Redis, the platform, a certificate authority, and the commands of the Procfile.
+"""The local environment: Redis, the platform, a certificate authority, and the commands of the Procfile.
 
 It drives credhook through its command line alone, as an operator would.
 """
@@ -30,12 +30,12 @@ SCENE: Final = Path(".credhook")
 START_TIMEOUT, STOP_TIMEOUT = 30.0, 12.0
 
 
-class StageFright(Exception):
+class CannotStart(Exception):
     """A part did not start, or ended before its time; the message names it and the end of its log."""
 
 
 @dataclass
-class Stage:
+class LocalEnvironment:
     """What a play has to work with.
 
     Attributes:
@@ -72,20 +72,20 @@ class Stage:
         """Run a command to its end; what it printed.
 
         Raises:
-            StageFright: it failed.
+            CannotStart: it failed.
         """
         done = subprocess.run(  # noqa: S603  As above.
             command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_TIMEOUT
         )
         if done.returncode:
-            raise StageFright(f"{' '.join(command[-3:])} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise CannotStart(f"{' '.join(command[-3:])} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
         return done.stdout
 
     def wait_for(self, name: str, url: str) -> None:
         """Return once the process answers there with 200.
 
         Raises:
-            StageFright: it ended, or took longer than `START_TIMEOUT`.
+            CannotStart: it ended, or took longer than `START_TIMEOUT`.
         """
         deadline = time.monotonic() + START_TIMEOUT
         with httpx.Client(verify=_trusting(self.ca), timeout=2.0) as client:
@@ -97,7 +97,7 @@ class Stage:
                 except httpx.TransportError:
                     pass
                 time.sleep(0.05)
-        raise StageFright(f"{name} does not answer at {url}: {self.tail(name)}")
+        raise CannotStart(f"{name} does not answer at {url}: {self.tail(name)}")
 
     def write_environment(self) -> Path:
         """A file that a shell can read, with what points the other commands at this play."""
@@ -114,11 +114,11 @@ class Stage:
         """Return if every process that was started still runs.
 
         Raises:
-            StageFright: one has ended.
+            CannotStart: one has ended.
         """
         for name, process in self._processes.items():
             if process.poll() is not None:
-                raise StageFright(f"{name} ended with {process.returncode}: {self.tail(name)}")
+                raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
         """The end of a process's log."""
@@ -139,24 +139,24 @@ class Stage:
 
 
 @contextmanager
-def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.environ) -> Iterator[Stage]:
-    """Set the stage: Redis and the platform run, the rest can be started; afterwards nothing is left.
+def started(*, own_handlers: bool = False, environ: Mapping[str, str] = os.environ) -> Iterator[LocalEnvironment]:
+    """Start the local environment: Redis and the platform run, the rest can be started; afterwards nothing is left.
 
     Args:
-        own_handlers: whether credhook's settings are taken over from the environment, where the stage does not need its
+        own_handlers: whether credhook's settings are taken over from the environment, where ours does not need its
             own; if not, only the handler that logs is loaded, whatever is installed.
         environ: the environment.
 
     Raises:
         NoRedis: there is no Redis to be found.
-        StageFright: the sandbox did not start.
+        CannotStart: the sandbox did not start.
     """
     with ExitStack() as stack:
         try:
             SCENE.mkdir(exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix="play-", dir=SCENE)).absolute()
         except OSError as error:
-            raise StageFright(f"{SCENE} cannot be written here: {error.strerror}") from error
+            raise CannotStart(f"{SCENE} cannot be written here: {error.strerror}") from error
         stack.callback(_remove_if_empty, SCENE)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         redis_url = environ.get("REDIS_URL") or stack.enter_context(
@@ -165,7 +165,7 @@ def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.enviro
         sandbox_port, receiver_port = free_port(), free_port()
         ca = _make_certificates(folder)
         sandbox = [sys.executable, "-P", "-m", "credhook.sandbox", "--port", str(sandbox_port)]
-        stage = Stage(
+        local = LocalEnvironment(
             folder=folder,
             environment={
                 **{name: value for name, value in environ.items() if own_handlers or not name.startswith("CREDHOOK_")},
@@ -185,13 +185,13 @@ def staged(*, own_handlers: bool = False, environ: Mapping[str, str] = os.enviro
             receiver_url=f"https://localhost:{receiver_port}",
             ca=ca,
         )
-        for line in stage.run(*sandbox, "--env").splitlines():
+        for line in local.run(*sandbox, "--env").splitlines():
             name, _, value = line.partition("=")
-            stage.environment[name] = value
-        stack.callback(stage.stop)
-        stage.start("sandbox", *sandbox, "--ca", str(ca), "--duplicate", "2")
-        stage.wait_for("sandbox", f"{stage.sandbox_url}/sandbox/deliveries")
-        yield stage
+            local.environment[name] = value
+        stack.callback(local.stop)
+        local.start("sandbox", *sandbox, "--ca", str(ca), "--duplicate", "2")
+        local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
+        yield local
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:

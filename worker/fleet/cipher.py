@@ -24,7 +24,7 @@ class NotOurs(Exception):
     """The value was not sealed by this secret for this purpose and name, or it has been changed since."""
 
 
-class Seal:
+class Cipher:
     """A key for one purpose. Nonces are random: good for some billions of values (NIST SP 800-38D, 8.3).
 
     Args:
@@ -35,14 +35,14 @@ class Seal:
 
     def __init__(self, secret: SecretStr, purpose: str) -> None:
         derivation = HKDF(SHA256(), _KEY_BYTES, salt=None, info=f"credhook:{purpose}".encode())
-        self._cipher = AESGCM(derivation.derive(secret.get_secret_value().encode()))
+        self._aead = AESGCM(derivation.derive(secret.get_secret_value().encode()))
 
-    def close(self, plain: bytes, bound_to: str) -> bytes:
-        """Seal a value that will be stored under the name `bound_to`."""
+    def encrypt(self, plain: bytes, bound_to: str) -> bytes:
+        """Encrypt a value that will be stored under the name `bound_to`."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return _VERSION + nonce + self._cipher.encrypt(nonce, plain, _VERSION + bound_to.encode())
+        return _VERSION + nonce + self._aead.encrypt(nonce, plain, _VERSION + bound_to.encode())
 
-    def open(self, sealed: bytes, bound_to: str) -> bytes:
+    def decrypt(self, sealed: bytes, bound_to: str) -> bytes:
         """Return the value that was stored under the name `bound_to`.
 
         Raises:
@@ -51,7 +51,7 @@ class Seal:
         start = len(_VERSION) + _NONCE_BYTES
         if len(sealed) > start and sealed.startswith(_VERSION):
             try:
-                return self._cipher.decrypt(sealed[len(_VERSION) : start], sealed[start:], _VERSION + bound_to.encode())
+                return self._aead.decrypt(sealed[len(_VERSION) : start], sealed[start:], _VERSION + bound_to.encode())
             except InvalidTag:
                 pass
         raise NotOurs(f"what is stored under {bound_to} was sealed with another secret, or changed")

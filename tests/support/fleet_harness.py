@@ -1,4 +1,4 @@
-"""A stand for ordeals: workers in great need, beside a platform that counts and times each thing that it is asked.
+"""A harness for fleets: workers in great need, beside a platform that counts and times each thing that it is asked.
 
 The sandbox plays the platform by the book, at some hundred requests a second; this one is told what to answer, to each
 request if need be, and answers thousands.
@@ -190,7 +190,7 @@ class Note(NamedTuple):
     words: tuple[str, ...]
 
 
-class Ordeal:
+class FleetHarness:
     """Workers, events, the notes of handlers, and the platform.
 
     Attributes:
@@ -211,7 +211,7 @@ class Ordeal:
             "CREDHOOK_LEASE": "3",
             "CREDHOOK_API_URL": stub.url,
             "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
-            "CREDHOOK_CLIENT_ID": "ordeal",
+            "CREDHOOK_CLIENT_ID": "fleet",
             "CREDHOOK_CLIENT_SECRET": "s3cret",
         }
 
