@@ -9,7 +9,7 @@ import pytest
 from ordeal import Answer, Call, Ordeal, granted, well
 from ordeal import Stub as TimedStub
 from redis.asyncio import Redis
-from waiting import until
+from waiting import until, until_async
 
 from credhook.worker.api.auth import ClientCredentials
 from credhook.worker.api.client import AsyncApi
@@ -167,7 +167,7 @@ async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(condition: Co
     async with AsyncApi(stub.url, credentials(stub), guard=condition.fetches) as api:
         assert isinstance(await outcome(api), TryLater)
         assert isinstance(await outcome(api), PlatformPaused)
-        await asyncio.sleep(condition.pause() + 0.01)
+        await until_async(lambda: not condition.pause(), what="the pause's end")
         assert await condition.admit(5) == 1
         assert await outcome(api) == "verified"
     assert not condition._circuit.is_open
