@@ -9,7 +9,7 @@ import pytest
 from fleet_harness import Answer, Call, FleetHarness, granted, well
 from fleet_harness import Stub as TimedStub
 from redis.asyncio import Redis
-from waiting import until
+from waiting import until, until_async
 
 from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
 from credhook.worker.api.client import AsyncApi
@@ -167,7 +167,7 @@ async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(breaker: Shar
     async with AsyncApi(stub.url, credentials(stub), guard=breaker.fetches) as api:
         assert isinstance(await outcome(api), TryLater)
         assert isinstance(await outcome(api), PlatformPaused)
-        await asyncio.sleep(breaker.pause() + 0.01)
+        await until_async(lambda: not breaker.pause(), what="the pause's end")
         assert await breaker.admit(5) == 1
         assert await outcome(api) == "verified"
     assert not breaker._circuit.is_open

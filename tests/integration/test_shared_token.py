@@ -24,14 +24,20 @@ def platform() -> Iterator[Platform]:
 async def test_a_new_member_takes_the_token_that_is_there(
     platform: Platform, redis_url: str, redis_client: Redis
 ) -> None:
-    async with fleet(2, platform, redis_url) as (first, second):
-        assert await first.get() == await second.get() == "p"
+    time = Time()
+    async with fleet(2, platform, redis_url, clock=time.clock) as (first, second):
+        assert await first.get() == "p"
+        assert 200_000 < redis_client.pttl(platform.key) <= 270_000
+        redis_client.pexpire(platform.key, 100_000)
+        time.now += 170
+        assert await second.get() == "p"
         assert platform.waiting == 1
         mine, theirs = first.tokens.get(), second.tokens.get()
         assert mine
         assert theirs
-        assert mine.renew_at - 1 < theirs.renew_at < mine.renew_at + 1
-        assert 269_000 < redis_client.pttl(platform.key) <= 270_000
+        assert theirs.value == mine.value
+        assert mine.renew_at == 1_000 + 270
+        assert 1_000 + 200 < theirs.renew_at <= 1_000 + 270
 
 
 async def test_members_that_ask_at_the_same_moment_make_one_token_request(platform: Platform, redis_url: str) -> None:
