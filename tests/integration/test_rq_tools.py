@@ -68,7 +68,7 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
         assert harness.redis.sismember("rq:workers:credhook", worker.key)
         assert 0 < harness.redis.ttl(worker.key) <= 600
         assert process.stop() == 0
-        assert "chore_failed" not in process.text
+        assert "background_task_failed" not in process.text
     assert StockWorker.count(connection=harness.redis) == 0
 
 
