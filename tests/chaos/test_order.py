@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, issuance, well
 
-from credhook.worker.attempt.order import version
+from credhook.worker.attempt.staleness import version
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 

@@ -134,11 +134,11 @@ async def putting_back(ledger: Ledger) -> None:
 
 async def died(ledger: Ledger) -> Script:
     await taken(ledger)
-    return ledger.burying
+    return ledger.reclaiming
 
 
-async def burying(ledger: Ledger) -> None:
-    ledger.burying(scripts.keys(INDEX), ["w", "1"])
+async def reclaiming(ledger: Ledger) -> None:
+    ledger.reclaiming(scripts.keys(INDEX), ["w", "1"])
 
 
 async def given_up(ledger: Ledger) -> Script:
@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Step, Run]] = {
     "record": (taken, recording),
     "renew": (taken, renewing),
     "put back": (lost_by_rq, putting_back),
-    "bury": (died, burying),
+    "reclaim": (died, reclaiming),
     "replay": (given_up, replaying),
     "keep a snapshot": (showing, keeping),
 }

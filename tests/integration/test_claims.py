@@ -13,7 +13,7 @@ from waiting import until_async
 
 from credhook.events import Event
 from credhook.ledger import State, job_id
-from credhook.worker.attempt.order import version
+from credhook.worker.attempt.staleness import version
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler

@@ -16,11 +16,12 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 from credhook.events import Event
 from credhook.ledger import EVENT, Index, State, job_id
 from credhook.worker.commands.events import command as history
-from credhook.worker.queue import burial, scripts
+from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import GroupCommit
 from credhook.worker.queue.leases import Leases
+from credhook.worker.queue.reclaim import RECLAIM
 from credhook.worker.queue.reconcile import HEAD, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -299,8 +300,8 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
 # deaths
 
 
-def bury(redis: Redis, name: str, *, own_fault: bool = True) -> int:
-    script = redis.register_script(burial.BURY)
+def reclaim(redis: Redis, name: str, *, own_fault: bool = True) -> int:
+    script = redis.register_script(RECLAIM)
     return len(script(keys=scripts.keys(INDEX), args=[name, "1" if own_fault else "0"]))
 
 
@@ -315,9 +316,9 @@ async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_
     await accept(async_redis, ("bad", "r1"))
     claims = worker(async_redis, "w1")
     assert (await take_one(claims)).killed == 0
-    assert bury(redis_client, "another") == 0
-    assert bury(redis_client, "w1") == 1
-    assert bury(redis_client, "w1") == 0
+    assert reclaim(redis_client, "another") == 0
+    assert reclaim(redis_client, "w1") == 1
+    assert reclaim(redis_client, "w1") == 0
     await put_back(redis_client)
     await accept(async_redis, ("good", "r2"))
     busy = await claims.take(10, urgent=0)
@@ -325,7 +326,7 @@ async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_
     alone = await claims.take(10, urgent=0, idle=True)
     assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
     assert not alone.suspects
-    assert bury(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
+    assert reclaim(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
 
 
 async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_after_two_deaths(
@@ -335,7 +336,7 @@ async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_af
     for name in ("w1", "w2"):
         taken = (await worker(async_redis, name).take(10, urgent=0, idle=True)).claims
         assert [claim.attempt for claim in taken] == [1, 1, 1]
-        assert bury(redis_client, name) == 3
+        assert reclaim(redis_client, name) == 3
         await put_back(redis_client)
     claims = worker(async_redis, "w3")
     assert (await claims.take(10, urgent=0)).claims == ()
@@ -356,6 +357,6 @@ async def test_a_process_that_was_killed_from_outside_speaks_against_nobody(
     for attempt in range(1, 4):
         claim = await take_one(worker(async_redis, f"w{attempt}"))
         assert (claim.attempt, claim.killed) == (attempt, 0)
-        assert bury(redis_client, f"w{attempt}", own_fault=False) == 1
+        assert reclaim(redis_client, f"w{attempt}", own_fault=False) == 1
         redis_client.delete(INDEX.leases)  # Whatever the delay after several deaths.
         await put_back(redis_client)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.ledger import EVENT, LONGEST_LOCK, Index, State
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.queue import burial, scripts
+from credhook.worker.queue import reclaim, scripts
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import MOST, Reconciler
@@ -173,7 +173,7 @@ async def test_a_death_costs_the_same_however_many_leases_somebody_has_made_up(
     far = int(redis_client.time()[0]) * 1_000 + 100 * LONGEST_LOCK
     redis_client.zadd(INDEX.leases, {f"z{number}": far for number in range(5_000)})
     redis_client.config_resetstat()
-    bury = redis_client.register_script(burial.BURY)
-    assert len(bury(keys=scripts.keys(INDEX), args=["w", "1"])) == 1
+    script = redis_client.register_script(reclaim.RECLAIM)
+    assert len(script(keys=scripts.keys(INDEX), args=["w", "1"])) == 1
     stats: Any = redis_client.info("commandstats")
     assert stats["cmdstat_hget"]["calls"] < 10

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.ledger import Index, job_id
 from credhook.receiver.inbox.inbox import Inbox
-from credhook.worker.queue.burial import RollCall
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.reclaim import RollCall
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

@@ -14,7 +14,7 @@ from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands.events import erase, replay
-from credhook.worker.queue import burial, put_back, scripts
+from credhook.worker.queue import put_back, reclaim, scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
@@ -37,7 +37,7 @@ class Ledger:
         self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
         self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
-        self.burying = Script(redis, burial.BURY)
+        self.reclaiming = Script(redis, reclaim.RECLAIM)
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))

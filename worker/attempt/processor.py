@@ -11,10 +11,10 @@ from credhook.ledger import State
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
-from credhook.worker.attempt.order import is_stale, version
 from credhook.worker.attempt.outcome import DONE, GAVE_UP, Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.attempt.staleness import is_stale, version
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause

@@ -39,17 +39,17 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     if supervised is None:
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
     # Before the rest is imported, which takes half a second: what the dead have held can go on elsewhere.
-    unnoted = _bury(settings, died) if died else []
+    unnoted = _reclaim(settings, died) if died else []
     # Imported by the workers alone: their supervisor stays small.
     main = importlib.import_module("credhook.worker.process.main")
     main.run(settings, Pipes.parse(supervised), isolation, burst=burst, died=unnoted)
 
 
-def _bury(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
+def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Have noted what the supervisor tells of; what Redis cannot be told yet."""
-    burial = importlib.import_module("credhook.worker.queue.burial")
+    reclaim = importlib.import_module("credhook.worker.queue.reclaim")
     with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
-        unnoted: Sequence[str] = burial.bury_all(redis, died, queue=settings.queue, retention=settings.retention)
+        unnoted: Sequence[str] = reclaim.reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     return unnoted
 
 

@@ -5,8 +5,8 @@
     credhook:platform:<digest of the API's URL>:probe   who tries whether the platform is well
     credhook:platform:<digest of the API's URL>:bucket  when the bucket of calls will be full again, in microseconds
 
-Each has a TTL. Nothing here raises, save `draw`: where Redis does not answer, the answer is None, and the caller goes
-by what it knows itself. What somebody else has written there counts as nothing, and the next thing that we write
+Each has a TTL. Nothing here raises, save `acquire`: where Redis does not answer, the answer is None, and the caller
+goes by what it knows itself. What somebody else has written there counts as nothing, and the next thing that we write
 replaces it.
 """
 

@@ -20,9 +20,9 @@ from redis.exceptions import RedisError
 from credhook.worker.api.calls.hints import CAUSES, advice
 from credhook.worker.api.guard import Guard
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart
+from credhook.worker.fleet.breaker_guard import BreakerGuard, BreakerPermit
 from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
 from credhook.worker.fleet.notice import Notice
-from credhook.worker.fleet.permits import BreakerGuard, BreakerPermit
 from credhook.worker.fleet.trial import Trial
 
 log = structlog.get_logger("credhook.worker")

@@ -26,7 +26,7 @@ from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
-from credhook.worker.queue.burial import RollCall, bury_all
+from credhook.worker.queue.reclaim import RollCall, reclaim_all
 from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
 
@@ -46,7 +46,7 @@ def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, 
         pipes: what ties it to its supervisor.
         isolation: `loop` or `fork`.
         burst: whether to stop when there is nothing to do.
-        died: the workers before this one whose deaths Redis could not be told of yet, as `bury_all` takes them.
+        died: the workers before this one whose deaths Redis could not be told of yet, as `reclaim_all` takes them.
     """
     stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
@@ -78,7 +78,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
     if died:
         _wait_for(redis, settings.queue)
-        bury_all(redis, died, queue=settings.queue, retention=settings.retention)
+        reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     registry = load(settings.handlers)
     # It takes a tenth of a second, which no event should have to wait for.
     shared_ssl_context(settings.client_certfile, settings.client_keyfile)

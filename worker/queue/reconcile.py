@@ -76,7 +76,7 @@ class Reconciler:
         put_back: list[str] = []
         unreadable: dict[str, str] = {}
         failed: list[str] = []
-        for event_id in self._suspects(now):
+        for event_id in self._stranded(now):
             try:
                 became = self._put_back(event_id)
             except ResponseError as error:
@@ -150,7 +150,7 @@ class Reconciler:
         except (ResponseError, ValueError) as error:  # RQ's own sets of workers may be damaged as well.
             log.warning("rq_workers_not_cleared", error=type(error).__name__)
 
-    def _suspects(self, now: int) -> list[str]:
+    def _stranded(self, now: int) -> list[str]:
         """Open events that should have come up by now, and whose job is neither queued nor waiting for its time.
 
         The queue is worked off in order: whatever has moved since the head of it did will come up, so that a long

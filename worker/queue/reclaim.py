@@ -1,4 +1,4 @@
-"""What becomes of the events of a worker process that has died: they are let go of, and go first in the queue.
+"""Reclaim what a dead worker process held: its events go to the head of the queue.
 
 The process that takes its place hears of it from their supervisor, which has seen it die, and sees to it before
 anything else. With its host its supervisor dies as well: then the others miss it at the roll call, and it speaks
@@ -24,14 +24,14 @@ log = structlog.get_logger("credhook.worker")
 _SILENCE, _PART = 6.0, 0.4
 #: Roll calls within that time: some may fail.
 _CALLS: Final = 3
-#: What is said of a process that was missed: bury.lua knows it.
+#: What is said of a process that was missed: reclaim.lua knows it.
 _WITH_ITS_HOST: Final = "host"
 
-BURY: Final = lua.load("credhook.worker.queue/bury.lua")
+RECLAIM: Final = lua.load("credhook.worker.queue/reclaim.lua")
 ROLL_CALL: Final = lua.load("credhook.worker.queue/roll_call.lua")
 
 
-def bury(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
+def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
     """Note a death, and put what the dead process held at the head of the queue.
 
     Args:
@@ -47,7 +47,7 @@ def bury(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> b
     put_back = PutBack(redis, queue=queue, retention=retention)
     try:
         redis.zrem(Index(queue).workers, token)
-        held = redis.register_script(BURY)(keys=scripts.keys(Index(queue)), args=[token, how])
+        held = redis.register_script(RECLAIM)(keys=scripts.keys(Index(queue)), args=[token, how])
         became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except RedisError as error:
         log.warning("death_not_noted", error=type(error).__name__)
@@ -56,19 +56,19 @@ def bury(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> b
     return True
 
 
-def bury_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
-    """Bury those of whom a supervisor tells its next worker; return those that Redis could not be told of.
+def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
+    """Reclaim for those of whom a supervisor tells its next worker; return those that Redis could not be told of.
 
     Args:
         redis: the ledger.
-        died: of each its token, a colon, and `how` as `bury` takes it.
+        died: of each its token, a colon, and `how` as `reclaim` takes it.
         queue: whose events.
-        retention: as `bury` takes it.
+        retention: as `reclaim` takes it.
     """
     return [
         one
         for one, (token, _, how) in ((one, one.partition(":")) for one in died)
-        if not bury(redis, token, how, queue=queue, retention=retention)
+        if not reclaim(redis, token, how, queue=queue, retention=retention)
     ]
 
 
@@ -92,7 +92,7 @@ class RollCall:
             queue: whose workers.
             token: this process's, under which it holds events.
             lease: seconds that a claim lasts.
-            retention: seconds, as `bury` takes it.
+            retention: seconds, as `reclaim` takes it.
             clock: tells monotonic seconds.
         """
         self._redis = redis
@@ -125,7 +125,7 @@ class RollCall:
         for token in silent:
             log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
             name = token.decode(errors="replace")
-            bury(self._redis, name, _WITH_ITS_HOST, queue=self._queue, retention=self._retention)
+            reclaim(self._redis, name, _WITH_ITS_HOST, queue=self._queue, retention=self._retention)
 
     def leave(self) -> None:
         """Be missed by nobody."""
