@@ -13,7 +13,7 @@ from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, pr
 from ways import WAYS, Caller, calling
 
 from credhook.worker.api.calls.errors import ApiError, NotUnderstood
-from credhook.worker.api.http.sizes import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.http.json_size import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.oauth.credentials import ClientCredentials
 
 

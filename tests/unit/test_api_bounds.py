@@ -10,8 +10,8 @@ import pytest
 from granting import Handler, async_api, client, credentials
 
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
-from credhook.worker.api.http.body import LONGEST_REFUSAL
-from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.body_limit import LONGEST_REFUSAL
+from credhook.worker.api.http.json_size import LONGEST_BODY
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 

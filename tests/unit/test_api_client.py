@@ -16,7 +16,7 @@ from waiting import until_async
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.oauth.credentials import ClientCredentials

@@ -21,9 +21,9 @@ from credhook.worker.api.calls.errors import NotUnderstood
 from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.guard import Guard, Permit, Unguarded
-from credhook.worker.api.http.body import BodyRefused
+from credhook.worker.api.http.body_limit import BodyRefused
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.sizes import LONGEST_BODY
+from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.namespaces import AsyncSender, Platform

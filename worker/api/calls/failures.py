@@ -5,7 +5,7 @@ The failure's own words stay out: they can quote URLs.
 
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotUnderstood
 from credhook.worker.api.calls.hints import unanswered
-from credhook.worker.api.http.body import BodyRefused
+from credhook.worker.api.http.body_limit import BodyRefused
 from credhook.worker.api.http.exchange import Unanswered, Unsendable
 
 

@@ -20,7 +20,7 @@ from credhook.worker.api.calls.errors import (
 )
 from credhook.worker.api.calls.operations import Operation
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.http.sizes import MANY, MOST_LISTED, MOST_VALUES, has_more_than
+from credhook.worker.api.http.json_size import MANY, MOST_LISTED, MOST_VALUES, has_more_than
 from credhook.worker.api.models.base import mismatch
 
 R = TypeVar("R")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from credhook.worker.api.http.body import is_success
+from credhook.worker.api.http.body_limit import is_success
 from credhook.worker.api.http.causes import cause_of
 
 

@@ -13,11 +13,11 @@ import aiohttp
 import yarl
 from aiohttp.abc import AbstractResolver
 
-from credhook.worker.api.http.body import is_success, read
+from credhook.worker.api.http.body_limit import is_success, read
 from credhook.worker.api.http.connections import REPEATING, CountedRequest, KeptConnections, RememberingResponse
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.proxies import Proxies, ProxyFailed, UnsupportedProxy
-from credhook.worker.api.http.sizes import LONGEST_BODY
 from credhook.worker.api.http.trust import shared_ssl_context
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
