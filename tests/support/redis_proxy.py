@@ -46,13 +46,16 @@ class RedisProxy:
             await server.serve_forever()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        try:
             upstream, downstream = await asyncio.open_connection(self._host, self._port)
             try:
                 await self._converse(reader, writer, upstream, downstream)
             finally:
                 downstream.close()
-        writer.close()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
 
     async def _converse(
         self,
@@ -108,6 +111,15 @@ async def _one_reply(upstream: asyncio.StreamReader) -> tuple[bytes, Any]:
     return raw, value
 
 
+async def _end_the_others() -> None:
+    """Have conversations end, each with its connections."""
+    for one in (others := asyncio.all_tasks() - {asyncio.current_task()}):
+        one.cancel()
+    if others:
+        await asyncio.wait(others)
+    await asyncio.sleep(0)  # A turn in which transports are closed.
+
+
 @contextmanager
 def redis_proxy(redis_url: str) -> Iterator[RedisProxy]:
     """Run one in a thread of its own."""
@@ -118,9 +130,7 @@ def redis_proxy(redis_url: str) -> Iterator[RedisProxy]:
     def run() -> None:
         with suppress(asyncio.CancelledError):
             loop.run_until_complete(task)
-        for left in asyncio.all_tasks(loop):
-            left.cancel()
-        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.run_until_complete(_end_the_others())
         loop.close()
 
     thread = threading.Thread(target=run)
