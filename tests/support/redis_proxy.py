@@ -38,6 +38,8 @@ class RedisProxy:
         self.hold = self._lost_before = False
         self.waitaof: tuple[int, int] | None = None
         self.version: bytes | None = None
+        #: Nobody else holds those whose client has gone: they would be collected in the middle of a reply.
+        self._conversations: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, ready: Callable[[], object]) -> None:
         server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
@@ -46,6 +48,8 @@ class RedisProxy:
             await server.serve_forever()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        conversation = asyncio.current_task()
+        self._conversations.add(conversation)
         try:
             upstream, downstream = await asyncio.open_connection(self._host, self._port)
             try:
@@ -56,6 +60,7 @@ class RedisProxy:
             pass
         finally:
             writer.close()
+            self._conversations.discard(conversation)
 
     async def _converse(
         self,
