@@ -1,5 +1,6 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from redis import Redis
 from serving import Platform, platform
 
 from credhook.sandbox.local.local_redis import local_redis
+
+# A machine behind a proxy would have hosts that do not exist answered by it.
+for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+    os.environ.pop(each, None)
+    os.environ.pop(each.lower(), None)
 
 # A busy machine is no bug: what a property says holds however long it takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
