@@ -134,7 +134,7 @@ def _procfile() -> dict[str, str]:
 
 def _trigger(local: LocalEnvironment) -> dict[str, str]:
     """Make one event of each type happen; its webhook-id → its type."""
-    with httpx.Client(base_url=local.sandbox_url) as platform:
+    with httpx.Client(base_url=local.sandbox_url, trust_env=False) as platform:
         happened: dict[str, str] = {}
         for event_type in EVENT_TYPES:
             answer = platform.post("/sandbox/events", json={"eventType": event_type, "count": 1}).raise_for_status()
@@ -160,7 +160,7 @@ def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) 
 
 
 def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[Row]:
-    attempts = httpx.get(f"{local.sandbox_url}/sandbox/deliveries").raise_for_status().json()["data"]
+    attempts = httpx.get(f"{local.sandbox_url}/sandbox/deliveries", trust_env=False).raise_for_status().json()["data"]
     ledger = {
         record["webhook_id"]: record
         for record in map(json.loads, local.run("credhook", "events", "list", "--json").splitlines())
@@ -230,5 +230,5 @@ def _stay(local: LocalEnvironment, console: Console) -> None:
 
 def _registered_type(local: LocalEnvironment) -> str:
     """A type that the loaded handlers want, so that what we propose to try has an effect."""
-    (endpoint,) = httpx.get(f"{local.sandbox_url}/sandbox/endpoints").raise_for_status().json()["data"]
+    (endpoint,) = httpx.get(f"{local.sandbox_url}/sandbox/endpoints", trust_env=False).raise_for_status().json()["data"]
     return str(endpoint["endpoint"]["filterTypes"][0]).removeprefix("openid4vc.")

@@ -88,7 +88,7 @@ class LocalEnvironment:
             CannotStart: it ended, or took longer than `START_TIMEOUT`.
         """
         deadline = time.monotonic() + START_TIMEOUT
-        with httpx.Client(verify=_trusting(self.ca), timeout=2.0) as client:
+        with httpx.Client(verify=_trusting(self.ca), timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 self.check()
                 try:
