@@ -24,7 +24,7 @@ def start(folder: Path, *options: str) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     return subprocess.Popen(
         [sys.executable, "-m", "credhook", "demo", *options],
-        cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)}, text=True,
+        cwd=folder, env=environment | {"PYTHONPATH": str(ROOT), "HTTP_PROXY": "http://127.0.0.1:9"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
