@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from mortal_redis import mortal_redis
 from redis import Redis
 from redis_proxy import redis_proxy
 from rq.utils import as_text
@@ -19,7 +20,6 @@ from signing import body, headers
 from waiting import until_async
 
 from credhook.ledger import job_id
-from credhook.sandbox.local.local_redis import free_port, start_server
 
 Breaks = Callable[[], Awaitable[None]]
 
@@ -46,7 +46,7 @@ def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int
 
 
 @dataclass
-class FleetHarness:
+class Ingestion:
     """Deliveries, at least so many, for as long as something is broken again and again, so many times.
 
     Attributes:
@@ -88,7 +88,7 @@ class FleetHarness:
 async def test_receiver_killed_at_random_instants(
     tmp_path: Path, redis_url: str, redis_client: Redis, size: str
 ) -> None:
-    rig = FleetHarness(300, 4) if size == SHORT else FleetHarness(20_000, 200)
+    ingestion = Ingestion(300, 4) if size == SHORT else Ingestion(20_000, 200)
     process = Receiver(tmp_path, redis_url)
 
     async def kill() -> None:
@@ -97,38 +97,31 @@ async def test_receiver_killed_at_random_instants(
         process.kill()
         process = await asyncio.to_thread(Receiver, tmp_path, redis_url)
 
-    await rig.run(lambda: process.url, kill)
+    await ingestion.run(lambda: process.url, kill)
     process.kill()
-    rig.report("kill -9 of the receiver", redis_client)
+    ingestion.report("kill -9 of the receiver", redis_client)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> None:
-    rig = FleetHarness(300, 3) if size == SHORT else FleetHarness(20_000, 20)
-    port = free_port()
-    server = start_server(tmp_path, port)
+    ingestion = Ingestion(300, 3) if size == SHORT else Ingestion(20_000, 20)
 
     async def kill() -> None:
-        nonlocal server
         await asyncio.sleep(random.uniform(0.0, 0.4))
-        server.kill()
-        server.wait()
-        server = await asyncio.to_thread(start_server, tmp_path, port)
+        redis.kill()
+        await asyncio.to_thread(redis.start)
 
-    try:
-        with receiver(tmp_path, f"redis://127.0.0.1:{port}/0") as process:
-            await rig.run(lambda: process.url, kill)
+    with mortal_redis(tmp_path) as redis:
+        with receiver(tmp_path, redis.url) as process:
+            await ingestion.run(lambda: process.url, kill)
             assert "Traceback" not in process.text
-        with Redis(port=port) as client:
-            rig.report("kill -9 of Redis", client)
-    finally:
-        server.kill()
-        server.wait()
+        with Redis.from_url(redis.url) as client:
+            ingestion.report("kill -9 of Redis", client)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, redis_client: Redis, size: str) -> None:
-    rig = FleetHarness(400, 20) if size == SHORT else FleetHarness(20_000, 1_000)
+    ingestion = Ingestion(400, 20) if size == SHORT else Ingestion(20_000, 1_000)
     with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
 
         async def lose() -> None:
@@ -136,11 +129,11 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
             proxy.lose = 1
             await until_async(lambda: proxy.lost > before)
 
-        await rig.run(lambda: process.url, lose)
-        assert proxy.lost == rig.times
+        await ingestion.run(lambda: process.url, lose)
+        assert proxy.lost == ingestion.times
     # The script is run again, finds what it wrote, and the sender never knows.
-    assert rig.answers == {202: len(rig.supplied)}
-    rig.report("a reply of Redis lost", redis_client)
+    assert ingestion.answers == {202: len(ingestion.supplied)}
+    ingestion.report("a reply of Redis lost", redis_client)
 
 
 @pytest.mark.parametrize("size", SIZES)

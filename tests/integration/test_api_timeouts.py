@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from answering import PRESENTATION, TOKEN, answering, presentation
+from in_thread import in_thread
 from waiting import until_async
 from ways import WAYS, calling
 
@@ -81,14 +82,8 @@ class _Connection(socketserver.BaseRequestHandler):
 
 @contextmanager
 def dripping(what: str) -> Iterator[Dripping]:
-    with Dripping(*DRIPS[what]) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with in_thread(Dripping(*DRIPS[what])) as server:
+        yield server
 
 
 async def timed_out(way: str, api_url: str, token_url: str, *, status: int | None = None) -> TryLater:

@@ -22,12 +22,13 @@ from members import (
     paused_briefly,
     serving,
 )
+from mortal_redis import mortal_redis
 from redis import Redis
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
 from credhook.redis.connection import open_redis
-from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.sandbox.local.local_redis import free_port
 from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
@@ -328,14 +329,10 @@ async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, r
 
 
 async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_back(tmp_path: Path, stub: Stub) -> None:
-    port = free_port()
-    url = f"redis://127.0.0.1:{port}/0"
-    server = start_server(tmp_path, port)
-    try:
-        async with members(2, url, stub.url, patience=1.0) as (one, other):
+    with mortal_redis(tmp_path) as redis:
+        async with members(2, redis.url, stub.url, patience=1.0) as (one, other):
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
-            server.kill()
-            server.wait()
+            redis.kill()
             with capture_logs() as logs:
                 stub.answer = lambda _: DOWN
                 ends = [await one.call() for _ in range(THRESHOLD)]
@@ -349,12 +346,9 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
                 assert await other.breaker.admit(5) == 5
                 assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert [entry["event"] for entry in logs].count("platform_unshared") <= 2
-            server = start_server(tmp_path, port)
+            redis.start()
             await until_async(lambda: other.breaker.pause() > 15, what="the news")
             assert one.breaker.pause() > 15
-    finally:
-        server.kill()
-        server.wait()
 
 
 async def test_a_pause_that_redis_forgot_is_kept_and_told_again(

@@ -2,18 +2,17 @@
 
 import math
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from members import Stub, callers, members, serving
+from mortal_redis import MortalRedis, mortal_redis
 from redis.exceptions import RedisError
 from serving import Process
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port, start_server
 from credhook.worker.fleet.breaker import PlatformPaused
 
 RATE, AT_ONCE = 50, 5
@@ -27,20 +26,20 @@ def stub() -> Iterator[Stub]:
         yield platform
 
 
-def stall_redis(server: "subprocess.Popen[bytes]", processes: list[Process]) -> None:
+def stall_redis(redis: MortalRedis, processes: list[Process]) -> None:
     """Redis answers late."""
-    server.send_signal(signal.SIGSTOP)
+    redis.send_signal(signal.SIGSTOP)
     time.sleep(STALLED)
-    server.send_signal(signal.SIGCONT)
+    redis.send_signal(signal.SIGCONT)
 
 
-def stall_callers(server: "subprocess.Popen[bytes]", processes: list[Process]) -> None:
+def stall_callers(redis: MortalRedis, processes: list[Process]) -> None:
     """Redis answers in time, but whoever has asked it is not there to hear: it has no processor, or was swapped out."""
-    server.send_signal(signal.SIGSTOP)
+    redis.send_signal(signal.SIGSTOP)
     time.sleep(MOVING)  # In which all of them ask.
     for process in processes:
         process.pause()
-    server.send_signal(signal.SIGCONT)
+    redis.send_signal(signal.SIGCONT)
     time.sleep(STALLED)
     for process in processes:
         process.resume()
@@ -58,33 +57,26 @@ def most_beyond(rate: float, arrivals: list[float]) -> float:
 
 @pytest.mark.parametrize("stall", [stall_redis, stall_callers])
 def test_a_fleet_keeps_to_the_rate_whoever_stalls(tmp_path: Path, stub: Stub, stall: Callable[..., None]) -> None:
-    port = free_port()
-    server = start_server(tmp_path, port)
-    try:
-        with callers(tmp_path, f"redis://127.0.0.1:{port}/0", stub.url, rate=RATE, at_once=AT_ONCE) as processes:
-            until(lambda: len(stub.arrivals) > RATE, what="a bucketful")
-            for _ in range(STALLS):
-                stall(server, processes)
-                time.sleep(MOVING)
-            count = len(stub.arrivals)
-            until(lambda: len(stub.arrivals) > count + RATE, what="calls after it")
-    finally:
-        server.kill()  # Stopped or not.
-        server.wait()
+    with (
+        mortal_redis(tmp_path) as redis,
+        callers(tmp_path, redis.url, stub.url, rate=RATE, at_once=AT_ONCE) as processes,
+    ):
+        until(lambda: len(stub.arrivals) > RATE, what="a bucketful")
+        for _ in range(STALLS):
+            stall(redis, processes)
+            time.sleep(MOVING)
+        count = len(stub.arrivals)
+        until(lambda: len(stub.arrivals) > count + RATE, what="calls after it")
     # A second's worth, and what was let before and came late: a busy machine may hold back as many as are under way.
     # And one, since Redis's clock is not the one that the test reads.
     assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE + 1
 
 
 async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
-    port = free_port()
-    url = f"redis://127.0.0.1:{port}/0"
-    server = start_server(tmp_path, port)
-    try:
-        async with members(2, url, stub.url, rate=1_000) as (one, other):
+    with mortal_redis(tmp_path) as redis:
+        async with members(2, redis.url, stub.url, rate=1_000) as (one, other):
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
-            server.kill()
-            server.wait()
+            redis.kill()
             for each in (one, other):
                 with pytest.raises((RedisError, OSError)):
                     await each.breaker.admit(2)
@@ -92,9 +84,6 @@ async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path
                     assert isinstance(refused, PlatformPaused)
                 assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
             assert len(stub.arrivals) == 4
-            server = start_server(tmp_path, port)
+            redis.start()
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             assert await one.call() == await other.call_in_thread() == "verified"
-    finally:
-        server.kill()
-        server.wait()

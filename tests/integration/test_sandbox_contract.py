@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import plain
 import pytest
+from in_thread import in_thread
 from sandbox_api import FORM, TOKEN, authorized
 from serving import Platform, platform
 from waiting import until
@@ -232,12 +232,8 @@ class Double(BaseHTTPRequestHandler):
 
 @contextmanager
 def double() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Double) as server:
-        thread = Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Double)) as server:
         yield f"http://127.0.0.1:{server.server_port}/openapi.json"
-        server.shutdown()
-        thread.join()
 
 
 def test_a_server_that_breaks_its_document_is_found_out(tmp_path: Path) -> None:

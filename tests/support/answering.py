@@ -5,9 +5,10 @@ import socket
 import socketserver
 import ssl
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+
+from in_thread import in_thread
 
 #: What the script is given: the request line's target, and how many requests came before. What it returns is sent as it
 #: is; nothing means to hang up, and `RESET` to tear the connection down.
@@ -110,12 +111,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 @contextmanager
 def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
-    with Answering(script, tls) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # A client that hangs up is no news.
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Answering(script, tls)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # A client that hangs up is no news.
+    with in_thread(server):
+        yield server

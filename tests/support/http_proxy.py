@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
+from in_thread import in_thread
+
 #: What goes no further than to the proxy.
 _HOPS = (b"connection:", b"proxy-connection:", b"proxy-authorization:", b"keep-alive:")
 
@@ -137,11 +139,5 @@ def proxying(
     server_url: str, *, credentials: str = "", says: bytes | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[Proxy]:
     """A proxy that takes everything to that server."""
-    with Proxy(server_url, credentials=credentials, says=says, tls=tls) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield proxy
-        finally:
-            proxy.shutdown()
-            thread.join()
+    with in_thread(Proxy(server_url, credentials=credentials, says=says, tls=tls)) as proxy:
+        yield proxy

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from pathlib import Path
 
 from caller import credentials, fetch_for_ever
+from in_thread import in_thread
 from serving import Process
 from waiting import until_async
 
@@ -85,12 +86,8 @@ def serving() -> Iterator[Stub]:
 
     server = Server(("127.0.0.1", 0), Handler)
     platform = Stub(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield platform
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(server):
+        yield platform
 
 
 class Member:

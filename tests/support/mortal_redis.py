@@ -1,5 +1,6 @@
 """A Redis that dies and comes back."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ class MortalRedis:
 
     def start(self) -> None:
         self._server = start_server(self._folder, self._port)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._server.send_signal(number)
 
     def kill(self) -> None:
         self._server.kill()

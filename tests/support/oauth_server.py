@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Reque
 from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant
 from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc6750 import BearerTokenGenerator
+from in_thread import in_thread
 
 CLIENT_ID, SECRET = "me:the worker", "p%w+ /~:"
 
@@ -122,13 +122,8 @@ def serving_oauth(method: str, tls: ssl.SSLContext) -> Iterator[tuple[Server, st
         def log_message(self, *_: Any) -> None:
             """Quietly."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield oauth, f"https://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    with in_thread(server):
+        yield oauth, f"https://127.0.0.1:{server.server_address[1]}"

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import plain
 import trustme
+from in_thread import in_thread
 from sandbox_api import authorized
 from serving import Platform
 from waiting import until
@@ -85,20 +86,17 @@ def receiving(certificate: trustme.LeafCert) -> Iterator[Receiver]:
         def handle_error(self, request: object, client_address: object) -> None:
             """A sandbox that is stopped hangs up; that is no defect of this receiver."""
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        certificate.configure_cert(context)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        receiver.url = f"https://127.0.0.1:{server.server_address[1]}/webhooks"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    server = Server(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    receiver.url = f"https://127.0.0.1:{server.server_address[1]}/webhooks"
+    with in_thread(server):
         try:
             yield receiver
         finally:
             if receiver.hang:
                 receiver.hang.set()
-            server.shutdown()
-            thread.join()
 
 
 def register(sandbox: Platform, url: str, *filter_types: str) -> str:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from in_thread import in_thread
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
@@ -120,16 +121,12 @@ def serving() -> Iterator[Platform]:
             pass  # A member that was killed or has given up.
 
     platform = Platform()
-    with Server(("127.0.0.1", 0), _handler(platform)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    with in_thread(Server(("127.0.0.1", 0), _handler(platform))) as server:
         platform.url = f"http://127.0.0.1:{server.server_port}"
         try:
             yield platform
         finally:
             platform.answers.set()
-            server.shutdown()
-            thread.join()
 
 
 class Member:

@@ -1,7 +1,6 @@
 """`credhook api` against a platform on a real socket, made for these tests."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +10,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from in_thread import in_thread
 
 from credhook.worker.commands.api import api
 
@@ -84,13 +84,9 @@ class Platform:
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     platform = Platform()
-    with ThreadingHTTPServer(("127.0.0.1", 0), platform.handler()) as server:
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), platform.handler())) as server:
         platform.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield platform
-        server.shutdown()
-        thread.join()
 
 
 def run(platform: Platform, *arguments: str, stdin: str | None = None) -> Result:

@@ -22,7 +22,7 @@ from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.guard import Guard, Permit, Unguarded
 from credhook.worker.api.http.body_limit import BodyRefused
-from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import HEADERS, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: A compressed answer is read, but not asked for: it costs more than it saves where most are a few kilobytes.
-_HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
 _JSON: Final = {"Content-Type": "application/json"}
 
 
@@ -147,7 +145,7 @@ class AsyncApi(Platform[AsyncSender]):
             match_ids=settings.match_ids,
             max_answer=settings.max_answer,
             transport=transport,
-            ssl_context=shared_ssl_context(settings.client_certfile, settings.client_keyfile),
+            ssl_context=None if transport else shared_ssl_context(settings.client_certfile, settings.client_keyfile),
             guard=guard,
             at_once=at_once,
         )
@@ -201,7 +199,7 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
         """The answer to one request; the permit hears if there is none."""
-        headers = {**_HEADERS, "Authorization": f"Bearer {token.value}"}
+        headers = {**HEADERS, "Authorization": f"Bearer {token.value}"}
         if call.body is not None:
             headers |= _JSON
         method = call.operation.method

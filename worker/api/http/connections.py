@@ -2,7 +2,7 @@
 
 import asyncio
 import select
-from typing import Any, Final
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import aiohttp
@@ -117,14 +117,14 @@ async def _again_if_it_met_the_end(
     request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
     """Send the request again while it meets kept connections that the server is just closing."""
-    while isinstance(request, CountedRequest):
-        request.is_over_kept_connection = False
+    counted = cast("CountedRequest", request)  # The session makes no others.
+    while True:
+        counted.is_over_kept_connection = False
         try:
-            return await send(request)
+            return await send(counted)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if not request.is_over_kept_connection or isinstance(error, aiohttp.ClientConnectorError):
+            if not counted.is_over_kept_connection or isinstance(error, aiohttp.ClientConnectorError):
                 raise Unanswered(error) from error
-    return await send(request)
 
 
 #: For requests that may be sent twice.
