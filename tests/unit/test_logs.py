@@ -4,12 +4,14 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
+from credhook.ledger import State
 from credhook.logs import configure_logs
 
 EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e'
@@ -119,6 +121,19 @@ class Sprawling:
         return "one\ntwo\x1b[2J"
 
 
+@dataclass
+class Spelled:
+    """Its repr hides what orjson would spell out."""
+
+    name: str = "Jane Doe"
+
+    def __repr__(self) -> str:
+        return "Spelled()"
+
+
+CIRCLE: list[Any] = ["round"]
+CIRCLE.append(CIRCLE)
+
 #: What a field may hold, in our lines and in a handler's.
 VALUES: dict[str, Any] = {
     "text": "text",
@@ -129,6 +144,15 @@ VALUES: dict[str, Any] = {
     "dict of odd keys": {(1, 2): {"a": [b"x"]}},
     "bytes": b"x",
     "error": ValueError("Jane Doe"),
+    "dataclass": Spelled(),
+    "dict of dataclasses": {"a": [Spelled()]},
+    "evil deep within": {"a": [{EVIL: EVIL}]},
+    "list that holds itself": CIRCLE,
+    "dict that holds such a list": {"a": CIRCLE},
+    "half a character": "\ud83d",
+    "number of many digits": 2**70,
+    "no number": float("nan"),
+    "enum of text": State.DONE,
     "object that sprawls": Sprawling(),
     "object that cannot be shown": Unspeakable(),
 }
@@ -150,13 +174,14 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     fields = LOGGED.get(event, {"stack", "exception", "timestamp", "level", "logger", "positional_args"})
     for value in VALUES.values():
         structlog.get_logger("a").error(event, **dict.fromkeys(fields - {"exc_info"}, value))
-    lines = output.getvalue().splitlines()
+    lines = output.getvalue().removesuffix("\n").split("\n")
     assert len(lines) == len(VALUES)
     for line in lines:
         assert event in line
         assert [name for name in fields - {"exc_info"} if name not in line and form == "json"] == []
         assert "Jane" not in line
         assert "\x1b" not in line
+        assert line.isprintable()
     assert event == "log_failed" or "log_failed" not in output.getvalue()
     assert capsys.readouterr().err == ""
 

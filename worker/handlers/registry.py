@@ -9,6 +9,7 @@ async def activate(event, context): ...
 """
 
 import difflib
+import functools
 import importlib
 import inspect
 import re
@@ -96,7 +97,12 @@ class Handler:
     @property
     def is_async(self) -> bool:
         """Whether it runs on the event loop; otherwise it runs in a thread."""
-        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
+        return _is_async(self.function)
+
+
+@functools.cache
+def _is_async(function: Function) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 class Handlers:
@@ -161,10 +167,11 @@ class Registry:
             if names.count(name) > 1:
                 raise CannotLoad(f"two plugins are called {name!r}; rename one of them")
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
+        self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
 
     def matching(self, event_type: str) -> tuple[Handler, ...]:
         """The handlers that run for an event of that type."""
-        return tuple(handler for handler in self.handlers if event_type in handler.types)
+        return self._by_type.get(event_type, ())
 
     @property
     def types(self) -> tuple[str, ...]:

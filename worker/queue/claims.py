@@ -162,7 +162,7 @@ class Claims:
         """For whom a script claims: lease, worker's name, token, and the time as RQ writes it."""
         if self._worker is None:
             raise TypeError("only a worker of ours takes events")
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        time = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
         return self._lease_ms, self._worker.name, self._worker.token, time
 
     async def _write(self, name: str, *arguments: Any) -> Any:

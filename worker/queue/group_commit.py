@@ -9,6 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import orjson
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
@@ -95,7 +96,10 @@ class GroupCommit:
 
 def operation(name: str, *arguments: Any) -> bytes:
     """As Redis reads it, which wants UTF-8: a handler's words may hold what is none."""
-    return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        return orjson.dumps((name, *arguments))
+    except TypeError:  # Such words.
+        return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def is_unwell(reply: object) -> bool:

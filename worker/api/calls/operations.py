@@ -4,6 +4,7 @@ An operation becomes a `Call` when it is given its values: `GET_TEMPLATE(id="…
 that a sender needs to know, and nothing in it can lead out of the operation's own path.
 """
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -50,6 +51,11 @@ _RULES: Mapping[str, Callable[[str], str]] = MappingProxyType(
 )
 
 _PLACEHOLDER = re.compile(r"{(\w+)}")
+
+
+@functools.cache
+def _placeholders(path: str) -> frozenset[str]:
+    return frozenset(_PLACEHOLDER.findall(path))
 
 #: Where a success code is documented it comes first. The other is accepted too: it changes nothing for the caller,
 #: and a record that was created must not look as if it had not been.
@@ -113,13 +119,13 @@ class Operation(Generic[R]):
         """
         if not isinstance(body, self.body or type(None)):
             raise TypeError(f"{self.name} does not take {type(body).__name__} as its body")
-        if set(_PLACEHOLDER.findall(self.path)) != set(names):
+        if _placeholders(self.path) != names.keys():
             raise TypeError(f"{self.name} needs exactly the names in {self.path}")
         path = self.path
         for name, value in names.items():
             path = path.replace(f"{{{name}}}", quote(self._checked(name, value), safe=""))
         query = query or {}
-        asked = urlencode({name: self._checked(name, value) for name, value in query.items()})
+        asked = urlencode({name: self._checked(name, value) for name, value in query.items()}) if query else ""
         sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
         asked_for = names.get("id", query.get("filter[id]")) if self.identified else None
         return Call(self, path, asked, sent, asked_for)

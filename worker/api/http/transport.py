@@ -27,6 +27,8 @@ NEXT_ADDRESS: Final = 0.25
 #: Bytes of one header, headers of one response.
 _LONGEST_HEADER: Final = 16_384
 _MOST_HEADERS: Final = 128
+#: What aiohttp would say of a body by itself, also where there is none.
+_NOT_OURS: Final = ("Content-Type",)
 
 
 class AiohttpTransport:
@@ -76,6 +78,7 @@ class AiohttpTransport:
                     url,
                     headers=headers,
                     data=request.body,
+                    skip_auto_headers=None if request.repeatable else _NOT_OURS,
                     allow_redirects=False,
                     proxy=proxy,
                     proxy_headers=proxy_headers,
@@ -120,7 +123,6 @@ class AiohttpTransport:
                 cookie_jar=aiohttp.DummyCookieJar(),  # An identity provider's would tie requests together.
                 timeout=aiohttp.ClientTimeout(),  # Ours is exact, and covers everything.
                 auto_decompress=False,
-                skip_auto_headers=("Content-Type", "User-Agent"),
                 max_line_size=_LONGEST_HEADER,
                 max_field_size=_LONGEST_HEADER,
                 max_headers=_MOST_HEADERS,
