@@ -57,6 +57,7 @@ _PLACEHOLDER = re.compile(r"{(\w+)}")
 def _placeholders(path: str) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(path))
 
+
 #: Where a success code is documented it comes first. The other is accepted too: it changes nothing for the caller,
 #: and a record that was created must not look as if it had not been.
 _READ = (200,)
