@@ -32,6 +32,8 @@ class Attempt:
     interruption: Interruption | None = None
     outcome: Outcome = field(default_factory=Outcome)
     fetched: Fetched | None = None
+    #: Which state of the resource that was, as `staleness.version` has it.
+    version: tuple[int, int] | None = None
     #: How handlers have ended, where the ledger does not know it yet.
     records: dict[str, str] = field(default_factory=dict)
     #: The handlers that have done their part in this attempt.

@@ -127,7 +127,8 @@ class Processor:
             return
         details = fetched.details
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
-        stale = is_stale(claim, details.updated_at)
+        attempt.version = version(claim.type, details.updated_at)
+        stale = is_stale(attempt.version, claim.latest)
         for handler in handlers:
             await self._run(handler, event, attempt, slot, bound.bind(handler=handler.name), stale=stale)
 
@@ -203,7 +204,7 @@ class Processor:
             settlement,
             records=attempt.records,
             sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
-            latest=version(attempt.claim.type, fetched.details.updated_at) if fetched and handled else None,
+            latest=attempt.version if handled else None,
         )
 
 

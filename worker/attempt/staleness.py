@@ -7,8 +7,6 @@ state has been handled before it. Specification: Events.
 from datetime import datetime
 from typing import Final
 
-from credhook.worker.queue.claim import Claim
-
 #: Event types by how far they are in the life of their resource. Those of equal rank do not precede each other: a
 #: presentation that is verified has its data, and an offer that has failed will not be completed.
 _RANKS: Final = {
@@ -34,13 +32,13 @@ def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, in
     return _RANKS.get(event_type, 0), max(0, updated)
 
 
-def is_stale(claim: Claim, updated_at: datetime | str | None) -> bool:
+def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
     """Whether handlers have seen a later state of the resource than the event and its details tell of.
 
     Args:
-        claim: the event's.
-        updated_at: of the details as they were fetched for it.
+        state: the version of the event, with its details.
+        latest: the latest version that handlers have seen.
     """
-    rank, updated = version(claim.type, updated_at)
-    latest_rank, latest_update = claim.latest
+    rank, updated = state
+    latest_rank, latest_update = latest
     return rank < latest_rank or (updated > 0 and updated < latest_update)
