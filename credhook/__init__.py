@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from credhook.backoff import Backoff
     from credhook.events import EVENT_TYPES
     from credhook.worker.api.calls.errors import (
         ApiError,
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
         UserRequest,
     )
     from credhook.worker.fleet.breaker import PlatformPaused
-    from credhook.worker.handlers.registry import Context, FetchedEvent, Handlers
+    from credhook.worker.handlers.given import AsyncContext, Context, FetchedEvent, SyncContext
+    from credhook.worker.handlers.registry import Handlers
     from credhook.worker.handlers.retry import GiveUp, Retry
 
 __all__ = [
     "EVENT_TYPES",
     "ApiError",
+    "AsyncContext",
+    "Backoff",
     "Context",
     "EndpointRequest",
     "FetchedEvent",
@@ -55,6 +59,7 @@ __all__ = [
     "Presentation",
     "PresentedCredential",
     "Retry",
+    "SyncContext",
     "TrustedEntityRequest",
     "TryLater",
     "User",
@@ -62,6 +67,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "credhook.backoff": {"Backoff"},
     "credhook.events": {"EVENT_TYPES"},
     "credhook.worker.api.calls.errors": {
         "ApiError",
@@ -82,7 +88,8 @@ _HOMES = {
         "UserRequest",
     },
     "credhook.worker.fleet.breaker": {"PlatformPaused"},
-    "credhook.worker.handlers.registry": {"Context", "FetchedEvent", "Handlers"},
+    "credhook.worker.handlers.given": {"AsyncContext", "Context", "FetchedEvent", "SyncContext"},
+    "credhook.worker.handlers.registry": {"Handlers"},
     "credhook.worker.handlers.retry": {"GiveUp", "Retry"},
 }
 

@@ -133,6 +133,11 @@ class Index:
         return f"{PREFIX}{self.queue}:solitary"
 
     @property
+    def running(self) -> str:
+        """Set of the events that a handler has, where it may have only so many at a time; its name follows."""
+        return f"{PREFIX}{self.queue}:running:"
+
+    @property
     def refused(self) -> str:
         """Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows."""
         return f"{PREFIX}{self.queue}:refused:"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from attempting import Attempts, attempts
@@ -15,7 +15,7 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement
 
-DATA = "openid4vc.verification.data"
+DATA: Final = "openid4vc.verification.data"
 
 #: More turns than an attempt takes, and those in which what has begun may still be told.
 MOST_TURNS, SLACK = 1_000, 3

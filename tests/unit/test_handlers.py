@@ -48,7 +48,7 @@ def test_the_decorated_function_stays_itself() -> None:
 
 def test_a_mistyped_type_is_refused_at_import_with_the_likely_one() -> None:
     with pytest.raises(ValueError, match=r"did you mean 'openid4vc\.issuance\.completed'"):
-        Handlers("x").on("openid4vc.issuance.complete")
+        Handlers("x").on("openid4vc.issuance.complete")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="at least one"):
         Handlers("x").on()
 
@@ -66,7 +66,7 @@ def test_a_nameless_handler_could_not_be_replayed_and_is_refused() -> None:
     with pytest.raises(ValueError, match="no usable name"):
         Handlers("x").on("*")(lambda event, context: None)
     with pytest.raises(ValueError, match=r"x\.no_arguments should take two arguments, \(event, context\)"):
-        Handlers("x").on("*")(no_arguments)
+        Handlers("x").on("*")(no_arguments)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="generator"):
         Handlers("x").on("*")(yields)
     with pytest.raises(ValueError, match="should be a word"):

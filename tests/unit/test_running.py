@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
-from credhook.worker.handlers.registry import Handler
+from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
 from credhook.worker.handlers.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 

@@ -36,6 +36,8 @@ class Attempt:
     version: tuple[int, int] | None = None
     #: How handlers have ended, where the ledger does not know it yet.
     records: dict[str, str] = field(default_factory=dict)
+    #: How they have ended in this attempt, whether or not the ledger knows.
+    ends: dict[str, str] = field(default_factory=dict)
     #: The handlers that have done their part in this attempt.
     ran: list[str] = field(default_factory=list)
     _task: "asyncio.Task[object] | None" = None

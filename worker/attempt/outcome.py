@@ -11,6 +11,8 @@ from credhook.worker.queue.claim import Settlement
 #: How a handler that will not run again is recorded: it has run, or this and the cause.
 DONE: Final = "done"
 GAVE_UP: Final = "dead: "
+#: Or its condition did not want the event.
+SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True, slots=True)

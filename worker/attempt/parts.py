@@ -16,9 +16,11 @@ from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.handlers.lifespan import Lifespan
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
 
@@ -30,6 +32,7 @@ class Parts:
         redis: the ledger's client.
         claims: the ledger as this worker sees it.
         breaker: what the fleet knows of the platform.
+        lifespan: what plugins keep; it has to be started, and is stopped at the end.
         processor: what makes the attempts.
         new_slot: makes the clients of one event at a time. All share connections, credentials and trust.
     """
@@ -37,6 +40,7 @@ class Parts:
     redis: Redis
     claims: Claims
     breaker: SharedBreaker
+    lifespan: Lifespan
     processor: Processor
     new_slot: Callable[[], Slot]
 
@@ -65,10 +69,15 @@ async def assembled(
         calling = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.calls, at_once=CALLS)
         return Slot(fetching, calling, SyncApi(calling))
 
-    processor = Processor(settings, claims, registry, breaker, snapshots)
+    lifespan = Lifespan(registry.plugins)
+    semaphores = Semaphores(redis, settings.queue)
+    processor = Processor(
+        settings, claims, registry, breaker, snapshots=snapshots, semaphores=semaphores, states=lifespan.states
+    )
     try:
-        yield Parts(redis, claims, breaker, processor, new_slot)
+        yield Parts(redis, claims, breaker, lifespan, processor, new_slot)
     finally:
+        await lifespan.stop()
         await auth.aclose()
         await transport.aclose()
         await breaker.aclose()

@@ -1,9 +1,9 @@
 """One attempt at an event that has been claimed: fetch, run the handlers, settle."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -11,24 +11,24 @@ from credhook.ledger import State
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
-from credhook.worker.attempt.outcome import DONE, GAVE_UP, Outcome
+from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
+from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.attempt.staleness import is_stale, version
 from credhook.worker.fleet.shared_breaker import SharedBreaker
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
-from credhook.worker.handlers.retry import GiveUp, after_fetch, after_handler, cause
-from credhook.worker.handlers.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.handlers.runs import Runs, StillRunning
+from credhook.worker.handlers.given import FetchedEvent
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.handlers.retry import ConcurrencyReached, after_fetch, cause
+from credhook.worker.handlers.runs import StillRunning
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.leases import Leases
+from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
-#: What to do about a handler that was not done in time.
-_TOO_LONG: Final = "give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT"
 #: Worker processes that one event may take with it.
 MOST_KILLED: Final = 2
 
@@ -42,17 +42,21 @@ class Processor:
         claims: Claims,
         registry: Registry,
         breaker: SharedBreaker,
+        *,
         snapshots: Snapshots,
+        semaphores: Semaphores,
+        states: Mapping[str, Any],
     ) -> None:
+        """`states`: plugin's name → what its start-up returned."""
         self.leases = Leases(claims)
         self._claims = claims
         self._registry = registry
         self._breaker = breaker
         self._snapshots = snapshots
-        self._handler_timeout = settings.handler_timeout
+        self._semaphores = semaphores
         self._max_attempts = settings.max_attempts
-        self._threads = ThreadRunner(settings.concurrency)
-        self.runs = Runs(settings.concurrency)
+        self._dispatcher = Dispatcher(settings, claims, breaker, states)
+        self.runs = self._dispatcher.runs
 
     def keep(self, attempt: Attempt) -> None:
         """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
@@ -101,11 +105,13 @@ class Processor:
     async def _try(self, attempt: Attempt, slot: Slot, bound: structlog.stdlib.BoundLogger) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
+        matching = self._registry.matching(claim.type)
+        most_attempts = max([self._max_attempts, *(one.most_attempts(0) for one in matching)])
         # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
-        if claim.attempt > self._max_attempts or claim.killed >= MOST_KILLED:
+        if claim.attempt > most_attempts or claim.killed >= MOST_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",))
             return
-        handlers = [one for one in self._registry.matching(claim.type) if one.name not in claim.ended]
+        handlers = [one for one in matching if one.name not in claim.ended]
         attempt.outcome = Outcome.before(claim.ended)
         if not handlers:
             if not claim.ended:
@@ -116,6 +122,12 @@ class Processor:
             still_running = StillRunning()
             attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
             return
+        if limits := {one.name: one.concurrency for one in handlers if one.concurrency}:
+            full = await self._semaphores.acquire(claim, limits)
+            if full is not None:
+                no_place = ConcurrencyReached()
+                attempt.outcome = attempt.outcome.after(full, no_place, no_place)
+                return
         try:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
@@ -129,59 +141,15 @@ class Processor:
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         attempt.version = version(claim.type, details.updated_at)
         stale = is_stale(attempt.version, claim.latest)
-        for handler in handlers:
-            await self._run(handler, event, attempt, slot, bound.bind(handler=handler.name), stale=stale)
-
-    async def _run(
-        self,
-        handler: Handler,
-        event: FetchedEvent,
-        attempt: Attempt,
-        slot: Slot,
-        bound: structlog.stdlib.BoundLogger,
-        *,
-        stale: bool,
-    ) -> None:
-        """Run one handler and take in how it ended. The last one's end is written together with the event's."""
-        claim = attempt.claim
-        attempt.go_on()
-        await self._record(attempt)
-        how = "" if claim.first else await self._claims.ended(claim, handler.name)
-        if how:
-            attempt.outcome = attempt.outcome.with_ended(handler.name, how)
-            return
-        attempt.go_on()
-        api = slot.calling if handler.is_async else slot.in_thread
-        context = Context(api, bound, f"{event.webhook_id}:{handler.name}", stale)
-        timeout, threads = self._handler_timeout, self._threads
-        error = await run(handler, event, context, timeout=timeout, threads=threads, runs=self.runs)
-        if error is None:
-            attempt.records[handler.name] = DONE
-            attempt.ran.append(handler.name)
-            bound.debug("event_handled")
-            return
-        pause = self._breaker.pause()
-        limit = self._max_attempts
-        decision = after_handler(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
-        final = isinstance(decision, GiveUp)
-        hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
-        bound.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint)
-        if final:
-            attempt.records[handler.name] = GAVE_UP + cause(error)
-        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
-
-    async def _record(self, attempt: Attempt) -> None:
-        """Write down the ends that the ledger does not know of yet."""
-        for name, how in attempt.records.items():
-            await self._claims.record(attempt.claim, name, how)
-        attempt.records = {}
+        names = [one.name for one in matching]
+        await Dispatch(self._dispatcher, event, attempt, slot, bound, stale, names).run(handlers)
 
     async def _settle(
         self, attempt: Attempt, bound: structlog.stdlib.BoundLogger, *, follow: bool
     ) -> tuple[Settlement | None, Claim | None]:
         claim = attempt.claim
         if attempt.interruption is Interruption.LEASE_LOST:
-            await self._record(attempt)
+            await self._dispatcher.record(attempt)
             bound.warning("lease_lost")
             return None, None
         settlement = self._settlement(attempt)

@@ -9,26 +9,24 @@ async def activate(event, context): ...
 """
 
 import difflib
-import functools
 import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import click
-import structlog
+from typing_extensions import TypeVar, Unpack
 
 from credhook.events import EVENT_TYPES
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.handlers.retry import GiveUp, Retry
-
-__all__ = ["Context", "FetchedEvent", "GiveUp", "Handler", "Handlers", "Registry", "Retry"]
+from credhook.worker.api.threads import SyncApi
+from credhook.worker.handlers.given import Context, Details, FetchedEvent, IssuanceType, PresentationType
+from credhook.worker.handlers.handler import Function, Handler, Options, declared
 
 #: Entry point group under which a package offers its `Handlers`.
 ENTRY_POINTS: Final = "credhook.handlers"
@@ -36,77 +34,29 @@ ENTRY_POINTS: Final = "credhook.handlers"
 #: A handler's name is stored with every event that it has handled, and is what `replay --handler` names.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
+D = TypeVar("D", bound=Details)
+S = TypeVar("S")
+State = TypeVar("State", default=None)
 
-@dataclass(frozen=True, slots=True)
-class FetchedEvent:
-    """An event with what it refers to: the first argument of a handler.
-
-    Attributes:
-        type: one of the ten event types.
-        resource_id: the issuance's or presentation's id.
-        webhook_id: the id of the delivery that brought it; the same for all its repetitions.
-        received_at: when the receiver stored it, in UTC.
-        attempt: which attempt this is, counted from 1.
-        details: the resource as the platform describes it now, which may be later than the event.
-    """
-
-    type: str
-    resource_id: str
-    webhook_id: str
-    received_at: datetime
-    attempt: int
-    details: Issuance | Presentation
+AsyncFunction: TypeAlias = Callable[[FetchedEvent[D], Context[AsyncApi, S]], Coroutine[Any, Any, None]]
+PlainFunction: TypeAlias = Callable[[FetchedEvent[D], Context[SyncApi, S]], None]
+AsyncStartup: TypeAlias = Callable[[], Awaitable[S]]
+PlainStartup: TypeAlias = Callable[[], S]
+AsyncShutdown: TypeAlias = Callable[[S], Awaitable[None]]
+PlainShutdown: TypeAlias = Callable[[S], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a handler works with: the second argument.
+class Registers(Protocol[D, S]):
+    """What `Handlers.on` gives: it takes a function that is fit for the event types, and gives it back."""
 
-    Attributes:
-        api: the platform's client; asynchronous for `async def` handlers, synchronous for plain ones.
-        log: a logger bound to the event.
-        idempotency_key: the same for every run of this handler for this event, and for no other.
-        stale: whether a later state of the same issuance or presentation has been handled before: events arrive in
-            any order. What the handler writes should then not overwrite what it wrote for the later one.
-    """
-
-    api: Any  # AsyncApi | SyncApi: which of the two follows from the handler, which a type cannot say here.
-    log: structlog.stdlib.BoundLogger
-    idempotency_key: str
-    stale: bool = False
+    @overload
+    def __call__(self, function: AsyncFunction[D, S]) -> AsyncFunction[D, S]: ...
+    @overload
+    def __call__(self, function: PlainFunction[D, S]) -> PlainFunction[D, S]: ...
 
 
-Function = Callable[[FetchedEvent, Context], Any]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """One function of one plugin.
-
-    Attributes:
-        name: `plugin.function`; progress is recorded under it, so renaming a function makes it a new handler.
-        types: the event types that it runs for.
-        function: what is called with a `FetchedEvent` and a `Context`.
-    """
-
-    name: str
-    types: frozenset[str]
-    function: Function
-
-    @property
-    def is_async(self) -> bool:
-        """Whether it runs on the event loop; otherwise it runs in a thread."""
-        return _is_async(self.function)
-
-
-@functools.cache
-def _is_async(function: Function) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
-
-
-class Handlers:
-    """The handlers of one plugin."""
+class Handlers(Generic[State]):
+    """The handlers of one plugin. `Handlers[Database]("accounts")` says what its start-up returns."""
 
     def __init__(self, name: str) -> None:
         """`name`: unique among all plugins that are loaded together.
@@ -118,12 +68,25 @@ class Handlers:
             raise ValueError(f"handlers' name {name!r} should be a word of letters, digits, - and _")
         self.name = name
         self._handlers: dict[str, Handler] = {}
+        self._startup: Callable[[], Any] | None = None
+        self._shutdown: Callable[[Any], Any] | None = None
 
-    def on(self, *types: str) -> Callable[[F], F]:
+    @overload
+    def on(self, *types: IssuanceType, **options: Unpack[Options]) -> Registers[Issuance, State]: ...
+    @overload
+    def on(self, *types: PresentationType, **options: Unpack[Options]) -> Registers[Presentation, State]: ...
+    @overload
+    def on(
+        self, *types: IssuanceType | PresentationType | Literal["*"], **options: Unpack[Options]
+    ) -> Registers[Details, State]: ...
+    def on(self, *types: str, **options: Unpack[Options]) -> Any:
         """Run the decorated function, `async def` or `def`, for these event types; `"*"` stands for all ten.
 
+        The options are those of `handler.Options`.
+
         Raises:
-            ValueError: a type is unknown, or the plugin already has a handler of that name.
+            ValueError: a type is unknown, an option or the function is not fit, or the plugin already has a handler of
+                that name.
         """
         wanted = frozenset(EVENT_TYPES if types == ("*",) else types)
         if not wanted:
@@ -132,24 +95,64 @@ class Handlers:
             near = difflib.get_close_matches(unknown, EVENT_TYPES, n=1)
             raise ValueError(f"{unknown!r} is no event type" + (f"; did you mean {near[0]!r}?" if near else ""))
 
-        def register(function: F) -> F:
+        def register(function: Function) -> Function:
             name = getattr(function, "__name__", "")
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
-            if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-                raise ValueError(f"{self.name}.{name} is a generator: it would never run; leave out the yield")
-            try:
-                inspect.signature(function).bind(None, None)
-            except TypeError:
-                raise ValueError(f"{self.name}.{name} should take two arguments, (event, context)") from None
+            handler = declared(f"{self.name}.{name}", wanted, function, options)
             if name in self._handlers:
                 raise ValueError(f"{self.name!r} already has a handler {name!r}")
-            self._handlers[name] = Handler(f"{self.name}.{name}", wanted, function)
+            if handler.after is not None and handler.after not in [one.name for one in self]:
+                raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
+            self._handlers[name] = handler
             return function
 
         return register
 
-    def __iter__(self) -> Any:
+    @overload
+    def startup(self, function: AsyncStartup[State]) -> AsyncStartup[State]: ...
+    @overload
+    def startup(self, function: PlainStartup[State]) -> PlainStartup[State]: ...
+    def startup(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        """Run the decorated function, `async def` or `def`, once in each worker process before it takes events.
+
+        What it returns is `context.state`. When it fails, it is tried again, with growing pauses.
+
+        Raises:
+            ValueError: it takes arguments, or there is one already.
+        """
+        self._startup = self._hook("startup", self._startup, function)
+        return function
+
+    @overload
+    def shutdown(self, function: AsyncShutdown[State]) -> AsyncShutdown[State]: ...
+    @overload
+    def shutdown(self, function: PlainShutdown[State]) -> PlainShutdown[State]: ...
+    def shutdown(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Run the decorated function with what the start-up returned, when a worker process has ended its events.
+
+        Raises:
+            ValueError: it does not take one argument, or there is one already.
+        """
+        self._shutdown = self._hook("shutdown", self._shutdown, function, None)
+        return function
+
+    def _hook(self, what: str, before: object, function: Callable[..., Any], *arguments: object) -> Callable[..., Any]:
+        if before is not None:
+            raise ValueError(f"{self.name!r} already has a {what} function")
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError:
+            takes = "one argument, the state" if arguments else "no argument"
+            raise ValueError(f"{self.name}: the {what} function should take {takes}") from None
+        return function
+
+    @property
+    def hooks(self) -> tuple[Callable[[], Any] | None, Callable[[Any], Any] | None]:
+        """The functions for start-up and shutdown."""
+        return self._startup, self._shutdown
+
+    def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
 
     def __repr__(self) -> str:

@@ -29,6 +29,9 @@ BACKOFF: Final = Backoff(first=5.0, longest=4 * 3_600.0, growth=3.0, jitter=1.0)
 #: be the event's own resource that brings the platform down.
 PATIENCE: Final = 86_400.0
 
+#: Seconds until an event asks again for a place with a handler that has as many as it may have, on average.
+PLACE_AGAIN: Final = 1.0
+
 #: The longest wait that a handler may ask for: as long as the ledger remembers a settled event.
 LONGEST: Final = timedelta(days=7)
 
@@ -80,6 +83,13 @@ class Postponed(Retry):
     """Come back once what it waits for is there, most often the platform; the attempt does not count."""
 
 
+class ConcurrencyReached(Postponed):
+    """The handler has as many events under way as it may have. No attempt is spent."""
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        super().__init__(PLACE_AGAIN * (0.5 + chance()))
+
+
 def after_fetch(
     error: Exception,
     attempt: int,
@@ -123,18 +133,25 @@ def after_handler(
     max_attempts: int,
     age: float = 0.0,
     pause: float = 0.0,
+    backoff: Backoff = BACKOFF,
+    give_up_on: tuple[type[Exception], ...] = (),
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
-    """Decide about a handler that failed; arguments and result as in `after_fetch`."""
+    """Decide about a handler that failed; arguments and result as in `after_fetch`.
+
+    `backoff` and `give_up_on` are as the handler's author has said, see `Handlers.on`.
+    """
     if isinstance(error, GiveUp | Postponed):
         return error
+    if isinstance(error, give_up_on):
+        return GiveUp(cause(error))
     if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
         return _postponed(wait, chance())
     if attempt >= max_attempts:
         return GiveUp(cause(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
-    return Retry(BACKOFF.wait(attempt, chance()))
+    return Retry(backoff.wait(attempt, chance()))
 
 
 def cause(error: Exception) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handler
+from credhook.worker.handlers.given import Context, FetchedEvent
+from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.runs import Run, Runs, StillRunning
 
 #: Seconds that a handler past its time, or no longer wanted, gets to clean up after itself; then it is told once more,
@@ -33,7 +34,7 @@ class ThreadRunner:
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
 
-    async def call(self, handler: Handler, event: FetchedEvent, context: Context, held: Run) -> object:
+    async def call(self, handler: Handler, event: FetchedEvent, context: Context[Any, Any], held: Run) -> object:
         """The plain function's result, from a thread that does not outlive the process. It is held for as long."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
@@ -74,7 +75,7 @@ class ThreadRunner:
 async def run(
     handler: Handler,
     event: FetchedEvent,
-    context: Context,
+    context: Context[Any, Any],
     *,
     timeout: float,  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
     threads: ThreadRunner,
@@ -151,7 +152,9 @@ def _ended(held: Run, task: "asyncio.Task[None]") -> None:
         task.exception()
 
 
-async def _guarded(handler: Handler, event: FetchedEvent, context: Context, threads: ThreadRunner, held: Run) -> None:
+async def _guarded(
+    handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
+) -> None:
     """The handler, with what would end the event loop turned into an error of its own."""
     try:
         if handler.is_async:

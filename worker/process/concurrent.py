@@ -132,6 +132,7 @@ class ConcurrentWorker(VisibleWorker):
                 )
             ]
             try:
+                await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
                 await self._drain()
             finally:
@@ -207,8 +208,7 @@ class ConcurrentWorker(VisibleWorker):
         """
         while True:
             slot = await self._slots.acquire(attempt)
-            freeing = functools.partial(self._free, attempt, slot)
-            follow = self._may_follow()
+            follow, freeing = self._may_follow(), functools.partial(self._free, attempt, slot)
             settlement, following = await self._processor.handle(attempt, slot, follow=follow, tried=freeing)
             if settlement is not None:
                 self._finished += settlement.state is State.DONE

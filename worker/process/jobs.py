@@ -40,6 +40,7 @@ async def process(event_id: str) -> rq.Retry | None:
         background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
         try:
+            await parts.lifespan.start()
             claim = await parts.claims.claim(event_id)
             if isinstance(claim, NotClaimed):
                 log.info("event_left", webhook_id=event_id, reason=claim.value)

@@ -8,7 +8,8 @@ from redis.asyncio import Redis
 
 from credhook.events import Event
 from credhook.receiver.inbox.inbox import Inbox
-from credhook.worker.handlers.registry import Context, FetchedEvent, Handlers
+from credhook.worker.handlers.given import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import Handlers
 
 #: Events that are on their way to Redis at once.
 BLOCK = 5_000
@@ -18,12 +19,12 @@ noting = Handlers("noting")
 
 
 @nothing.on("*")
-async def handle(event: FetchedEvent, context: Context) -> None:
+async def handle(event: FetchedEvent, context: AsyncContext) -> None:
     """Take part in everything else that an event costs."""
 
 
 @noting.on("*")
-async def note(event: FetchedEvent, context: Context) -> None:
+async def note(event: FetchedEvent, context: AsyncContext) -> None:
     """Write down the event's number and the time, by the clock that the generator uses."""
     os.write(_notes(), f"{event.webhook_id} {time.perf_counter():.6f}\n".encode())
 

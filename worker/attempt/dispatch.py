@@ -1,0 +1,162 @@
+"""The handlers of one event: beside each other, each recorded as it ends."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.outcome import DONE, GAVE_UP, SKIPPED
+from credhook.worker.attempt.slots import Slot
+from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.handlers.given import Context, FetchedEvent
+from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.retry import BACKOFF, GiveUp, after_handler, cause
+from credhook.worker.handlers.running import HandlerTimeout, ThreadRunner, run
+from credhook.worker.handlers.runs import Runs
+from credhook.worker.queue.claims import Claims
+from credhook.worker.settings import WorkerSettings
+
+#: What to do about a handler that was not done in time.
+_TOO_LONG: Final = "give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
+
+
+class Dispatcher:
+    """Runs handlers for fetched events."""
+
+    def __init__(
+        self, settings: WorkerSettings, claims: Claims, breaker: SharedBreaker, states: Mapping[str, Any]
+    ) -> None:
+        """`states`: plugin's name → what its start-up returned."""
+        self.runs = Runs(settings.concurrency)
+        self.threads = ThreadRunner(settings.concurrency)
+        self.claims = claims
+        self.breaker = breaker
+        self.states = states
+        self.timeout = settings.handler_timeout
+        self.max_attempts = settings.max_attempts
+
+    async def record(self, attempt: Attempt) -> None:
+        """Write down the ends that the ledger does not know of yet."""
+        for name, how in list(attempt.records.items()):
+            await self.claims.record(attempt.claim, name, how)
+            attempt.records.pop(name, None)
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """The handlers of one event.
+
+    Attributes:
+        by: what they have in common with those of all other events.
+        event: what they are given.
+        attempt: takes in how each of them ends.
+        slot: the clients to use.
+        log: bound to the event.
+        stale: whether a later state has been handled before.
+        matching: the names of all that want the event, those that ended in earlier attempts among them.
+    """
+
+    by: Dispatcher
+    event: FetchedEvent
+    attempt: Attempt
+    slot: Slot
+    log: structlog.stdlib.BoundLogger
+    stale: bool
+    matching: Collection[str]
+    _left: int = 0
+
+    async def run(self, handlers: Sequence[Handler]) -> None:
+        """Run these; return when all of them have ended."""
+        self._left = len(handlers)
+        if len(handlers) == 1:
+            await self._run(handlers[0])
+            return
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for handler in handlers:
+            before = tasks.get(handler.after or "")
+            tasks[handler.name] = asyncio.create_task(self._run_after(before, handler))
+        try:
+            await asyncio.wait(tasks.values())
+        except asyncio.CancelledError:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.wait(tasks.values())
+            raise
+        for task in tasks.values():
+            task.result()
+
+    async def _run_after(self, before: "asyncio.Task[None] | None", handler: Handler) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        await self._run(handler)
+        self._left -= 1
+        if self._left:  # The last one's end is written together with the event's.
+            await self.by.record(self.attempt)
+
+    async def _run(self, handler: Handler) -> None:
+        """Run one handler and take in how it ended."""
+        attempt, claim, by = self.attempt, self.attempt.claim, self.by
+        attempt.go_on()
+        how = "" if claim.first else await by.claims.ended(claim, handler.name)
+        if how:
+            attempt.ends[handler.name] = how
+            attempt.outcome = attempt.outcome.with_ended(handler.name, how)
+            return
+        attempt.go_on()
+        needed = self._how_the_needed_ended(handler)
+        if needed is None:
+            return  # It comes again, and this one with it.
+        if needed.startswith(GAVE_UP):
+            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log)
+            return
+        log = self.log.bind(handler=handler.name)
+        api: Any = self.slot.calling if handler.is_async else self.slot.in_thread
+        context = Context(
+            api, log, f"{self.event.webhook_id}:{handler.name}", self.stale, by.states.get(handler.plugin)
+        )
+        try:
+            wanted = handler.condition is None or handler.condition(self.event)
+        except Exception as error:  # noqa: BLE001  Other people's code.
+            self._failed(handler, error, log)
+            return
+        if not wanted:
+            self._ended(handler, SKIPPED)
+            return
+        timeout = handler.timeout or by.timeout
+        failure = await run(handler, self.event, context, timeout=timeout, threads=by.threads, runs=by.runs)
+        if failure is not None:
+            self._failed(handler, failure, log)
+            return
+        self._ended(handler, DONE)
+        attempt.ran.append(handler.name)
+        log.debug("event_handled")
+
+    def _how_the_needed_ended(self, handler: Handler) -> str | None:
+        """How the handler ended that this one is to run after; None if it has not, and comes again."""
+        if handler.after is None or handler.after not in self.matching:
+            return DONE
+        return self.attempt.ends.get(handler.after) or self.attempt.claim.ended.get(handler.after)
+
+    def _failed(self, handler: Handler, error: Exception, log: structlog.stdlib.BoundLogger) -> None:
+        attempt, claim = self.attempt, self.attempt.claim
+        decision = after_handler(
+            error,
+            claim.attempt,
+            age=claim.age,
+            max_attempts=handler.most_attempts(self.by.max_attempts),
+            pause=self.by.breaker.pause(),
+            backoff=handler.backoff or BACKOFF,
+            give_up_on=handler.give_up_on,
+        )
+        final = isinstance(decision, GiveUp)
+        hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
+        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint)
+        if final:
+            self._ended(handler, GAVE_UP + cause(error))
+        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
+
+    def _ended(self, handler: Handler, how: str) -> None:
+        self.attempt.records[handler.name] = self.attempt.ends[handler.name] = how
