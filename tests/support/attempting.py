@@ -73,9 +73,10 @@ def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
 
 
 @asynccontextmanager
-async def attempts(redis_url: str, stub: Stub, handlers: Handlers, **settings: Any) -> AsyncIterator[Attempts]:
+async def attempts(redis_url: str, stub: Stub, handlers: Handlers[Any], **settings: Any) -> AsyncIterator[Attempts]:
     worker = Worker("w", "w")
     async with assembled(told(redis_url, stub, **settings), Registry([handlers]), worker=worker) as parts:
+        await parts.lifespan.start()
         watching = asyncio.create_task(parts.processor.leases.keep())
         try:
             yield Attempts(parts)

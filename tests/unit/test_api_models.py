@@ -59,11 +59,11 @@ def test_a_credential_that_does_not_say_is_not_trusted() -> None:
         ({"attributes": {}, "presentedAttributes": {"a": 1}}, {"a": 1}),
         ({"attributes": {"a": 1}, "presentedAttributes": {"b": 2}}, {"a": 1}),
         ({"attributes": {}}, {}),
-        ({"attributes": None}, None),
-        ({}, None),
+        ({"attributes": None}, {}),
+        ({}, {}),
     ],
 )
-def test_attributes_are_read_by_either_name(credential: dict[str, Any], attributes: dict[str, Any] | None) -> None:
+def test_attributes_are_read_by_either_name(credential: dict[str, Any], attributes: dict[str, Any]) -> None:
     presentation = Presentation.model_validate({"id": "p", "status": "verified", "credentials": [credential]})
     assert presentation.credentials[0].attributes == attributes
     assert presentation.has_data is bool(attributes)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, FailFast, model_validator
+from pydantic import BeforeValidator, FailFast, Field, model_validator
 
 from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, Stateful, none_as_empty
 
@@ -10,6 +10,10 @@ from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, St
 def _only_a_boolean(value: object) -> bool | None:
     """Read `true` and `false`, and anything else as no statement: trust must not come from a coercion."""
     return value if isinstance(value, bool) else None
+
+
+def _none_as_no_attributes(value: object) -> object:
+    return {} if value is None else value
 
 
 class PresentationError(ResponseModel):
@@ -33,7 +37,8 @@ class PresentedCredential(ResponseModel):
     is_valid: Annotated[bool | None, BeforeValidator(_only_a_boolean)] = None
     name: str | None = None
     type: str | None = None
-    attributes: dict[str, Any] | None = None
+    #: Empty where there are none, or where they can no longer be read.
+    attributes: Annotated[dict[str, Any], BeforeValidator(_none_as_no_attributes)] = Field(default_factory=dict)
     issues: Annotated[tuple[Any, ...], BeforeValidator(none_as_empty)] = ()
 
     @model_validator(mode="before")

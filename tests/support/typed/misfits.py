@@ -1,0 +1,68 @@
+"""What type checkers have to refuse of a handler author, each where `# refused` stands; see test_typing.py."""
+
+from credhook import AsyncContext, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
+
+handlers = Handlers("accounts")
+stored = Handlers[int]("stored")
+
+
+@handlers.on("openid4vc.verification.data")  # refused
+async def for_the_wrong_event(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed", "openid4vc.verification.data")  # refused
+async def for_half_of_it(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("*")  # refused
+async def for_a_part(event: FetchedEvent[Presentation], context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.complete")  # refused
+async def of_a_misspelt_type(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed")  # refused
+async def without_a_context(event: FetchedEvent[Issuance]) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed")  # refused
+async def of_the_threads_context(event: FetchedEvent[Issuance], context: SyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed")  # refused
+def of_the_loops_context(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed")  # refused
+def returns_something(event: FetchedEvent[Issuance], context: SyncContext) -> int:
+    return 1
+
+
+@handlers.on("openid4vc.issuance.completed", time_out=5)  # refused
+async def of_a_misspelt_option(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@handlers.on("openid4vc.issuance.completed", timeout="5")  # refused
+async def of_a_wrong_option(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
+
+
+@stored.on("openid4vc.issuance.completed")  # refused
+async def of_another_state(event: FetchedEvent[Issuance], context: AsyncContext[str]) -> None: ...
+
+
+@stored.startup  # refused
+async def starts_with_another_state() -> str:
+    return ""
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def misreads_its_details(event: FetchedEvent[Issuance], context: AsyncContext) -> None:
+    print(event.details.trusted)  # refused
+    print(event.details.credentials[0].attributes)  # refused
+    await context.api.users.creat()  # refused
+
+
+@handlers.on("openid4vc.issuance.completed")
+def awaits_in_a_thread(event: FetchedEvent[Issuance], context: SyncContext) -> None:
+    print(context.api.users.list().cr_frame)  # refused

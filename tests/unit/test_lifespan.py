@@ -1,0 +1,112 @@
+"""Start-up and shutdown functions of plugins."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from credhook import Handlers
+from credhook.worker.handlers import lifespan
+from credhook.worker.handlers.lifespan import Lifespan
+
+
+def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:
+    made: Handlers[Any] = Handlers(name)
+    if startup is not None:
+        made.startup(startup)
+    if shutdown is not None:
+        made.shutdown(shutdown)
+    return made
+
+
+async def test_each_plugin_has_what_its_own_start_up_returned() -> None:
+    threads = []
+
+    async def connects() -> str:
+        return "a connection"
+
+    def opens() -> int:
+        threads.append(threading.get_ident())
+        return 7
+
+    span = Lifespan([plugin("first", connects), plugin("second", opens), plugin("third")])
+    await span.start()
+    assert span.states == {"first": "a connection", "second": 7}
+    assert threads != [threading.get_ident()]
+
+
+async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pauses() -> None:
+    waited: list[float] = []
+    tries = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    def connects() -> str:
+        tries.append(1)
+        if len(tries) == 2:
+            raise SystemExit("Jane Doe")
+        if len(tries) < 4:
+            raise ConnectionError("Jane Doe")
+        return "at last"
+
+    started: list[str] = []
+    span = Lifespan([plugin("a", connects), plugin("b", lambda: started.append("b"))], sleep=sleep)
+    with capture_logs() as lines:
+        await span.start()
+    assert waited == [1, 2, 4]
+    assert span.states["a"] == "at last"
+    assert started == ["b"]
+    assert [(line["event"], line["plugin"], line["retry_in"]) for line in lines] == [
+        ("startup_failed", "a", 1.0),
+        ("startup_failed", "a", 2.0),
+        ("startup_failed", "a", 4.0),
+    ]
+
+
+async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifespan, "_SHUTDOWN", 0.05)
+    ended: list[Any] = []
+
+    async def hangs(state: Any) -> None:
+        await asyncio.sleep(60)
+
+    def fails(state: Any) -> None:
+        raise ValueError
+
+    span = Lifespan(
+        [
+            plugin("first", lambda: 1, ended.append),
+            plugin("second", lambda: 2, hangs),
+            plugin("third", lambda: 3, fails),
+            plugin("fourth", None, ended.append),
+            plugin("fifth", lambda: 5, ended.append),
+        ]
+    )
+    await span.start()
+    with capture_logs() as lines:
+        await span.stop()
+    assert ended == [5, None, 1]
+    assert [line["plugin"] for line in lines] == ["third", "second"]
+
+
+async def test_what_has_not_started_is_not_shut_down() -> None:
+    ended: list[Any] = []
+
+    reached = asyncio.Event()
+
+    async def forever(_: float) -> None:
+        reached.set()
+        await asyncio.sleep(60)
+
+    span = Lifespan([plugin("a", lambda: 1, ended.append), plugin("b", lambda: 1 / 0, ended.append)], sleep=forever)
+    starting = asyncio.create_task(span.start())
+    await asyncio.wait_for(reached.wait(), 20)
+    starting.cancel()
+    await asyncio.wait({starting})
+    await span.stop()
+    assert ended == [1]
