@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings
 
 from credhook.cli import COMMANDS, LazyGroup
 from credhook.receiver.settings import ReceiverSettings
+from credhook.worker.handlers.handler import Options
 from credhook.worker.handlers.registry import load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
@@ -87,16 +88,38 @@ def test_every_command_explains_itself_and_all_its_options() -> None:
         explained(command)
 
 
+#: Each plugin in them, by its page and number.
+PLUGINS = {
+    f"{path.removesuffix('.md').replace('/', '_')}_{number}": code
+    for path, text in PAGES.items()
+    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    if re.search(r"^handlers = Handlers", code, re.MULTILINE)
+}
+
+
 @pytest.mark.parametrize(
-    ("path", "names"),
-    [("README.md", ["accounts.open_account"]), ("worker/README.md", ["accounts.close_request"])],
+    ("plugin", "names"),
+    [
+        ("README_0", ["accounts.open_account"]),
+        ("worker_README_0", ["accounts.close_request"]),
+        ("worker_README_1", ["welcome.open_account", "welcome.greet"]),
+    ],
 )
-def test_the_handlers_in_it_load(path: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", (ROOT / path).read_text(), re.DOTALL | re.MULTILINE)
-    module = "plugin_of_" + path.replace("/", "_").removesuffix(".md")
-    (tmp_path / f"{module}.py").write_text(code)
+def test_the_handlers_in_it_load(
+    plugin: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"plugin_of_{plugin}.py").write_text(PLUGINS[plugin])
     monkeypatch.syspath_prepend(tmp_path)
-    assert [one.name for one in load([module]).handlers] == names
+    assert [one.name for one in load([f"plugin_of_{plugin}"]).handlers] == names
+
+
+def test_every_plugin_in_it_is_tried() -> None:
+    assert PLUGINS.keys() == {"README_0", "worker_README_0", "worker_README_1"}
+
+
+@pytest.mark.parametrize("option", Options.__annotations__)
+def test_every_option_of_a_handler_has_its_row(option: str) -> None:
+    assert f"\n| `{option}` | " in PAGES["worker/README.md"]
 
 
 def test_the_first_page_is_one() -> None:
@@ -112,7 +135,7 @@ def test_every_make_target_in_it_exists(target: str) -> None:
 
 @pytest.mark.parametrize(
     ("page", "path"),
-    sorted({(page, path) for page, text in PAGES.items() for path in re.findall(r"\]\(([^)#:]+)\)", text)}),
+    sorted({(page, path) for page, text in PAGES.items() for path in re.findall(r"\]\(([^)#:\"]+)\)", text)}),
 )
 def test_every_file_that_it_links_to_exists(page: str, path: str) -> None:
     assert ((ROOT / page).parent / path).exists()
