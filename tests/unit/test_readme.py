@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings
 from credhook.cli import COMMANDS, LazyGroup
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.handlers.handler import Options
-from credhook.worker.handlers.registry import load
+from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from credhook.events import EVENT_TYPES
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint, EndpointRequest
-from credhook.worker.handlers.registry import load
+from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
 
 #: Stands for "no filter": the endpoint receives every event, those of tomorrow included.

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from credhook.events import EVENT_TYPES
-from credhook.worker.handlers.registry import load
+from credhook.worker.handlers.loading import load
 from credhook.worker.settings import HandlerSettings
 
 

@@ -1,4 +1,4 @@
-"""The registry: which function runs for which event types, and where plugins come from.
+"""The registry: which function runs for which event types.
 
 from credhook import Handlers
 
@@ -9,16 +9,11 @@ async def activate(event, context): ...
 """
 
 import difflib
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
-import click
 from typing_extensions import TypeVar, Unpack
 
 from credhook.events import EVENT_TYPES
@@ -27,9 +22,6 @@ from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.handlers.given import Context, Details, FetchedEvent, IssuanceType, PresentationType
 from credhook.worker.handlers.handler import Function, Handler, Options, declared
-
-#: Entry point group under which a package offers its `Handlers`.
-ENTRY_POINTS: Final = "credhook.handlers"
 
 #: A handler's name is stored with every event that it has handled, and is what `replay --handler` names.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -163,12 +155,12 @@ class Registry:
     """All handlers that are loaded, in the order of their plugins."""
 
     def __init__(self, plugins: Iterable[Handlers]) -> None:
-        """Raises: CannotLoad: two plugins have the same name."""
+        """Raises: ValueError: two plugins have the same name."""
         self.plugins = tuple(plugins)
         names = [plugin.name for plugin in self.plugins]
         for name in names:
             if names.count(name) > 1:
-                raise CannotLoad(f"two plugins are called {name!r}; rename one of them")
+                raise ValueError(f"two plugins are called {name!r}; rename one of them")
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
         self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
 
@@ -180,51 +172,3 @@ class Registry:
     def types(self) -> tuple[str, ...]:
         """The event types that any handler wants, in the specification's order."""
         return tuple(name for name in EVENT_TYPES if self.matching(name))
-
-
-class CannotLoad(click.ClickException):
-    """A plugin is not there, does not import, or offers no handlers; the message names it.
-
-    On the command line it ends the command with exit code 2, like any other wrong setting: a worker without the plugin
-    would settle its events unhandled.
-    """
-
-    exit_code = 2
-
-
-def load(names: Iterable[str] = ()) -> Registry:
-    """Load the plugins that are named, or else every one that is installed, or else the one that logs.
-
-    Args:
-        names: `module` or `module:object` each, as in `CREDHOOK_HANDLERS`.
-
-    Raises:
-        CannotLoad: see there.
-    """
-    chosen = tuple(names)
-    if chosen:
-        if str(Path.cwd()) not in sys.path:  # `CREDHOOK_HANDLERS=handlers` means the handlers.py where we were started.
-            sys.path.append(str(Path.cwd()))
-        return Registry(_load(name, name) for name in chosen)
-    installed = entry_points(group=ENTRY_POINTS)
-    if installed:
-        return Registry(_load(entry.value, f"entry point {entry.name!r}") for entry in installed)
-    return Registry([_load("credhook.worker.handlers.logging_handler", "credhook.worker.handlers.logging_handler")])
-
-
-def _load(reference: str, known_as: str) -> Handlers:
-    module_name, _, path = reference.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for attribute in filter(None, path.split(".")):
-            found = getattr(found, attribute)
-    except (Exception, SystemExit) as error:
-        # Whatever a module does when it is imported, the operator wants its name and the reason, on one line.
-        raise CannotLoad(f"handlers {known_as}: {type(error).__name__}: {error}") from error
-    if isinstance(found, Handlers):
-        return found
-    offered = [value for value in vars(found).values() if isinstance(value, Handlers)] if not path else []
-    if len(offered) != 1:
-        number = "no" if not offered else "more than one"
-        raise CannotLoad(f"handlers {known_as}: holds {number} Handlers object; name it as {module_name}:object")
-    return offered[0]

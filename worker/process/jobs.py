@@ -19,7 +19,8 @@ from credhook.logs import configure_logs
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import assembled
-from credhook.worker.handlers.registry import Registry, load
+from credhook.worker.handlers.loading import load
+from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claim import NotClaimed
 from credhook.worker.settings import WorkerSettings
 

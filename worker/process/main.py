@@ -22,7 +22,7 @@ from credhook.ledger import Index
 from credhook.redis.connection import open_redis_sync
 from credhook.stopping import stop_on
 from credhook.worker.api.http.trust import shared_ssl_context
-from credhook.worker.handlers.registry import load
+from credhook.worker.handlers.loading import load
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker

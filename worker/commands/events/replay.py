@@ -15,7 +15,7 @@ from credhook.worker.commands.events.options import refuse_everything, selecting
 from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
 from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
-from credhook.worker.handlers.registry import load
+from credhook.worker.handlers.loading import load
 from credhook.worker.settings import HandlerSettings
 
 _REPLAY: Final = lua.load("credhook.worker.commands.events/replay.lua", GAVE_UP=GAVE_UP)
