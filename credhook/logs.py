@@ -15,6 +15,8 @@ import click
 import orjson
 import structlog
 
+from credhook.places import place, places
+
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen. And halves of characters, which no stream takes.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -23,6 +25,9 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\
 #: Where what an error says begins in other libraries' messages; and in asyncio's, which quote a callback's arguments.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
+
+#: Of those that an error came through.
+_MOST_PLACES: Final = 4
 
 
 def configure_logs(stream: Any = None) -> None:
@@ -90,7 +95,7 @@ def _log_warning(
     **__: Any,
 ) -> None:
     """Say which warning it was and where, without what it says: a handler's may quote claims."""
-    structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=_place(filename, lineno))
+    structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=place(filename, lineno))
 
 
 class _Handler(logging.StreamHandler[Any]):
@@ -117,7 +122,7 @@ class _Handler(logging.StreamHandler[Any]):
             return
         self._failing = True  # Called with the handler's lock held.
         try:
-            error, at = sys.exc_info()[0] or Exception, _place(record.pathname, record.lineno)
+            error, at = sys.exc_info()[0] or Exception, place(record.pathname, record.lineno)
             structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
         finally:
             self._failing = False
@@ -202,18 +207,13 @@ def _plain(value: Any) -> Any:
     return value if value is None or type(value) in {str, int, float, bool} else f"<{type(value).__name__}>"
 
 
-def _place(filename: str, line: int) -> str:
-    """`folder/file:line`, which says enough."""
-    return f"{'/'.join(filename.split('/')[-2:])}:{line}"
-
-
 def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
     given = event.pop("exc_info", None)
     error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
     if isinstance(error, BaseException):
         event.setdefault("error", type(error).__name__)
-        event["at"] = frames(error)
+        event["at"] = places(error, _MOST_PLACES)
     return event
 
 
@@ -222,16 +222,6 @@ def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -
     details = _ARGUMENTS if event["_record"].name == "asyncio" else _EXCEPTION
     event["event"] = details.split(str(event["event"]), maxsplit=1)[0]
     return event
-
-
-def frames(error: BaseException, limit: int = 4) -> list[str]:
-    """The last few places that an error came through, `file:line function`, innermost last."""
-    places, step = [], error.__traceback__
-    while step is not None:
-        code = step.tb_frame.f_code
-        places.append(f"{_place(code.co_filename, step.tb_lineno)} {code.co_name}")
-        step = step.tb_next
-    return places[-limit:]
 
 
 def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -1,0 +1,85 @@
+"""Whose code it is that a line stands in, and how its place is written: authors of handlers look for their own line."""
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Final
+
+#: Ours, with the links to the rooms that stand at the top: every name of ours begins with this folder.
+_OURS: Final = f"{Path(__file__).parent}{os.sep}"
+_STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
+#: Where installers put other people's code.
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+#: Folders of installed packages, and files, that handlers were loaded from: there it is the author's code all the same.
+_loaded_from: set[str] = set()
+
+
+def loaded_from(module: str) -> None:
+    """Count the installed package or module as its author's code from now on, for this process.
+
+    Args:
+        module: its dotted name; nothing happens if it has no file.
+    """
+    for name in (module.partition(".")[0], module):  # The first has no file if it is a namespace.
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and not file.startswith(_OURS):
+            path = Path(file)
+            _loaded_from.add(f"{path.parent}{os.sep}" if path.name == "__init__.py" else file)
+    is_authors.cache_clear()
+
+
+@cache
+def is_authors(filename: str) -> bool:
+    """Whether the file is a handler author's: not ours, not Python's, and not that of a library."""
+    if filename.startswith("<"):  # Nobody's: `<frozen importlib._bootstrap>`, `<string>`.
+        return False
+    if any(filename.startswith(place) for place in _loaded_from):
+        return True
+    return not (filename.startswith((_OURS, _STANDARD_LIBRARY)) or any(part in filename for part in _INSTALLED))
+
+
+def place(filename: str, line: int) -> str:
+    """`folder/file:line`, which says enough."""
+    return f"{'/'.join(filename.split('/')[-2:])}:{line}"
+
+
+def beginning(code: CodeType) -> str:
+    """Where a function begins."""
+    return place(code.co_filename, code.co_firstlineno)
+
+
+def calls(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """Each frame that an error came through, with its line, the innermost last."""
+    found = []
+    while traceback is not None:
+        found.append((traceback.tb_frame, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    return found
+
+
+def authors_places(error: BaseException) -> list[str]:
+    """The places in authors' code that an error came through, `file:line function`, innermost last."""
+    return [_call(frame, line) for frame, line in calls(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+
+
+def places(error: BaseException, limit: int) -> list[str]:
+    """The last places that an error came through, `file:line function`, innermost last.
+
+    Where authors' code is among them, they begin with it: what of ours called it helps nobody, and what it called comes
+    after it, as far as there is room. The innermost place is always there.
+    """
+    came_through = calls(error.__traceback__)
+    authors = [at for at, (frame, _) in enumerate(came_through) if is_authors(frame.f_code.co_filename)]
+    if authors:
+        kept = sorted({*authors, len(came_through) - 1})[-limit:]
+        others = [at for at in range(kept[0], len(came_through)) if at not in kept]
+        kept += others[::-1][: limit - len(kept)]
+        came_through = [came_through[at] for at in sorted(kept)]
+    return [_call(frame, line) for frame, line in came_through[-limit:]]
+
+
+def _call(frame: FrameType, line: int) -> str:
+    return f"{place(frame.f_code.co_filename, line)} {frame.f_code.co_name}"

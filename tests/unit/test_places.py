@@ -1,0 +1,82 @@
+"""Whose line is shown: the author's own comes first, also when a library or we have raised."""
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from credhook.places import is_authors, loaded_from, places
+
+OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" / "client.py")
+LIBRARY = "/srv/app/.venv/lib/python3.11/site-packages/httpx/client.py"
+INSTALLED = "/srv/app/.venv/lib/python3.11/site-packages/accounts/handlers.py"
+
+
+def function(file: str, name: str, body: str, **known: Any) -> Callable[[], Any]:
+    """A function as if it stood in that file."""
+    scope: dict[str, Any] = dict(known)
+    exec(compile(f"def {name}():\n    {body}\n", file, "exec"), scope)
+    made: Callable[[], Any] = scope[name]
+    return made
+
+
+def came_through(*steps: tuple[str, str]) -> BaseException:
+    """An error that came through functions of these files and names, the outermost first."""
+    call = function(*steps[-1], "raise ValueError")
+    for file, name in reversed(steps[:-1]):
+        call = function(file, name, "called()", called=call)
+    try:
+        call()
+    except ValueError as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # Without this function.
+        return error
+    raise AssertionError
+
+
+def shown(*steps: tuple[str, str]) -> list[str]:
+    return [place.rpartition(" ")[2] for place in places(came_through(*steps), 4)]
+
+
+US = [(OURS, f"us{number}") for number in range(5)]
+THEM = [(LIBRARY, f"them{number}") for number in range(3)]
+AUTHOR = [("/srv/app/handlers.py", f"author{number}") for number in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "names"),
+    [
+        ([US[0], AUTHOR[0]], ["author0"]),
+        ([US[0], AUTHOR[0], *US[1:]], ["author0", "us2", "us3", "us4"]),
+        ([US[0], AUTHOR[0], AUTHOR[1], US[1], *THEM], ["author0", "author1", "them1", "them2"]),
+        ([US[0], *AUTHOR, US[1]], ["author3", "author4", "author5", "us1"]),
+        ([US[0], *AUTHOR], ["author2", "author3", "author4", "author5"]),
+        ([US[0], AUTHOR[0], THEM[0], AUTHOR[1], US[1]], ["author0", "them0", "author1", "us1"]),
+        ([*US, *THEM], ["us4", "them0", "them1", "them2"]),
+        ([US[0]], ["us0"]),
+    ],
+)
+def test_the_authors_own_lines_come_before_what_they_called(steps: list[tuple[str, str]], names: list[str]) -> None:
+    assert shown(*steps) == names
+
+
+def test_a_place_is_a_file_a_line_and_a_function() -> None:
+    assert places(came_through(AUTHOR[0]), 4) == ["app/handlers.py:2 author0"]
+
+
+@pytest.mark.parametrize("file", [OURS, LIBRARY, types.__file__, "<frozen importlib._bootstrap>", "<string>"])
+def test_what_is_no_authors(file: str | None) -> None:
+    assert not is_authors(str(file))
+
+
+def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_authors(INSTALLED)
+    package = types.ModuleType("accounts")
+    package.__file__ = str(Path(INSTALLED).with_name("__init__.py"))
+    monkeypatch.setitem(sys.modules, "accounts", package)
+    loaded_from("accounts.handlers")
+    assert is_authors(INSTALLED)
+    assert not is_authors(LIBRARY)
+    assert not is_authors(INSTALLED.replace("/accounts/", "/accounts_of_others/"))
