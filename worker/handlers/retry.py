@@ -13,6 +13,7 @@ from typing import Final
 from credhook.backoff import Backoff
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
 from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.handlers.missing_key import missing_key
 
 #: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its
 #: event by seconds. Public material about sibling platforms suggests pauses of 1 s, 5 s, 30 s and 2 min; nobody
@@ -157,10 +158,13 @@ def after_handler(
 def cause(error: Exception) -> str:
     """The error in the few words that may be stored: its class, and what is known of why. No message.
 
-    For a `GiveUp` its reason; for a call to the platform its status, or why there was no answer.
+    For a `GiveUp` its reason; for a call to the platform its status, or why there was no answer; for a key that the
+    handler's code spells out and that was not there, the key.
     """
     if isinstance(error, GiveUp):
         return error.reason
+    if (key := missing_key(error)) is not None:
+        return f"KeyError {key!r}"
     why = (error.status or error.cause) if isinstance(error, ApiError) else ""
     return f"{type(error).__name__} {why}".rstrip()
 
