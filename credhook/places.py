@@ -1,8 +1,8 @@
 """Whose code it is that a line stands in, and how its place is written: authors of handlers look for their own line."""
 
 import os
-import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Final
@@ -18,17 +18,19 @@ _loaded_from: set[str] = set()
 
 
 def loaded_from(module: str) -> None:
-    """Count the installed package or module as its author's code from now on, for this process.
+    """Count the module's whole package as its author's code from now on, for this process.
 
     Args:
-        module: its dotted name; nothing happens if it has no file.
+        module: its dotted name; nothing happens if nothing of that name is found.
     """
-    for name in (module.partition(".")[0], module):  # The first has no file if it is a namespace.
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file and not file.startswith(_OURS):
-            path = Path(file)
-            _loaded_from.add(f"{path.parent}{os.sep}" if path.name == "__init__.py" else file)
-    is_authors.cache_clear()
+    try:
+        spec = find_spec(module.partition(".")[0])
+    except ValueError:  # What is loaded under that name has no file.
+        return
+    if spec is not None:
+        folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]
+        _loaded_from.update(one for one in folders or [spec.origin or ""] if one and not one.startswith(_OURS))
+        is_authors.cache_clear()
 
 
 @cache
@@ -61,7 +63,7 @@ def calls(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
 
 
 def authors_places(error: BaseException) -> list[str]:
-    """The places in authors' code that an error came through, `file:line function`, innermost last."""
+    """All places in authors' code that an error came through, `file:line function`, innermost last."""
     return [_call(frame, line) for frame, line in calls(error.__traceback__) if is_authors(frame.f_code.co_filename)]
 
 

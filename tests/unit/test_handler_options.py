@@ -142,3 +142,8 @@ def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
         Handlers("y").startup(lambda state: 1)  # type: ignore[arg-type, misc]
     with pytest.raises(ValueError, match="the shutdown function should take one argument, the state"):
         Handlers("y").shutdown(lambda: None)  # type: ignore[arg-type, misc]
+
+
+def test_a_plugin_knows_where_it_was_made_whatever_its_state() -> None:
+    made = Handlers("x"), Handlers[int]("y")
+    assert [one.at.rpartition(":")[0] for one in made] == ["unit/test_handler_options.py"] * 2

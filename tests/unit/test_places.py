@@ -1,6 +1,5 @@
 """Whose line is shown: the author's own comes first, also when a library or we have raised."""
 
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from credhook.places import is_authors, loaded_from, places
 
 OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" / "client.py")
 LIBRARY = "/srv/app/.venv/lib/python3.11/site-packages/httpx/client.py"
-INSTALLED = "/srv/app/.venv/lib/python3.11/site-packages/accounts/handlers.py"
 
 
 def function(file: str, name: str, body: str, **known: Any) -> Callable[[], Any]:
@@ -71,12 +69,25 @@ def test_what_is_no_authors(file: str | None) -> None:
     assert not is_authors(str(file))
 
 
-def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_authors(INSTALLED)
-    package = types.ModuleType("accounts")
-    package.__file__ = str(Path(INSTALLED).with_name("__init__.py"))
-    monkeypatch.setitem(sys.modules, "accounts", package)
+def test_a_package_is_its_authors_once_handlers_were_loaded_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages"
+    for package in ("accounts", "accounts_of_others"):
+        (installed / package).mkdir(parents=True)
+        (installed / package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(installed)
+    handlers = str(installed / "accounts" / "handlers.py")
+    assert not is_authors(handlers)
     loaded_from("accounts.handlers")
-    assert is_authors(INSTALLED)
+    assert is_authors(handlers)
+    assert not is_authors(str(installed / "accounts_of_others" / "handlers.py"))
+
+
+@pytest.mark.parametrize(
+    "module", ["nowhere_to_be_found", "credhook.worker.handlers.logging_handler", "__main__", "os"]
+)
+def test_nothing_else_becomes_an_authors(module: str) -> None:
+    loaded_from(module)
+    assert not is_authors(OURS)
     assert not is_authors(LIBRARY)
-    assert not is_authors(INSTALLED.replace("/accounts/", "/accounts_of_others/"))

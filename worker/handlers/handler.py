@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from credhook.backoff import Backoff
 from credhook.events import concerns_issuance
+from credhook.places import beginning
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
@@ -74,6 +75,11 @@ class Handler:
     def is_async(self) -> bool:
         """Whether it runs on the event loop; otherwise it runs in a thread."""
         return _is_async(self.function)
+
+    @property
+    def at(self) -> str:
+        """Where its function begins, `file:line`; empty if that is not known."""
+        return _at(self.function)
 
     @property
     def plugin(self) -> str:
@@ -173,6 +179,12 @@ def _classes(annotation: Any) -> tuple[type, ...]:
     """The classes of an annotation that is a class or a union of them; nothing of any other."""
     parts = get_args(annotation) or (annotation,)
     return parts if all(isinstance(one, type) for one in parts) else ()
+
+
+@functools.cache
+def _at(function: Function) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return beginning(code) if code else ""
 
 
 @functools.cache

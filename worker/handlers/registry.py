@@ -11,12 +11,15 @@ async def activate(event, context): ...
 import difflib
 import inspect
 import re
+import sys
+import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 from typing_extensions import TypeVar, Unpack
 
 from credhook.events import EVENT_TYPES
+from credhook.places import place
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
@@ -25,6 +28,8 @@ from credhook.worker.handlers.handler import Function, Handler, Options, declare
 
 #: A handler's name is stored with every event that it has handled, and is what `replay --handler` names.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+#: Where the ten are to be seen.
+_SHOWN: Final = "credhook.EVENT_TYPES holds the ten that there are"
 
 D = TypeVar("D", bound=Details)
 S = TypeVar("S")
@@ -59,6 +64,8 @@ class Handlers(Generic[State]):
         if not _NAME.fullmatch(name):
             raise ValueError(f"handlers' name {name!r} should be a word of letters, digits, - and _")
         self.name = name
+        #: Where it was made, for whoever looks for it.
+        self.at = _caller()
         self._handlers: dict[str, Handler] = {}
         self._startup: Callable[[], Any] | None = None
         self._shutdown: Callable[[Any], Any] | None = None
@@ -80,12 +87,7 @@ class Handlers(Generic[State]):
             ValueError: a type is unknown, an option or the function is not fit, or the plugin already has a handler of
                 that name.
         """
-        wanted = frozenset(EVENT_TYPES if types == ("*",) else types)
-        if not wanted:
-            raise ValueError('on() wants at least one event type, or "*" for all')
-        for unknown in sorted(wanted - set(EVENT_TYPES)):
-            near = difflib.get_close_matches(unknown, EVENT_TYPES, n=1)
-            raise ValueError(f"{unknown!r} is no event type" + (f"; did you mean {near[0]!r}?" if near else ""))
+        wanted = _wanted(types)
 
         def register(function: Function) -> Function:
             name = getattr(function, "__name__", "")
@@ -93,7 +95,7 @@ class Handlers(Generic[State]):
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
             handler = declared(f"{self.name}.{name}", wanted, function, options)
             if name in self._handlers:
-                raise ValueError(f"{self.name!r} already has a handler {name!r}")
+                raise ValueError(_twice(f"{self.name!r} already has a handler {name!r}", self._handlers[name]))
             if handler.after is not None and handler.after not in [one.name for one in self]:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
             self._handlers[name] = handler
@@ -151,16 +153,43 @@ class Handlers(Generic[State]):
         return f"Handlers({self.name!r}, {', '.join(self._handlers)})"
 
 
+def _wanted(types: tuple[str, ...]) -> frozenset[str]:
+    """The event types that a handler asks for, or ValueError."""
+    if not types:
+        raise ValueError('on() wants at least one event type, or "*" for all')
+    for one in types if types != ("*",) else ():
+        if not isinstance(one, str):
+            raise ValueError(f'on() takes event types, as in @handlers.on("{EVENT_TYPES[0]}")')  # noqa: TRY004  One kind.
+        if one not in EVENT_TYPES:
+            near = difflib.get_close_matches(one, EVENT_TYPES, n=1)
+            raise ValueError(f"{one!r} is no event type; " + (f"did you mean {near[0]!r}?" if near else _SHOWN))
+    return frozenset(EVENT_TYPES if types == ("*",) else types)
+
+
+def _twice(what: str, first: Handler) -> str:
+    return f"{what}, at {first.at or 'another place'}; rename one of them: progress is recorded under the name"
+
+
+def _caller() -> str:
+    """Where the plugin is being made, `file:line`."""
+    frame = sys._getframe(2)  # noqa: SLF001  Nothing else is as quick.
+    if frame.f_code.co_filename == typing.__file__ and frame.f_back:  # `Handlers[State](…)` is called by it.
+        frame = frame.f_back
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
 class Registry:
     """All handlers that are loaded, in the order of their plugins."""
 
     def __init__(self, plugins: Iterable[Handlers]) -> None:
         """Raises: ValueError: two plugins have the same name."""
         self.plugins = tuple(plugins)
-        names = [plugin.name for plugin in self.plugins]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two plugins are called {name!r}; rename one of them")
+        known: dict[str, Handlers] = {}
+        for plugin in self.plugins:
+            if (first := known.setdefault(plugin.name, plugin)) is not plugin:
+                raise ValueError(f"two plugins are called {plugin.name!r}, at {first.at} and {plugin.at}; rename one")
+        if len(known) < len(self.plugins):
+            raise ValueError(f"one of {', '.join(known)} is named twice; name each once")
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
         self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
 
