@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         User,
         UserRequest,
     )
+    from credhook.worker.execution.retry import GiveUp, Retry
     from credhook.worker.fleet.breaker import PlatformPaused
     from credhook.worker.handlers.given import AsyncContext, Context, FetchedEvent, SyncContext
     from credhook.worker.handlers.registry import Handlers
-    from credhook.worker.handlers.retry import GiveUp, Retry
 
 __all__ = [
     "EVENT_TYPES",
@@ -90,7 +90,7 @@ _HOMES = {
     "credhook.worker.fleet.breaker": {"PlatformPaused"},
     "credhook.worker.handlers.given": {"AsyncContext", "Context", "FetchedEvent", "SyncContext"},
     "credhook.worker.handlers.registry": {"Handlers"},
-    "credhook.worker.handlers.retry": {"GiveUp", "Retry"},
+    "credhook.worker.execution.retry": {"GiveUp", "Retry"},
 }
 
 

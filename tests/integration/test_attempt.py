@@ -17,8 +17,8 @@ from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.outcome import DONE
 from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.execution.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.handlers.retry import GiveUp, Retry
 from credhook.worker.queue.claims import Claims
 
 DATA = "openid4vc.verification.data"

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
-from credhook.worker.handlers import lifespan
-from credhook.worker.handlers.lifespan import Lifespan
+from credhook.worker.execution import lifespan
+from credhook.worker.execution.lifespan import Lifespan
 
 
 def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:

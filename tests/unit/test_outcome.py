@@ -1,7 +1,7 @@
 from credhook.ledger import State
 from credhook.worker.api.calls.errors import TryLater
 from credhook.worker.attempt.outcome import Outcome
-from credhook.worker.handlers.retry import DataGone, GiveUp, Postponed, Retry
+from credhook.worker.execution.retry import DataGone, GiveUp, Postponed, Retry
 from credhook.worker.queue.claim import Settlement
 
 

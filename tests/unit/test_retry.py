@@ -11,8 +11,7 @@ from credhook.worker.api.calls.errors import (
     NotUnderstood,
     TryLater,
 )
-from credhook.worker.fleet.breaker import PlatformPaused
-from credhook.worker.handlers.retry import (
+from credhook.worker.execution.retry import (
     BACKOFF,
     PATIENCE,
     GiveUp,
@@ -22,7 +21,8 @@ from credhook.worker.handlers.retry import (
     after_handler,
     cause,
 )
-from credhook.worker.handlers.runs import StillRunning
+from credhook.worker.execution.runs import StillRunning
+from credhook.worker.fleet.breaker import PlatformPaused
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
+from credhook.worker.execution.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
+from credhook.worker.execution.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.handlers.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
-from credhook.worker.handlers.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 
 NOTHING: Any = None
 

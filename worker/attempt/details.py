@@ -14,7 +14,7 @@ from credhook.worker.api.calls.errors import NotThere
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.snapshots import Snapshots, from_bytes, to_bytes
-from credhook.worker.handlers.retry import DataGone
+from credhook.worker.execution.retry import DataGone
 from credhook.worker.queue.claim import Claim
 
 log = structlog.get_logger("credhook.worker")

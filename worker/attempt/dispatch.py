@@ -10,12 +10,12 @@ import structlog
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.outcome import DONE, GAVE_UP, SKIPPED
 from credhook.worker.attempt.slots import Slot
+from credhook.worker.execution.retry import BACKOFF, GiveUp, after_handler, cause
+from credhook.worker.execution.running import HandlerTimeout, ThreadRunner, run
+from credhook.worker.execution.runs import Runs
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.handlers.retry import BACKOFF, GiveUp, after_handler, cause
-from credhook.worker.handlers.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.handlers.runs import Runs
 from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
 

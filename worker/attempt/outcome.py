@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from credhook.ledger import State
-from credhook.worker.handlers.retry import DataGone, GiveUp, Postponed, Retry, cause
+from credhook.worker.execution.retry import DataGone, GiveUp, Postponed, Retry, cause
 from credhook.worker.queue.claim import Settlement
 
 #: How a handler that will not run again is recorded: it has run, or this and the cause.

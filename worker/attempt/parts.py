@@ -14,9 +14,9 @@ from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.execution.lifespan import Lifespan
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.fleet.shared_token import SharedTokens
-from credhook.worker.handlers.lifespan import Lifespan
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims

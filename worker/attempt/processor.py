@@ -16,11 +16,11 @@ from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.attempt.staleness import is_stale, version
+from credhook.worker.execution.retry import ConcurrencyReached, after_fetch, cause
+from credhook.worker.execution.runs import StillRunning
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.handlers.retry import ConcurrencyReached, after_fetch, cause
-from credhook.worker.handlers.runs import StillRunning
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.leases import Leases

@@ -18,7 +18,7 @@ from credhook.worker.fleet.cipher import Cipher, NotOurs
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds that a snapshot lives, and all that take its place with it. The default retries end after 16.6 hours at most
-#: (worker/handlers/retry.py).
+#: (worker/execution/retry.py).
 LIFETIME: Final = 86_400
 #: Bytes of the largest that is kept: a Redis that is full takes no events.
 LARGEST: Final = 256 * 1024

@@ -1,1 +1,1 @@
-"""Other people's code: how it is registered and loaded, and how one handler is run."""
+"""Other people's code: how it is declared, what it is given, and where it is loaded from."""

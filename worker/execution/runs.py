@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from credhook.worker.handlers.retry import Postponed
+from credhook.worker.execution.retry import Postponed
 
 #: Seconds after which a run that was given up counts as hung: until then it may be cleaning up.
 HUNG_AFTER: Final = 3.0

@@ -11,9 +11,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
+from credhook.worker.execution.runs import Run, Runs, StillRunning
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.handlers.runs import Run, Runs, StillRunning
 
 #: Seconds that a handler past its time, or no longer wanted, gets to clean up after itself; then it is told once more,
 #: and gets as many again. Its first cancellation may have been lost: Python 3.11's `asyncio.wait_for` drops some.
