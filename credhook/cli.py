@@ -7,13 +7,17 @@ found.
 """
 
 import importlib
+import os
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import click
+import structlog
 from pydantic import ValidationError
 
 from credhook.logs import configure_logs
+from credhook.misspelt import correction, misspelt
 
 #: Name → where its click command is, and the line that `credhook --help` prints without importing it.
 COMMANDS: Final = {
@@ -33,6 +37,11 @@ COMMANDS: Final = {
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }
+
+#: Those that run on, and say what they have to say in their log.
+_SERVICES: Final = ("receiver", "worker")
+#: Options that a process is started with whose parent has said it already.
+_OF_CHILDREN: Final = ("--fd", "--supervised")
 
 
 class LazyGroup(click.Group):
@@ -70,6 +79,7 @@ def main(args: list[str] | None = None) -> None:
     """Run a command; the process ends with its exit code."""
     try:
         configure_logs()
+        _name_misspelt_settings(sys.argv[1:] if args is None else args)
         cli(args, prog_name="credhook")
     except ValidationError as invalid:
         if not invalid.title.endswith("Settings"):
@@ -77,6 +87,18 @@ def main(args: list[str] | None = None) -> None:
         for line in setting_errors(invalid):
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
+
+
+def _name_misspelt_settings(arguments: Sequence[str]) -> None:
+    """Name what is set in vain, once: a log line of a service, a line on standard error of any other command."""
+    names = [] if set(_OF_CHILDREN).intersection(arguments) else misspelt(os.environ)
+    if not names:
+        return
+    corrections = "; ".join(map(correction, names))
+    if arguments and arguments[0] in _SERVICES:
+        structlog.get_logger("credhook").warning("unknown_settings", names=names, hint=corrections)
+    else:
+        click.echo(f"credhook: {corrections}", err=True)
 
 
 def setting_errors(invalid: ValidationError) -> list[str]:
