@@ -1,7 +1,9 @@
 """What every process that works on the ledger is told by its environment."""
 
 import re
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -56,3 +58,37 @@ class LedgerSettings(BaseSettings):
         validation_alias="CREDHOOK_ADMIN",
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
+
+
+def in_force(settings: BaseSettings) -> dict[str, Any]:
+    """The settings that differ from their defaults, by their variables, as they may be logged.
+
+    Secrets are stars, URLs are without user, password and query.
+    """
+    set_ = ((field, getattr(settings, name)) for name, field in type(settings).model_fields.items())
+    return {str(field.validation_alias): _shown(value) for field, value in set_ if value != field.get_default()}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return _shown_secret(value)
+    if isinstance(value, tuple):
+        return [_shown(one) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    return _shown_url(value) if isinstance(value, str) and "://" in value else value
+
+
+def _shown_secret(value: SecretStr) -> str:
+    """Stars; but the address, if it is Redis's."""
+    try:
+        address = str(RedisAddress.parse(value.get_secret_value()))
+    except ValueError:
+        return str(value)
+    return str(value) if "@" in address else address  # A password with a character that should have been encoded.
+
+
+def _shown_url(value: str) -> str:
+    parts = urlsplit(value)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if "@" not in parts.path else f"{parts.scheme}://…"

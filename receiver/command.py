@@ -26,6 +26,7 @@ from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.redis.connection import open_redis
 from credhook.redis.health import examine
+from credhook.settings import in_force
 from credhook.stopping import stop_on
 
 log = structlog.get_logger("credhook.receiver")
@@ -57,7 +58,8 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     address, admin = settings.admin, None
     if address:
         admin = _listen(address, "CREDHOOK_ADMIN", lambda: AdminListener(address))
-    log.info("receiver_started", host=settings.host, port=listener.getsockname()[1], workers=workers)
+    port = listener.getsockname()[1]
+    log.info("receiver_started", host=settings.host, port=port, workers=workers, settings=in_force(settings))
     code = _supervise(settings, listener, workers, admin) if workers > 1 else _serve(settings, listener, admin)
     log.info("receiver_stopped", code=code)
     sys.exit(code)

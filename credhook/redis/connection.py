@@ -94,6 +94,14 @@ class RedisAddress:
             hosts, service=service, db=int(db or 0), tls=scheme == "rediss", username=username, password=password
         )
 
+    def __str__(self) -> str:
+        """The URL without user and password."""
+        if self.path:
+            return f"unix://{self.path}"
+        kind = "+sentinel" if self.service else ""
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return f"redis{'s' * self.tls}{kind}://{hosts}/{self.service}{'/' * bool(self.service)}{self.db}"
+
     def open(self, **options: Any) -> redis.asyncio.Redis:
         """An asynchronous client; it connects when it is first used.
 

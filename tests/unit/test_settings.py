@@ -17,6 +17,7 @@ from signing import OTHER_SECRET, SECRET
 
 from credhook.cli import setting_errors
 from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import in_force
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 PLATFORM = {
@@ -231,6 +232,45 @@ def test_secrets_print_as_stars() -> None:
     )
     for secret in (SECRET, LONG, "pw1", "hush-hush"):
         assert secret not in shown
+
+
+def test_what_is_in_force_is_what_differs_from_the_defaults() -> None:
+    assert in_force(made(ReceiverSettings, {"CREDHOOK_INSECURE": "1", "PORT": "8000"})) == {"CREDHOOK_INSECURE": True}
+    handlers = {"CREDHOOK_HANDLERS": "a,b:c", "CREDHOOK_LEASE": "15", "CREDHOOK_GRACE": "1.5"}
+    assert in_force(made(WorkerSettings, PLATFORM | handlers)) == PLATFORM | {
+        "CREDHOOK_CLIENT_SECRET": "**********",
+        "CREDHOOK_HANDLERS": ["a", "b:c"],
+        "CREDHOOK_GRACE": 1.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss://user:hush@redis.example:6380/2", "rediss://redis.example:6380/2"),
+        ("redis://:hush@[::1]", "redis://[::1]:6379/0"),
+        ("redis+sentinel://:hush@a,b:1/main/3", "redis+sentinel://a:26379,b:1/main/3"),
+        ("unix://:hush@/run/redis.sock", "unix:///run/redis.sock"),
+        ("unix:///hush@/run/redis.sock", "**********"),
+        ("redis+sentinel://user:1/hush@a", "**********"),
+    ],
+)
+def test_of_redis_the_address_is_shown_and_no_password(url: str, shown: str) -> None:
+    assert in_force(made(ReceiverSettings, {"CREDHOOK_INSECURE": "1", "REDIS_URL": url}))["REDIS_URL"] == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("CREDHOOK_API_URL", "https://api.example/v1", "https://api.example/v1"),
+        ("CREDHOOK_API_URL", "https://user:1/hush@api.example", "https://…"),
+        ("CREDHOOK_RESOURCE", "https://api.example?hush urn:x", ["https://api.example", "urn:x"]),
+        ("CREDHOOK_RESOURCE", "https://user:hush@api.example/a", ["https://api.example/a"]),
+        ("CREDHOOK_SNAPSHOT_KEY", "hush" * 8, "**********"),
+    ],
+)
+def test_of_urls_nothing_secret_is_shown(name: str, value: str, shown: object) -> None:
+    assert in_force(made(WorkerSettings, PLATFORM | {name: value}))[name] == shown
 
 
 @pytest.mark.parametrize("command", ["receiver", "worker"])

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
 from credhook.redis.connection import open_redis_sync
+from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
@@ -88,7 +89,8 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     _wait_for(redis, settings.queue)
     _leave_alone_what_stays()
-    log.info("worker_started", name=name, queue=settings.queue, handlers=[one.name for one in registry.handlers])
+    handlers = [one.name for one in registry.handlers]
+    log.info("worker_started", name=name, queue=settings.queue, handlers=handlers, settings=in_force(settings))
     _every(interval, reconciler.run, "reconciler")
     if isolation == "fork":
         jobs.prepare()

@@ -1,4 +1,4 @@
-"""What is set in vain is said where the one who has set it looks."""
+"""What is said at start: what is set in vain, and what is in force."""
 
 import json
 from pathlib import Path
@@ -27,6 +27,20 @@ def test_a_worker_says_it_once_in_its_log(harness: Harness) -> None:
         until(lambda: '"worker_started"' in worker.text, what="the worker")
     (line,) = [json.loads(line) for line in worker.text.splitlines() if "CREDHOOK_QUEUES" in line]
     assert (line["event"], line["level"], line["hint"]) == ("unknown_settings", "warning", SAID)
+
+
+def test_the_start_lines_show_what_was_set_and_no_secret(harness: Harness, tmp_path: Path, redis_url: str) -> None:
+    with harness.worker(CREDHOOK_GRACE="3") as worker, receiver(tmp_path, redis_url) as process:
+        for log, event in ((worker, "worker_started"), (process, "receiver_started")):
+            until(lambda log=log, event=event: f'"{event}"' in log.text, what=event)  # type: ignore[misc]
+    for log, event, name, shown in (
+        (worker, "worker_started", "CREDHOOK_GRACE", 3.0),
+        (worker, "worker_started", "CREDHOOK_CLIENT_SECRET", "**********"),
+        (process, "receiver_started", "CREDHOOK_WEBHOOK_SECRETS", "**********"),
+    ):
+        (line,) = [json.loads(line) for line in log.text.splitlines() if f'"{event}"' in line]
+        assert line["settings"][name] == shown
+        assert "CREDHOOK_RETENTION" not in line["settings"]
 
 
 def test_so_does_a_receiver_of_several_processes(tmp_path: Path, redis_url: str) -> None:
