@@ -9,7 +9,13 @@ from typing import Final
 
 _PREFIX: Final = "CREDHOOK_"
 #: Where settings are defined. They are read as text: imported, those of all processes would cost each half a second.
-_DEFINED_IN: Final = ("settings.py", "logs.py", "receiver/settings.py", "worker/settings.py")
+_DEFINED_IN: Final = (
+    "settings.py",
+    "logs/__init__.py",
+    "logs/development.py",
+    "receiver/settings.py",
+    "worker/settings.py",
+)
 _QUOTED: Final = rf'"({_PREFIX}[A-Z_]+)"'
 #: What Kubernetes sets in every container for a Service whose name begins with `credhook`.
 _OF_KUBERNETES: Final = rf"{_PREFIX}(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)"

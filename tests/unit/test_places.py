@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from credhook.places import is_authors, loaded_from, places
+from credhook.logs.places import is_authors, loaded_from, places
 
 OURS = str(Path(is_authors.__wrapped__.__code__.co_filename).parent / "worker" / "client.py")
 LIBRARY = "/srv/app/.venv/lib/python3.11/site-packages/httpx/client.py"

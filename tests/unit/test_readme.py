@@ -25,8 +25,8 @@ PAGES = {
 #: Where settings and commands are.
 OPERATING = PAGES["deploy/README.md"]
 
-#: Read before any settings are, by credhook/logs.py itself.
-LOG_VARIABLES = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL"}
+#: Read before any settings are, by credhook/logs/__init__.py itself.
+LOG_VARIABLES = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV"}
 
 
 def rows(settings: type[BaseSettings]) -> Iterator[str]:

@@ -38,8 +38,8 @@ class Attempt:
     records: dict[str, str] = field(default_factory=dict)
     #: How they have ended in this attempt, whether or not the ledger knows.
     ends: dict[str, str] = field(default_factory=dict)
-    #: The handlers that have done their part in this attempt.
-    ran: list[str] = field(default_factory=list)
+    #: The handlers that have done their part in this attempt, and the milliseconds that they took.
+    ran: dict[str, float] = field(default_factory=dict)
     _task: "asyncio.Task[object] | None" = None
     #: How often the task had been asked to cancel when it began.
     _cancelling: int = 0

@@ -1,7 +1,8 @@
 """The handlers of one event: beside each other, each recorded as it ends."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,14 +28,21 @@ class Dispatcher:
     """Runs handlers for fetched events."""
 
     def __init__(
-        self, settings: WorkerSettings, claims: Claims, breaker: SharedBreaker, states: Mapping[str, Any]
+        self,
+        settings: WorkerSettings,
+        claims: Claims,
+        breaker: SharedBreaker,
+        states: Mapping[str, Any],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`states`: plugin's name → what its start-up returned."""
+        """`states`: plugin's name → what its start-up returned; `clock`: seconds, by which handlers are timed."""
         self.runs = Runs(settings.concurrency)
         self.threads = ThreadRunner(settings.concurrency)
         self.claims = claims
         self.breaker = breaker
         self.states = states
+        self.clock = clock
         self.timeout = settings.handler_timeout
         self.max_attempts = settings.max_attempts
 
@@ -125,13 +133,14 @@ class Dispatch:
         if not wanted:
             self._ended(handler, SKIPPED)
             return
-        timeout = handler.timeout or by.timeout
+        timeout, began = handler.timeout or by.timeout, by.clock()
         failure = await run(handler, self.event, context, timeout=timeout, threads=by.threads, runs=by.runs)
+        ms = round((by.clock() - began) * 1000, 1)
         if failure is not None:
-            self._failed(handler, failure, log)
+            self._failed(handler, failure, log, ms)
             return
         self._ended(handler, DONE)
-        attempt.ran.append(handler.name)
+        attempt.ran[handler.name] = ms
         log.debug("event_handled")
 
     def _how_the_needed_ended(self, handler: Handler) -> str | None:
@@ -140,7 +149,9 @@ class Dispatch:
             return DONE
         return self.attempt.ends.get(handler.after) or self.attempt.claim.ended.get(handler.after)
 
-    def _failed(self, handler: Handler, error: Exception, log: structlog.stdlib.BoundLogger) -> None:
+    def _failed(
+        self, handler: Handler, error: Exception, log: structlog.stdlib.BoundLogger, ms: float | None = None
+    ) -> None:
         attempt, claim = self.attempt, self.attempt.claim
         decision = after_handler(
             error,
@@ -153,7 +164,7 @@ class Dispatch:
         )
         final = isinstance(decision, GiveUp)
         hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
-        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint)
+        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint, ms=ms)
         if final:
             self._ended(handler, GAVE_UP + cause(error))
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from credhook.places import authors_places, calls, is_authors, place
+from credhook.logs.places import authors_places, calls, is_authors, place
 
 #: The module whose own complaints need no class of error before them.
 _REGISTRY: Final = "credhook.worker.handlers.registry"

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from credhook.backoff import Backoff
 from credhook.events import concerns_issuance
-from credhook.places import beginning
+from credhook.logs.places import beginning
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi

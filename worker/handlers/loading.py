@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import structlog
 
-from credhook.places import loaded_from
+from credhook.logs.development import in_development
+from credhook.logs.places import loaded_from
 from credhook.worker.handlers.cannot_load import CannotLoad, is_missing, no_such_module, on_import
 from credhook.worker.handlers.registry import Handlers, Registry
 
@@ -65,6 +66,8 @@ def _load(reference: str, known_as: str) -> Handlers:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        if in_development():
+            log.exception("handlers_not_loaded", handlers=known_as)
         # Whatever a module does when it is imported, the operator wants its name and the reason, on one line.
         if is_missing(module_name, error):
             offered = [entry.value for entry in entry_points(group=ENTRY_POINTS)]

@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 from typing_extensions import TypeVar, Unpack
 
 from credhook.events import EVENT_TYPES
-from credhook.places import place
+from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi

@@ -8,7 +8,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Final
 
 #: Ours, with the links to the rooms that stand at the top: every name of ours begins with this folder.
-_OURS: Final = f"{Path(__file__).parent}{os.sep}"
+_OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
 #: Where installers put other people's code.
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -15,7 +15,8 @@ import click
 import orjson
 import structlog
 
-from credhook.places import place, places
+from credhook.logs.development import explained, in_development
+from credhook.logs.places import place, places
 
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen. And halves of characters, which no stream takes.
@@ -53,6 +54,7 @@ def configure_logs(stream: Any = None) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([_with_what_authors_see] if in_development() else []),
         _class_instead_of_traceback,
         _one_line,
     ]
@@ -150,7 +152,7 @@ class _Logger:
     def info(self, line: str) -> None:
         self._handler.write(line)
 
-    debug = warning = error = critical = info
+    debug = warning = error = exception = critical = info
 
 
 Renderer = Callable[[Any, str, MutableMapping[str, Any]], str]
@@ -209,12 +211,25 @@ def _plain(value: Any) -> Any:
 
 def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
-    given = event.pop("exc_info", None)
-    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
-    if isinstance(error, BaseException):
+    error = _error(event.pop("exc_info", None))
+    if error is not None:
         event.setdefault("error", type(error).__name__)
         event["at"] = places(error, _MOST_PLACES)
     return event
+
+
+def _with_what_authors_see(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say what the error says, and where in the author's code it was."""
+    error = _error(event.get("exc_info"))
+    if error is not None:
+        event.update(explained(error))
+    return event
+
+
+def _error(given: object) -> BaseException | None:
+    """The error that a line was given, in any of the forms that logging has for it."""
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    return error if isinstance(error, BaseException) else None
 
 
 def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

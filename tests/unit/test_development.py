@@ -1,0 +1,63 @@
+"""What `credhook dev` has its children say of an error, and what nobody else says."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from credhook.logs import configure_logs
+from credhook.logs.development import VARIABLE
+
+#: A handler of the author's that fails two calls deep, the last of them in the standard library.
+CODE = """
+import json
+
+def handler():
+    read()
+
+def read():
+    json.loads("Jane")
+"""
+
+
+@pytest.fixture
+def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(CODE, tmp_path / "accounts.py", "exec"), names)
+    handler: Callable[[], None] = names["handler"]
+    return handler
+
+
+def logged(author: Callable[[], None]) -> dict[str, Any]:
+    output = io.StringIO()
+    configure_logs(output)
+    try:
+        author()
+    except ValueError as error:
+        structlog.get_logger("a").warning("handler_failed", exc_info=error)
+    line: dict[str, Any] = json.loads(output.getvalue())
+    return line
+
+
+def test_the_author_is_told_what_it_says_and_where_in_their_own_code_it_was(
+    author: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    line = logged(author)
+    assert line["message"].startswith("Expecting value")
+    assert [frame for frame in line["frames"] if "test_development" not in frame] == [
+        "accounts.py:5 handler",
+        "accounts.py:8 read",
+    ]
+    assert line["error"] == "JSONDecodeError"
+
+
+@pytest.mark.parametrize("value", ["", "0", "yes"])
+def test_an_operator_is_not(author: Callable[[], None], monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    assert not logged(author).keys() & {"message", "frames"}
