@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
+    "new": ("credhook.scaffold.new:new", "Write a package of handlers: one that works, and its test."),
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }
 

@@ -77,7 +77,7 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert "credhook/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = ("credhook", "receiver", "worker", "sandbox")
-    paths = [path for top in tops for suffix in ("py", "lua") for path in (ROOT / top).rglob(f"*.{suffix}")]
+    paths = [path for top in tops for suffix in ("py", "lua", "template") for path in (ROOT / top).rglob(f"*.{suffix}")]
     ours = {str(path.relative_to(ROOT)).removeprefix("credhook/") for path in paths}
     assert {f"credhook/{path}" for path in ours} <= set(names)
 

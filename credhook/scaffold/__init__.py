@@ -1,0 +1,1 @@
+"""What a new package of handlers begins with."""

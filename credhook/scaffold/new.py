@@ -1,0 +1,82 @@
+"""`credhook new`: a folder with a handler that works, its test, and how to run both."""
+
+import importlib.util
+import keyword
+import re
+import sys
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Final
+
+import click
+
+#: What a distribution and a module may both be called.
+_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
+
+#: File in the new folder → template. The kit is what the test needs until credhook brings it.
+_FILES: Final = {
+    "pyproject.toml": "pyproject.toml.template",
+    "README.md": "README.md.template",
+    "{name}.py": "handlers.py.template",
+    "test_{name}.py": "test_handlers.py.template",
+    "conftest.py": "conftest.py.template",
+}
+
+
+class _WrongName(click.ClickException):
+    """The name cannot be that of a new module; the message says why, on one line."""
+
+    exit_code = 2
+
+
+def check_name(name: str) -> None:
+    """Return if a new module may have that name: it can be imported, and hides no other.
+
+    Raises:
+        click.ClickException: it may not; exit code 2.
+    """
+    if not _usable(name):
+        proposal = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        near = proposal if _usable(proposal) else "my_handlers"
+        raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as {near}")
+    if name in sys.stdlib_module_names:
+        raise _WrongName(f"{name!r} is a module of Python's own, which yours would hide: choose another name")
+    if _is_importable(name):
+        raise _WrongName(f"{name!r} is a module that is installed here: choose another name")
+
+
+def _usable(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and not keyword.iskeyword(name)
+
+
+def _is_importable(name: str) -> bool:
+    """Whether `import name` finds a module. A plain folder is none: whether it may be written is asked later."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+@click.command()
+@click.argument("name")
+def new(name: str) -> None:
+    """Write a package of handlers into the folder NAME: one that works, its test, and how to run both."""
+    check_name(name)
+    folder = Path(name)
+    try:
+        folder.mkdir()
+        for path, text in written(name).items():
+            (folder / path).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise click.ClickException(f"{name} exists already: choose another name, or move it away") from None
+    except OSError as error:
+        raise click.ClickException(f"{name} cannot be written here: {error.strerror}") from error
+    click.echo(f"{name}/ holds a handler and its test; {name}/README.md says more\n\n    cd {name} && credhook dev")
+
+
+def written(name: str) -> dict[str, str]:
+    """File name → text of a package of that name."""
+    templates = files(__package__) / "templates"
+    return {
+        path.format(name=name): Template((templates / template).read_text(encoding="utf-8")).substitute(name=name)
+        for path, template in _FILES.items()
+    }

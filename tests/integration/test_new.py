@@ -1,0 +1,97 @@
+"""`credhook new`: what it writes is tested and typed as it stands, with no network and no Redis."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from commands import Done, credhook
+
+#: No way out of the process, where the system lets us cut it off.
+CUT_OFF = ["unshare", "--user", "--map-root-user", "--net"]
+
+
+def new(folder: Path, name: str) -> Done:
+    return credhook("new", name, environment={"PATH": os.environ["PATH"]}, folder=folder)
+
+
+def without_network() -> list[str]:
+    if shutil.which("unshare") is None:
+        return []
+    return CUT_OFF if subprocess.run([*CUT_OFF, "true"], check=False, capture_output=True).returncode == 0 else []
+
+
+def run(folder: Path, *command: str) -> str:
+    """What a tool says there, which finds no Redis either."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "REDIS_URL": "redis://127.0.0.1:1"}
+    done = subprocess.run(
+        [*without_network(), sys.executable, "-W", "ignore", "-m", *command],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    written = new(tmp_path, "accounts")
+    assert (written.returncode, written.stderr) == (0, "")
+    assert "cd accounts && credhook dev" in written.stdout
+    return tmp_path / "accounts"
+
+
+def test_its_own_tests_pass(accounts: Path) -> None:
+    assert "1 passed" in run(accounts, "pytest", "-q")
+
+
+def test_its_test_notices_a_handler_that_does_nothing(accounts: Path) -> None:
+    module = accounts / "accounts.py"
+    module.write_text(module.read_text().replace("INSERT OR IGNORE", "INSERT"))
+    with pytest.raises(AssertionError, match="assert 'waiting' == 'done'"):
+        run(accounts, "pytest", "-q")
+
+
+def test_its_types_are_clean(accounts: Path) -> None:
+    assert "no issues found in 3 source files" in run(accounts, "mypy", "--strict", ".")
+
+
+def test_its_entry_point_leads_to_its_handlers(accounts: Path) -> None:
+    project = tomllib.loads((accounts / "pyproject.toml").read_text())["project"]
+    (reference,) = project["entry-points"]["credhook.handlers"].values()
+    assert project["dependencies"] == ["credhook"]
+    environment = {"PATH": os.environ["PATH"], "CREDHOOK_HANDLERS": reference}
+    assert "accounts.note_issuance" in credhook("handlers", "list", environment=environment, folder=accounts).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my-handlers", "such as my_handlers"),
+        ("class", "no name of a module"),
+        ("1st", "no name of a module"),
+        ("../away", "such as away"),
+        ("ä", "such as my_handlers"),
+        ("accounts_", "such as accounts"),
+        ("json", "Python's own"),
+        ("credhook", "installed here"),
+        ("redis", "installed here"),
+    ],
+)
+def test_a_name_that_no_module_may_have_is_refused_in_one_line(tmp_path: Path, name: str, said: str) -> None:
+    refused = new(tmp_path, name)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert said in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_exists_is_left_as_it_is(accounts: Path) -> None:
+    (accounts / "accounts.py").write_text("mine")
+    refused = new(accounts.parent, "accounts")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "exists already" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert (accounts / "accounts.py").read_text() == "mine"
