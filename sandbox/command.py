@@ -16,9 +16,9 @@ import httpx
 from credhook.sandbox.deliveries.signing import parse_key
 from credhook.sandbox.http import tokens
 from credhook.sandbox.http.guard import is_loopback
-from credhook.sandbox.options import EventName, SigningKey, fault_options
+from credhook.sandbox.options import Attributes, EventName, SigningKey, fault_options
 from credhook.sandbox.settings import SANDBOX_SECRET, TIME_SCALE, Settings
-from credhook.sandbox.tenant.events import EventType
+from credhook.sandbox.tenant.events import EventType, concerns_issuance
 from credhook.sandbox.tenant.faults import Faults
 from credhook.sandbox.tenant.state import StateError
 
@@ -94,10 +94,40 @@ def sandbox(
 @click.argument("event_type", metavar="TYPE", type=EventName())
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many times.")
 @click.option("--resource", help="The issuance or presentation that it happens to; a new one if left out.")
-@click.option("--url", default="http://127.0.0.1:8700", show_default=True, help="Where the sandbox is.")
-def trigger(*, event_type: EventType, count: int, resource: str | None, url: str) -> None:
+@click.option(
+    "--attributes",
+    multiple=True,
+    type=Attributes(),
+    help="What the credential says: KEY=VALUE, repeated, or a JSON object.",
+)
+@click.option(
+    "--is-valid/--no-is-valid", default=None, help="Whether the presented credential is valid. Default: it is."
+)
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8700",
+    envvar="CREDHOOK_SANDBOX_URL",
+    show_default=True,
+    show_envvar=True,
+    help="Where the sandbox is.",
+)
+def trigger(
+    *,
+    event_type: EventType,
+    count: int,
+    resource: str | None,
+    attributes: tuple[dict[str, Any], ...],
+    is_valid: bool | None,
+    url: str,
+) -> None:
     """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
-    wanted = {"eventType": event_type, "count": count} | ({"resourceId": resource} if resource else {})
+    if is_valid is not None and concerns_issuance(event_type):
+        raise click.UsageError("--is-valid is for verification events: an issuance presents nothing.")
+    wanted: dict[str, Any] = {"eventType": event_type, "count": count}
+    wanted |= {"resourceId": resource} if resource else {}
+    if attributes:
+        wanted["attributes"] = {key: value for each in attributes for key, value in each.items()}
+    wanted |= {} if is_valid is None else {"isValid": is_valid}
     try:
         answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=wanted, timeout=60, trust_env=False)
         body = answer.json()

@@ -1,5 +1,6 @@
 """Options and arguments of the commands: signing keys, event types, and one option for each fault."""
 
+import json
 from collections.abc import Callable
 from typing import Any, Literal, get_args, get_origin
 
@@ -35,6 +36,23 @@ class EventName(click.ParamType[EventType]):
         """Return the full name."""
         known = ", ".join(event_type.removeprefix(PREFIX) for event_type in EVENT_TYPES)
         return named(value) or self.fail(f"{value!r} is none of the event types: {known}.", param, ctx)
+
+
+class Attributes(click.ParamType[dict[str, Any]]):
+    """Attributes of a credential: one `KEY=VALUE`, whose value is text, or a JSON object."""
+
+    name = "attributes"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Read either form."""
+        key, equals, text = value.partition("=")
+        if key.strip() and equals and not value.startswith("{"):
+            return {key: text}
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else self.fail("neither KEY=VALUE nor a JSON object.", param, ctx)
 
 
 def fault_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -6,9 +6,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import plain
 import pytest
+from sandbox_api import CREDS, authorized, data
 from serving import Platform, platform
 
 TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv[1:]])"
@@ -157,6 +159,47 @@ def test_a_trigger_moves_an_existing_resource(sandbox: Platform) -> None:
     again = trigger("issuance.completed", "--resource", id_, "--url", f"{sandbox.url}/")
     assert (again.returncode, again.stdout) == (1, "")
     assert "cannot follow the status expired" in again.stderr
+
+
+def presented(sandbox: Platform, made: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """The credential that was presented with what a trigger has printed."""
+    assert made.returncode == 0, made.stderr
+    with authorized(sandbox) as api:
+        details = data(api.get(f"{CREDS}/presentations/{made.stdout.split()[1]}"))
+    credential: dict[str, Any] = details["credentials"][0]
+    return credential
+
+
+@pytest.mark.parametrize(
+    ("options", "attributes"),
+    [
+        (["givenName=Grace"], {"givenName": "Grace"}),
+        (["givenName=Grace", "note=a=b", "givenName=Ida"], {"givenName": "Ida", "note": "a=b"}),
+        (['{"age": 18, "tags": ["=", null]}', "age=19"], {"age": "19", "tags": ["=", None]}),
+    ],
+)
+def test_a_trigger_says_what_is_presented(sandbox: Platform, options: list[str], attributes: dict[str, object]) -> None:
+    given = [word for option in options for word in ("--attributes", option)]
+    credential = presented(sandbox, trigger("verification.data", *given, "--url", sandbox.url))
+    assert (credential["attributes"], credential["isValid"]) == (attributes, True)
+
+
+@pytest.mark.parametrize(("flag", "valid"), [("--is-valid", True), ("--no-is-valid", False)])
+def test_a_trigger_says_whether_that_is_valid(sandbox: Platform, flag: str, valid: bool) -> None:
+    credential = presented(sandbox, trigger("verification.verified", flag, "--url", sandbox.url))
+    assert (credential["isValid"], bool(credential["issues"])) == (valid, not valid)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--attributes", "givenName"], ["--attributes", "[1]"], ["--attributes", "=x"], ["--no-is-valid"]]
+)
+def test_what_a_trigger_cannot_read_or_an_issuance_does_not_have_is_wrong_usage(wrong: list[str]) -> None:
+    assert trigger("issuance.offered", *wrong).returncode == 2
+
+
+def test_a_trigger_finds_the_sandbox_by_the_environment(sandbox: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDHOOK_SANDBOX_URL", sandbox.url)
+    assert trigger("issuance.offered").returncode == 0
 
 
 def test_an_unknown_type_names_the_ten(sandbox: Platform) -> None:
