@@ -15,6 +15,7 @@ _DEFINED_IN: Final = (
     "logs/development.py",
     "receiver/settings.py",
     "worker/settings.py",
+    "sandbox/command.py",
 )
 _QUOTED: Final = rf'"({_PREFIX}[A-Z_]+)"'
 #: What Kubernetes sets in every container for a Service whose name begins with `credhook`.

@@ -18,7 +18,8 @@ def test_what_is_known_is_what_is_read() -> None:
         for settings in (ReceiverSettings, WorkerSettings, EndpointSettings)
         for one in settings.model_fields.values()
     }
-    assert known() == {one for one in read if one.startswith("CREDHOOK_")} | {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL"}
+    others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}
+    assert known() == {one for one in read if one.startswith("CREDHOOK_")} | others
 
 
 def test_no_setting_is_defined_where_it_is_not_looked_for() -> None:
