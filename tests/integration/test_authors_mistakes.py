@@ -1,5 +1,6 @@
 """The mistakes that authors of handlers make: what each of them is told, where it is, and what to do about it."""
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,4 +128,33 @@ def test_a_plugin_that_nothing_wants_is_said_once(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     for word in ("plugin_without_handlers", '"accounts"', "/plugin.py:3", "@handlers.on"):
         assert word in line
+    assert done.returncode == 0
+
+
+#: Files and variables where no handlers are named, and what is said of each; nothing of the last.
+MEANT: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "misspelt variable": ({}, {"CREDHOOK_HANDLER": "plugin"}, "CREDHOOK_HANDLER: it should be CREDHOOK_HANDLERS"),
+    "empty variable": ({}, {"CREDHOOK_HANDLERS": " , "}, "CREDHOOK_HANDLERS: it is set, and names nothing"),
+    "handlers.py": ({"handlers.py": ""}, {}, "handlers.py: CREDHOOK_HANDLERS=handlers loads it"),
+    "a module of another name": (plugin(ONE), {}, "plugin.py: CREDHOOK_HANDLERS=plugin loads it"),
+    "package": (
+        {"pyproject.toml": '[project.entry-points."credhook.handlers"]\naccounts = "accounts:handlers"\n'},
+        {},
+        "pyproject.toml: the package is not installed here: pip install -e .",
+    ),
+    ".env": ({".env": "CREDHOOK_HANDLERS=plugin\n"}, {}, ".env: nothing reads it by itself"),
+    "nothing": ({"setup.py": "import os\n", "pyproject.toml": "[project]\n"}, {"PATH": "/bin"}, ""),
+}
+
+
+@pytest.mark.parametrize(("files", "environment", "said"), MEANT.values(), ids=MEANT)
+def test_handlers_that_were_meant_but_are_not_named_are_warned_of(
+    files: dict[str, str], environment: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    done = commands.credhook("handlers", "list", environment=environment, folder=written(tmp_path, Mistake(files, ())))
+    (line,) = [json.loads(one) for one in done.stderr.splitlines() if one.startswith("{")]
+    assert (line["event"], line["level"]) == ("handlers_not_named", "warning" if said else "info")
+    assert said in line["hint"]
+    assert said or "CREDHOOK_HANDLERS=module" in line["hint"]
+    assert "log.event" in done.stdout
     assert done.returncode == 0

@@ -1,6 +1,7 @@
 """Where plugins come from: modules that are named, packages that are installed, or the handler that logs."""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
@@ -13,6 +14,7 @@ import structlog
 from credhook.logs.development import in_development
 from credhook.logs.places import loaded_from
 from credhook.worker.handlers.cannot_load import CannotLoad, is_missing, no_such_module, on_import
+from credhook.worker.handlers.intentions import intentions
 from credhook.worker.handlers.registry import Handlers, Registry
 
 __all__ = ["CannotLoad", "load"]
@@ -40,7 +42,17 @@ def load(names: Iterable[str] = ()) -> Registry:
         return _together(_load(name, name) for name in chosen)
     if installed := entry_points(group=ENTRY_POINTS):
         return _together(_load(entry.value, _known_as(entry)) for entry in installed)
+    _say_that_none_are_named()
     return _together([_load(_BUILT_IN, _BUILT_IN)])
+
+
+def _say_that_none_are_named() -> None:
+    """Warn if others seem to be meant than the one that only logs."""
+    if found := intentions(os.environ, Path.cwd()):
+        hint = "; ".join(f"{what}: {remedy}" for what, remedy in found)
+        log.warning("handlers_not_named", found=[what for what, _ in found], hint=hint)
+    else:
+        log.info("handlers_not_named", hint="events are only logged; CREDHOOK_HANDLERS=module loads the handlers in it")
 
 
 def _known_as(entry: EntryPoint) -> str:
