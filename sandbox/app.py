@@ -1,8 +1,9 @@
 """The sandbox, assembled."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -10,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Lifespan
 
 from credhook.sandbox import page
 from credhook.sandbox.deliveries import deliveries, endpoints
@@ -82,14 +84,19 @@ def create_app(settings: Settings) -> Starlette:
             yield
         state.close()
 
+    return assemble(tenant, hosts=settings.hosts, lifespan=lifespan)
+
+
+def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    """Put what answers for a tenant together. Without a lifespan nothing is delivered."""
     app = Starlette(
         routes=[
-            Route(tokens.PATH, access.grant, methods=["POST"]),
+            Route(tokens.PATH, tenant.tokens.grant, methods=["POST"]),
             *routes(OPERATIONS, tenant),
             *_documents(),
             *page.routes(tenant),
         ],
-        middleware=[Middleware(Guard, hosts=settings.hosts)],
+        middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers=HANDLERS,
         lifespan=lifespan,
     )
@@ -98,7 +105,8 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def _documents() -> list[Route]:
+@cache
+def _documents() -> tuple[Route, ...]:
     """Return the routes of the OpenAPI documents: one for the platform, one for what the sandbox adds."""
     documents = {
         "/openapi.json": openapi.document(
@@ -112,7 +120,7 @@ def _documents() -> list[Route]:
             with_token_endpoint=False,
         ),
     }
-    return [Route(path, _document(content)) for path, content in documents.items()]
+    return tuple(Route(path, _document(content)) for path, content in documents.items())
 
 
 def _document(content: dict[str, Any]) -> Callable[[Request], Response]:
