@@ -1,0 +1,85 @@
+"""The platform in this process, as handlers under test meet it."""
+
+import asyncio
+import gc
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from credhook import NotThere, TrustedEntityRequest, TryLater, UserRequest
+from credhook.testing import FakeApi, event
+
+ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
+USERS = "/consumer-onboarding/api/users"
+
+
+async def test_it_does_what_the_platform_does_and_remembers_what_it_was_asked() -> None:
+    api = FakeApi()
+    created = await api.users.create(ADA)
+    assert not created.existed
+    assert (await api.users.create(ADA)).existed
+    assert [user.email for user in await api.users.list()] == ["ada@example.com"]
+    with pytest.raises(NotThere):
+        await api.users.external_identifier("grace")
+    body = {"email": "ada@example.com", "externalIdentifier": "crm/7"}
+    assert api.calls == (
+        ("POST", USERS, body, 201),
+        ("POST", USERS, body, 201),
+        ("GET", USERS, None, 200),
+        ("GET", f"{USERS}/grace/external-identifier", None, 404),
+    )
+    assert repr(api.calls[-1]) == f"ApiCall(GET {USERS}/… → 404)"
+    assert "ada" not in repr(api.calls)
+
+
+def test_plain_functions_have_it_without_a_loop_and_on_several_threads() -> None:
+    api = FakeApi()
+    api.sync.users.create(ADA)
+    with ThreadPoolExecutor(2) as threads:
+        found = [each.result() for each in [threads.submit(api.sync.users.list) for _ in range(4)]]
+    assert [len(users) for users in found] == [1] * 4
+    assert len(asyncio.run(api.users.list())) == 1
+
+
+def test_each_has_a_state_of_its_own() -> None:
+    one, other = FakeApi(), FakeApi()
+    one.sync.users.create(ADA)
+    assert other.sync.users.list() == ()
+    del one, other
+    gc.collect()  # An open database would be told of here.
+
+
+def test_calls_fail_as_they_are_told_to_and_then_no_more() -> None:
+    api = FakeApi()
+    api.fail(429, retry_after=7)
+    api.fail(times=2)
+    api.time_out()
+    failed = []
+    for _ in range(4):
+        with pytest.raises(TryLater) as error:
+            api.sync.users.list()
+        failed.append((error.value.status, error.value.retry_after, error.value.cause))
+    assert failed == [(429, 7.0, ""), (503, None, ""), (503, None, ""), (None, None, "timeout")]
+    assert api.sync.users.list() == ()
+    assert [call.status for call in api.calls] == [429, 503, 503, None, 200]
+
+
+@pytest.mark.parametrize("event_type", ["openid4vc.issuance.completed", "openid4vc.verification.data"])
+def test_an_events_resource_can_be_read(event_type: str) -> None:
+    api, made = FakeApi(), event(event_type, status="revoked")
+    api.know(made)
+    nouns = api.sync.issuances if ".issuance." in event_type else api.sync.presentations
+    assert nouns.get(made.resource_id) == made.details
+    with pytest.raises(NotThere):
+        nouns.get("another")
+
+
+def test_effects_are_the_same_where_only_ids_and_times_differ() -> None:
+    one, other = FakeApi(), FakeApi()
+    for api, names in ((one, ("a", "b")), (other, ("b", "a"))):
+        for name in names:
+            api.sync.trusted_entities.create(TrustedEntityRequest(name=name))
+    assert one.effects() == other.effects()
+    assert [entity["name"] for entity in one.effects()["trusted_entities"]] == ["a", "b"]
+    other.sync.trusted_entities.create(TrustedEntityRequest(name="a"))
+    assert one.effects() != other.effects()
