@@ -4,13 +4,14 @@ One hash per event is its record and its mark of having been seen, so that neith
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
                                   holder, the token of the worker that has it; deaths and killed, how often a
-                                  worker has died with it among others, and with it alone; h:<name> as each
-                                  handler ends
+                                  worker has died with it among others, and with it alone; only, the one handler
+                                  that a replay wants; h:<name> as each handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
         ├──────▶ dead             given up, kept for replay
-        └──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
+        ├──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
+        └──────▶ unhandled        the worker that took it has no handler for it; accepted again as soon as another has
     quarantined                   of a type that this version does not know, kept for replay after an upgrade
     unreadable                    somebody else has written to the record, and it cannot be worked on: set aside by the
                                   reconciler, which names it in the log; `error` says what is wrong with it, and once
@@ -35,6 +36,8 @@ from hashlib import sha256
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
+from credhook.events import EVENT_TYPES
+
 PREFIX: Final = "credhook:"
 #: Hash per event; the webhook-id follows.
 EVENT: Final = PREFIX + "event:"
@@ -44,6 +47,10 @@ CONFLICT: Final = PREFIX + "conflict:"
 MOST_CONFLICTS: Final = 100
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
 HANDLER: Final = "h:"
+#: How a handler that was given up is recorded there; the cause follows.
+GAVE_UP: Final = "dead: "
+#: Field of an event's hash that names the one handler that a replay of a done event wants. It goes when that has ended.
+ONLY: Final = "only"
 #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
 RESOURCE: Final = PREFIX + "resource:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
@@ -78,6 +85,11 @@ class Index:
         return f"{PREFIX}{self.queue}:workers"
 
     @property
+    def handlers(self) -> str:
+        """Hash of what each worker process announces of its handlers, by its token; see worker/process/announce.lua."""
+        return f"{PREFIX}{self.queue}:handlers"
+
+    @property
     def dead(self) -> str:
         """Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms."""
         return f"{PREFIX}{self.queue}:dead"
@@ -86,6 +98,16 @@ class Index:
     def quarantined(self) -> str:
         """Sorted set of the quarantined events, by when they came, in ms."""
         return f"{PREFIX}{self.queue}:quarantined"
+
+    @property
+    def unhandled(self) -> str:
+        """Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows."""
+        return f"{PREFIX}{self.queue}:unhandled:"
+
+    @property
+    def all_unhandled(self) -> tuple[str, ...]:
+        """These sets: one for each type, since a worker looks for those of its own again and again."""
+        return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
 
     @property
     def unreadable(self) -> str:
@@ -176,6 +198,7 @@ class State(StrEnum):
     DONE = "done"
     DEAD = "dead"
     DATA_GONE = "data_gone"
+    UNHANDLED = "unhandled"
     QUARANTINED = "quarantined"
     UNREADABLE = "unreadable"
 

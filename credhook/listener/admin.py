@@ -73,22 +73,23 @@ def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: Collec
 
 async def _ask_ledger(redis: Redis, queue: str) -> None:
     index = Index(queue)
-    states = {
-        "open": index.open,
-        "leased": index.leases,
-        "dead": index.dead,
-        "quarantined": index.quarantined,
-        "unreadable": index.unreadable,
-    }
+    sets = (
+        ("open", index.open),
+        ("leased", index.leases),
+        ("dead", index.dead),
+        *(("unhandled", key) for key in index.all_unhandled),
+        ("quarantined", index.quarantined),
+        ("unreadable", index.unreadable),
+    )
     pipeline = redis.pipeline(transaction=False)
-    for key in states.values():
+    for _, key in sets:
         pipeline.zcard(key)
     pipeline.llen(index.jobs)
     *counts, length = await pipeline.execute(raise_on_error=False)
     _EVENTS.clear()  # A key of another type, that somebody else has written, has no figure.
-    for state, count in zip(states, counts, strict=True):
+    for (state, _), count in zip(sets, counts, strict=True):
         if isinstance(count, int):
-            _EVENTS.labels(state).set(count)
+            _EVENTS.labels(state).inc(count)
     if isinstance(length, int):
         _QUEUE.set(length)
 

@@ -22,7 +22,7 @@ from credhook.worker.api.calls import responses
 from credhook.worker.api.calls.errors import NotUnderstood
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.handlers.registry import FetchedEvent
+from credhook.worker.handlers.given import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
 

@@ -141,6 +141,17 @@ async def reclaiming(ledger: Ledger) -> None:
     ledger.reclaiming(scripts.keys(INDEX), ["w", "1"])
 
 
+async def unhandled(ledger: Ledger) -> Script:
+    ledger.deliver(*EVENTS[:2])
+    for claim in await ledger.take():
+        await ledger.claims.settle(claim, Settlement(State.UNHANDLED, "NoHandler", spend=False))
+    return ledger.resuming
+
+
+async def resuming(ledger: Ledger) -> None:
+    ledger.reconciler.unhandled.put_back()
+
+
 async def given_up(ledger: Ledger) -> Script:
     ledger.deliver(*EVENTS[:2])
     for claim in await ledger.take():
@@ -172,12 +183,14 @@ CASES: dict[str, tuple[Step, Run]] = {
     "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
     "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE))),
     "settle as dead": (taken, settling(Settlement(State.DEAD, "no"))),
+    "settle as unhandled": (taken, settling(Settlement(State.UNHANDLED, "NoHandler", spend=False))),
     "hand back": (taken, settling(Settlement(State.ACCEPTED, spend=False))),
     "record": (taken, recording),
     "renew": (taken, renewing),
     "put back": (lost_by_rq, putting_back),
     "reclaim": (died, reclaiming),
     "replay": (given_up, replaying),
+    "put back unhandled": (unhandled, resuming),
     "keep a snapshot": (showing, keeping),
 }
 

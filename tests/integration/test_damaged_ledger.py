@@ -160,8 +160,8 @@ async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
 
 HINTS = [
     INDEX.urgent, INDEX.scheduled, INDEX.started, INDEX.intermediate, INDEX.solitary, INDEX.failed, INDEX.dead,
-    INDEX.quarantined, INDEX.unreadable, INDEX.busy + "r-m1", INDEX.parked + "r-m1", RESOURCE + "r-m1",
-    f"rq:executions:{job_id('m1')}",
+    INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable, INDEX.busy + "r-m1", INDEX.parked + "r-m1",
+    RESOURCE + "r-m1", f"rq:executions:{job_id('m1')}",
 ]  # fmt: skip
 
 
@@ -185,7 +185,9 @@ async def test_a_hint_of_another_type_holds_nothing_up(async_redis: AsyncRedis, 
     with capture_logs() as logs:
         assert reconciler(redis_client).run() == 1
     assert await take(async_redis) == [waiting.event_id]
-    shared = key.startswith(("rq:", INDEX.urgent)) or key in {INDEX.dead, INDEX.quarantined, INDEX.unreadable}
+    shared = key.startswith(("rq:", INDEX.urgent)) or key in {
+        INDEX.dead, INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable,
+    }  # fmt: skip
     named = [line for line in logs if line["event"] == "keys_unusable" and key in line["keys"]]
     assert named or not shared or "executions" in key
 

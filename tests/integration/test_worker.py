@@ -116,6 +116,10 @@ async def deadly(event, context):
     note("run", event.attempt)
     import os
     os._exit(9)
+
+@handlers.on("openid4vc.verification.data")
+async def harmless(event, context):
+    pass
 """)
     harness.happens("m1")  # Alone: a death that it shares with another event costs neither an attempt.
     with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:

@@ -8,13 +8,13 @@ from breaking import AsyncScript, Script
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from credhook.events import Event
+from credhook.events import EVENT_TYPES, Event
 from credhook.ledger import EVENT, Index, State, job_data, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
-from credhook.worker.commands.events import erase, replay
-from credhook.worker.queue import put_back, reclaim, scripts
+from credhook.worker.commands.events import erase
+from credhook.worker.queue import put_back, reclaim, replay, scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler
@@ -30,11 +30,14 @@ class Ledger:
         self.redis: Any = redis
         self.handled: set[str] = set()
         self.accept = Script(redis, script.ACCEPT)
-        self.replaying, self.erasing = Script(redis, replay._REPLAY), Script(redis, erase._ERASE)
+        self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
         self.claims = self.worker("w")
-        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+        wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
+        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)
         self.putting_back = Script(redis, put_back.PUT_BACK)
         self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
+        self.resuming = Script(redis, replay.REPLAY)
+        self.reconciler.unhandled._replay._script = self.resuming  # type: ignore[assignment]
         self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
         self.reclaiming = Script(redis, reclaim.RECLAIM)
@@ -86,13 +89,14 @@ class Ledger:
     def replay(self, webhook_id: str, state: str | bytes) -> Any:
         fields = [1, "origin", "credhook"]
         job, data = job_id(webhook_id), job_data(webhook_id)
-        return self.replaying(replay._keys(INDEX), ["", "  ", "", *fields, webhook_id, job, data, state])
+        return self.replaying(replay.keys(INDEX), ["", "", "", *fields, webhook_id, job, data, state])
 
     async def recover(self) -> None:
         """Workers and reconciler, until nothing is open."""
         for _ in range(8):
             for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
                 self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
+            self.reconciler.unhandled.put_back()
             if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
                 return
             self.pass_time()

@@ -39,6 +39,8 @@ def plant(
     redis.hset(EVENT + webhook_id, mapping=entry)
     if state not in OPEN:
         redis.expire(EVENT + webhook_id, 3_600)
+    if state is State.UNHANDLED:
+        redis.zadd(INDEX.unhandled + kind, {webhook_id: now})
     if state in SETS:
         redis.zadd(SETS[state], {webhook_id: now})
 

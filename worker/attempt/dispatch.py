@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import structlog
 
+from credhook.ledger import GAVE_UP
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.outcome import DONE, GAVE_UP, SKIPPED
+from credhook.worker.attempt.outcome import DONE, SKIPPED
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.execution.retry import BACKOFF, GiveUp, after_handler, cause
 from credhook.worker.execution.running import HandlerTimeout, ThreadRunner, run

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from credhook.ledger import State
+from credhook.ledger import GAVE_UP, State
 from credhook.worker.execution.retry import DataGone, GiveUp, Postponed, Retry, cause
 from credhook.worker.queue.claim import Settlement
 
-#: How a handler that will not run again is recorded: it has run, or this and the cause.
+#: How a handler is recorded that has run; for one that was given up, see `GAVE_UP`.
 DONE: Final = "done"
-GAVE_UP: Final = "dead: "
 #: Or its condition did not want the event.
 SKIPPED: Final = "skipped"
 
@@ -25,6 +24,7 @@ class Outcome:
         gave_up: what was given up and why, in this attempt or in an earlier one.
         data_gone: whether it was given up for presented data that is gone.
         spent: whether anything failed that counts as an attempt: a platform that is known to be down does not.
+        unhandled: whether there is no handler for it here.
     """
 
     again: float | None = None
@@ -32,6 +32,7 @@ class Outcome:
     gave_up: tuple[str, ...] = ()
     data_gone: bool = False
     spent: bool = False
+    unhandled: bool = False
 
     @classmethod
     def before(cls, ended: Mapping[str, str]) -> Self:
@@ -65,6 +66,9 @@ class Outcome:
 
     def settlement(self) -> Settlement:
         """How the event is to be written down."""
+        if self.unhandled:
+            # Nothing was tried: workers with and without the handler may pass it on for as long as a deploy takes.
+            return Settlement(State.UNHANDLED, "NoHandler", spend=False)
         if self.again is not None:
             return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
         if self.gave_up:

@@ -111,11 +111,13 @@ class Processor:
         if claim.attempt > most_attempts or claim.killed >= MOST_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",))
             return
-        handlers = [one for one in matching if one.name not in claim.ended]
+        wanted = [one for one in matching if claim.only in {"", one.name}]
+        if not wanted:
+            attempt.outcome = Outcome(unhandled=True)
+            return
+        handlers = [one for one in wanted if one.name not in claim.ended]
         attempt.outcome = Outcome.before(claim.ended)
         if not handlers:
-            if not claim.ended:
-                bound.warning("event_unhandled", hint="no handler that is loaded here wants this type")
             return
         if all(self.runs.keeps_waiting(claim.event_id, one.name) for one in handlers):
             # Nothing is fetched for nobody: what is presented may be readable only once.
@@ -185,6 +187,9 @@ def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.Bo
         bound.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **ran)
     elif settlement.state is State.ACCEPTED:
         bound.info("event_handed_back", **ran)
+    elif settlement.state is State.UNHANDLED:
+        hint = "no handler that is loaded here wants it; it waits for a worker that has one"
+        bound.warning("event_unhandled", handler=attempt.claim.only or "any", hint=hint)
     else:
         hint = f"credhook events show {attempt.claim.event_id}"
         bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **ran)

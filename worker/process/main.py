@@ -24,6 +24,7 @@ from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
+from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
@@ -79,8 +80,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     faulthandler.register(signal.SIGUSR1, file=pipes.stack, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
-    interval = settings.lease / 3
-    reconciler = Reconciler(redis, queue=settings.queue, name=name, interval=interval, retention=settings.retention)
     if died:
         _wait_for(redis, settings.queue)
         reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
@@ -91,7 +90,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _leave_alone_what_stays()
     handlers = [one.name for one in registry.handlers]
     log.info("worker_started", name=name, queue=settings.queue, handlers=handlers, settings=in_force(settings))
-    _every(interval, reconciler.run, "reconciler")
+    _reconcile(settings, redis, registry, name)
     if isolation == "fork":
         jobs.prepare()
         _end_with(pipes.lifeline)
@@ -111,6 +110,22 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         code = 0 if in_order else _REPLACE_ME
     log.info("worker_stopped", name=name)
     return code
+
+
+def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
+    """Put back what has waited for our handlers, at once; and that and what is at home nowhere, round after round."""
+    interval = settings.lease / 3
+    reconciler = Reconciler(
+        redis,
+        queue=settings.queue,
+        name=name,
+        interval=interval,
+        retention=settings.retention,
+        wanted={event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types},
+    )
+    with suppress(RedisError):  # The rounds do it as well.
+        reconciler.unhandled.put_back()
+    _every(interval, reconciler.run, "reconciler")
 
 
 def _leave_alone_what_stays() -> None:

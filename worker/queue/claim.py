@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, State, job_id
+from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, State, job_id
 
 
 class NotClaimed(Enum):
@@ -16,7 +16,7 @@ class NotClaimed(Enum):
 
     #: The ledger has no such event: it was erased, or has expired.
     MISSING = "missing"
-    #: It is done, dead or quarantined.
+    #: It is done, dead, unhandled or quarantined.
     SETTLED = "settled"
     #: Another worker has it.
     HELD = "held"
@@ -50,6 +50,7 @@ class Claim:
         execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
         killed: how many workers have died with it as the only one under way.
         suspect: whether it is to be the only one under way.
+        only: the one handler that is to run, or "" for all that want it.
     """
 
     event_id: str
@@ -67,6 +68,7 @@ class Claim:
     execution: str
     killed: int = 0
     suspect: bool = False
+    only: str = ""
 
     @property
     def age(self) -> float:
@@ -160,4 +162,5 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         execution=execution.decode(),
         killed=deaths[0],
         suspect=bool(deaths[1]),
+        only=fields.get(ONLY, ""),
     )

@@ -6,7 +6,8 @@
 -- settlement that was broken off is completed.
 --
 -- KEYS: event, open events, leases, RQ's schedule, RQ's failed jobs, RQ's queue, job, RQ's started jobs, the job's
---   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events.
+--   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events,
+--   the prefix of the unhandled events of a type.
 -- ARGV: webhook-id; job's id; job's data; ms that an event may be on its way from one place to the next; prefix of a
 --   resource's lock; attempts after which an event whose worker has died has to wait; which part of that wait, from 0
 --   to 1; retention in s; LPUSH or RPUSH; then the other fields of the job and their values.
@@ -24,7 +25,7 @@ local FIRST_DELAY, LONGEST_DELAY = 5000, 600000
 
 local call = redis.call
 local event, open, leases, scheduled, failed, jobs, rq_job = unpack(KEYS)
-local started, executions, urgent, intermediate, dead, unreadable = unpack(KEYS, 8)
+local started, executions, urgent, intermediate, dead, unreadable, unhandled = unpack(KEYS, 8)
 local id, job, data, transit, busy, patient, chance, retention, push = unpack(ARGV)
 local moved = call('ZSCORE', open, id)
 if not moved or now - moved < tonumber(transit) then return 0 end
@@ -58,6 +59,7 @@ end
 if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement was broken off.
     if call('TTL', event) < 0 then call('EXPIRE', event, retention) end
     if state == $DEAD or state == $DATA_GONE then call('ZADD', dead, 'NX', now, id) end
+    if state == $UNHANDLED then call('ZADD', unhandled .. type, 'NX', now, id) end
     leave()
     return 0
 end

@@ -54,6 +54,7 @@ class PutBack:
             index.intermediate,
             index.dead,
             index.unreadable,
+            index.unhandled,
         ]
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(name) / 2**32

@@ -10,6 +10,8 @@ in the log, a settlement that was broken off is completed, and what has no recor
 """
 
 import itertools
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Final, cast
 
 import structlog
@@ -21,6 +23,7 @@ from rq.worker_registration import clean_worker_registry
 from credhook.ledger import Index, job_id
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.queue.put_back import IN_TRANSIT, PutBack
+from credhook.worker.queue.unhandled import Unhandled
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -42,7 +45,16 @@ _LONGEST_LEAD: Final = 600_000
 class Reconciler:
     """Looks through the open events of one queue; of all processes that try, one leads."""
 
-    def __init__(self, redis: Redis, *, queue: str, name: str, interval: float, retention: int) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        queue: str,
+        name: str,
+        interval: float,
+        retention: int,
+        wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
         """Prepare.
 
         Args:
@@ -50,12 +62,15 @@ class Reconciler:
             queue: whose events.
             name: this process, unique in the fleet.
             interval: seconds between two rounds of it.
-            retention: seconds after which the dead, the quarantined and the unreadable are forgotten.
+            retention: seconds after which the dead, the unhandled, the quarantined and the unreadable are forgotten.
+            wanted: event type → the names of the handlers that this process has for it.
         """
         self._redis = redis
         self._index = Index(queue)
         self._name = name
         self._put_back = PutBack(redis, queue=queue, retention=retention)
+        #: Looked through by every process, since the one that leads may lack a handler.
+        self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
         self._leads_for = max(1_000, int(interval * 3_000))
         self._retention = retention
         #: How many of the open events, from the oldest on, the next round leaves out: the last one has looked at them.
@@ -64,10 +79,11 @@ class Reconciler:
         self._odd: set[str] = set()
 
     def run(self) -> int:
-        """One round, if this process leads; the number of events that were put back.
+        """One round; the number of events that were put back because they were at home nowhere, if this process leads.
 
         What somebody else has written does not end the round: what can be looked through is.
         """
+        self._put_back_unhandled()
         if not self._leads():
             return 0
         self._look_at_keys()
@@ -97,6 +113,14 @@ class Reconciler:
         if failed:
             log.error("events_not_put_back", count=len(failed), events=_named(dict.fromkeys(failed, "")))
         return len(put_back)
+
+    def _put_back_unhandled(self) -> None:
+        try:
+            self.unhandled.put_back()
+        except ResponseError as error:
+            if is_unwell(error):
+                raise
+            log.error("unhandled_not_put_back", error=type(error).__name__)  # noqa: TRY400  `_look_at_keys` says why.
 
     def _leads(self) -> bool:
         """Become or remain the leader; a leader that dies is followed after three rounds."""
@@ -140,7 +164,7 @@ class Reconciler:
     def _clear_away(self, now: int) -> None:
         """Forget what is older than the retention time, and what RQ remembers of workers that are gone."""
         index = self._index
-        for key in (index.dead, index.quarantined, index.unreadable, index.leases):
+        for key in (index.dead, *index.all_unhandled, index.quarantined, index.unreadable, index.leases):
             if key not in self._odd:
                 self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
         if index.started not in self._odd:
@@ -190,8 +214,8 @@ class Reconciler:
 def _types(index: Index) -> dict[str, str]:
     """Each key of a queue → the type that it has, as Redis names it."""
     sets = (
-        index.open, index.leases, index.workers, index.dead, index.quarantined, index.unreadable, index.solitary,
-        index.scheduled, index.started, index.failed,
+        index.open, index.leases, index.workers, index.dead, *index.all_unhandled, index.quarantined, index.unreadable,
+        index.solitary, index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)
     return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list")

@@ -27,6 +27,7 @@ def keys(index: Index) -> list[str]:
         index.parked,
         index.refused,
         index.solitary,
+        index.unhandled,
     ]
 
 

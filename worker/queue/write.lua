@@ -93,7 +93,8 @@ function write.settle(id, fence, job, execution, what)
     local key = $EVENT .. id
     -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
     if execution ~= '' then unless_odd('ZREM', started, job .. ':' .. execution) end
-    local held, state, resource, attempts = unpack(call('HMGET', key, 'fence', 'state', 'resource', 'attempts'))
+    local held, state, type, resource, attempts =
+        unpack(call('HMGET', key, 'fence', 'state', 'type', 'resource', 'attempts'))
     local gone = {'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}
     if held ~= fence then
         for handler, how in pairs(what.records) do write.record(id, handler, how) end
@@ -118,8 +119,9 @@ function write.settle(id, fence, job, execution, what)
     else
         put('settled', now)
         for _, field in ipairs({'fence', 'deaths', 'killed'}) do unset[#unset + 1] = field end
-        if tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
+        if what.spend and tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
         if what.state == $DONE then unset[#unset + 1] = 'seen' end
+        if what.state ~= $UNHANDLED then unset[#unset + 1] = $ONLY end
     end
     unless_odd('ZREM', leases, id)
     call('HSET', key, unpack(set))
@@ -142,7 +144,8 @@ function write.settle(id, fence, job, execution, what)
         unless_odd('LPUSH', jobs, job)
         set_status(job, 'queued')
         unless_odd('ZADD', open, now, id)
-    elseif what.state == $DONE or unless_odd('ZADD', dead, now, id) then
+    elseif what.state == $DONE
+        or unless_odd('ZADD', what.state == $UNHANDLED and unhandled .. (type or '') or dead, now, id) then
         unless_odd('ZREM', open, id)
     end
     if not resource then return {1, false} end

@@ -10,7 +10,7 @@ import click
 from redis import Redis
 from rich.table import Table
 
-from credhook.ledger import EVENT, HANDLER, LATEST, Index, State
+from credhook.ledger import EVENT, HANDLER, LATEST, ONLY, Index, State
 from credhook.worker.commands.events.batches import batched
 from credhook.worker.commands.events.erase import erase
 from credhook.worker.commands.events.options import selecting
@@ -111,6 +111,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         # A settled event that took one attempt does not spend memory on saying so.
         "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
+        "only": fields.get(ONLY),
         "handlers": {name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
     }
 

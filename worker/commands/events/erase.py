@@ -48,7 +48,7 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
         if selection.resource is not None:
             _forget_resource(redis, selection.resource)
         script = redis.register_script(_ERASE)
-        of_events = (index.open, index.dead, index.quarantined, index.unreadable)
+        of_events = (index.open, index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 

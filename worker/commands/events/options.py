@@ -48,8 +48,8 @@ _OPTIONS: Final = (
         "states",
         multiple=True,
         type=click.Choice([state.value for state in State]),
-        help="Only events in this state; repeat it for several. Of dead, data_gone, quarantined, unreadable, accepted "
-        "and waiting only those of the queue that CREDHOOK_QUEUE names.",
+        help="Only events in this state; repeat it for several. Of dead, data_gone, unhandled, quarantined, "
+        "unreadable, accepted and waiting only those of the queue that CREDHOOK_QUEUE names.",
     ),
     click.option(
         "--type",

@@ -2,23 +2,20 @@
 
 import difflib
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Final
 
 import click
 from redis import Redis
 
-from credhook.ledger import EVENT, HANDLER, Index, State, job_data, job_fields, job_id, lua
-from credhook.worker.attempt.outcome import GAVE_UP
+from credhook.ledger import EVENT, HANDLER, State
 from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.events.options import refuse_everything, selecting
 from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
 from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.handlers.loading import load
+from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
-
-_REPLAY: Final = lua.load("credhook.worker.commands.events/replay.lua", GAVE_UP=GAVE_UP)
 
 #: Outcome of the script → why the event was left.
 _LEFT: Final = {
@@ -39,8 +36,9 @@ _LEFT: Final = {
 @click.option(
     "--handler",
     metavar="NAME",
-    help="Run this handler again, and those that have not ended for the event yet, but no other. `credhook handlers "
-    "list` prints the names.",
+    help="Run this handler for events of the types that it wants. Of a done event it runs alone, whether it has run "
+    "before or has only come since; of any other, those that have not ended yet run as well. `credhook handlers list` "
+    "prints the names.",
 )
 @click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
@@ -61,8 +59,8 @@ def replay(
     What was set aside because its record could not be read is replayed once somebody has repaired it.
 
     Which handlers run again: of a dead event those that gave up, of a done event all, and with --handler that one. What
-    is quarantined is accepted if its type is known by now. What is open already is left alone. The attempts are counted
-    from 1 again.
+    is quarantined is accepted if its type is known by now. What is unhandled comes back by itself, once a worker has a
+    handler for it. What is open already is left alone. The attempts are counted from 1 again.
     """
     refuse_everything(selection, everything=everything)
     if handler is not None and hurry:
@@ -78,34 +76,13 @@ def replay(
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
-        script = redis.register_script(_REPLAY)
+        put_back = Replay(redis, queue=index.queue)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
-            fields = job_fields(index.queue, datetime.now(UTC))
-            types = f" {' '.join(wanted)} "
-            arguments: list[str | int | bytes] = [handler or "", types, "now" if hurry else "", len(fields)]
-            for name, value in fields.items():
-                arguments += name, value
-            for event in batch:
-                name = event.webhook_id
-                arguments += raw(name), job_id(name), job_data(name), event.state
-            return cast(Sequence[bytes], script(keys=_keys(index), args=arguments))
+            settled = [Settled(event.webhook_id, event.state) for event in batch]
+            return put_back(settled, how=How.NOW if hurry else How.ANEW, handler=handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", {"replayed": ""}, _LEFT, as_json=as_json)
-
-
-def _keys(index: Index) -> list[str]:
-    return [
-        index.open,
-        index.leases,
-        index.dead,
-        index.quarantined,
-        index.scheduled,
-        index.failed,
-        index.jobs,
-        index.template,
-        index.unreadable,
-    ]
 
 
 def _types_wanted(redis: Redis, handler: str, events: Sequence[EventSummary]) -> frozenset[str]:

@@ -64,16 +64,17 @@ class Selection:
     def indexes(self, index: Index) -> tuple[str, ...]:
         """The sorted sets that hold all events in these states; none if some states have no such set."""
         held = {
-            State.ACCEPTED: index.open,
-            State.WAITING: index.open,
-            State.DEAD: index.dead,
-            State.DATA_GONE: index.dead,
-            State.QUARANTINED: index.quarantined,
-            State.UNREADABLE: index.unreadable,
+            State.ACCEPTED: (index.open,),
+            State.WAITING: (index.open,),
+            State.DEAD: (index.dead,),
+            State.DATA_GONE: (index.dead,),
+            State.UNHANDLED: index.all_unhandled,
+            State.QUARANTINED: (index.quarantined,),
+            State.UNREADABLE: (index.unreadable,),
         }
         if not self.states <= held.keys():
             return ()
-        return tuple(sorted({held[state] for state in self.states}))
+        return tuple(sorted({key for state in self.states for key in held[state]}))
 
 
 def event_type(text: str) -> str:

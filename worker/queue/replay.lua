@@ -1,22 +1,25 @@
--- Put settled and quarantined events back into the queue, as if they had just been accepted.
+-- Put settled and quarantined events back into the queue, as if they had just been accepted, or to go on where they
+-- stood.
 --
 -- The new fence is higher than that of any earlier claim, so that a worker that once held the event and lost it cannot
 -- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
 -- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
---   template, unreadable events.
--- ARGV: the handler to run again, or '' for all; the types that it wants, each between spaces; 'now' if waiting events
---   become due at once; number of job fields, then these fields and their values; then of each event webhook-id, job's
---   id, job's data, and the state in which it was selected.
+--   template, unreadable events, the prefix of the unhandled events of a type.
+-- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
+--   if waiting events become due at once, 'resume' if events are to go on where they stood; number of job fields, then
+--   these fields and their values; then of each event webhook-id, job's id, job's data, and the state in which it was
+--   selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
 --! include credhook.ledger/unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable = unpack(KEYS)
-local handler, wanted, hurry, fields = ARGV[1], ARGV[2], ARGV[3] == 'now', tonumber(ARGV[4])
+local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled = unpack(KEYS)
+local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
+local fields = tonumber(ARGV[4])
 local known = $EVENT_TYPES
 local outcomes, jobs = {}, {}
 
@@ -45,6 +48,19 @@ local function forget_failures(key, all)
     end
 end
 
+-- Begin anew with the event. Of one that is done, a handler that is named runs alone: others may have come since.
+local function start_over(id, key, state)
+    if handler == '' then
+        forget_failures(key, state == $DONE)
+    else
+        redis.call('HDEL', key, $HANDLER .. handler)
+    end
+    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY)
+    if handler ~= '' and state == $DONE then redis.call('HSET', key, $ONLY, handler) end
+    -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
+    if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+end
+
 local function replay(id, job, data, selected)
     local key = $EVENT .. id
     local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
@@ -69,23 +85,19 @@ local function replay(id, job, data, selected)
     if not known[type] then return 'unknown_type' end
     if resource == '' then return 'no_resource' end
     if handler ~= '' then
-        local ended = redis.call('HEXISTS', key, $HANDLER .. handler) == 1
-        if not ended and not string.find(wanted, ' ' .. type .. ' ', 1, true) then return 'unrelated' end
+        local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)
+        if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
+        if not fits then return 'unrelated' end
     end
     enqueue(id, job, data)
     redis.call('PERSIST', key)
-    if handler == '' then
-        forget_failures(key, state == $DONE)
-    else
-        redis.call('HDEL', key, $HANDLER .. handler)
-    end
-    redis.call('HDEL', key, 'attempts', 'error', 'settled', 'due', 'seen', 'holder', 'deaths', 'killed')
-    -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
-    if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+    if not resume then start_over(id, key, state) end
+    redis.call('HDEL', key, 'error', 'settled')
     redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
     redis.call('ZREM', dead, id)
     redis.call('ZREM', quarantined, id)
     redis.call('ZREM', unreadable, id)
+    unless_odd('ZREM', unhandled .. type, id)
     return 'replayed'
 end
 

@@ -1,0 +1,224 @@
+"""Events that no worker had a handler for: kept, shown, and put back for the first worker that has one."""
+
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from accepting import record
+from attempting import Attempts, attempts
+from events_command import Run
+from fleet_harness import Stub
+from planting import INDEX, plant
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from structlog.testing import capture_logs
+
+from credhook.ledger import EVENT, State, job_id
+from credhook.listener.admin import create_admin
+from credhook.worker.execution.retry import Retry
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.queue import unhandled
+from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.unhandled import Unhandled
+
+COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
+#: What a worker wants that has come with the handler.
+NEW: Mapping[str, tuple[str, ...]] = {COMPLETED: ("new.handle",), OFFERED: ("new.handle", "new.look")}
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub().running() as stub:
+        yield stub
+
+
+def told(name: str, *types: str, ran: list[str]) -> Any:
+    handlers: Any = Handlers(name)
+
+    @handlers.on(*types)
+    async def handle(event: Any, context: Any) -> None:
+        ran.append(f"{name} {event.webhook_id} {event.attempt}")
+
+    return handlers
+
+
+@pytest.fixture
+async def old(redis_url: str, stub: Stub) -> AsyncIterator[Attempts]:
+    """A worker that has a handler for another type."""
+    async with attempts(redis_url, stub, told("old", FAILED, ran=[])) as made:
+        yield made
+
+
+async def test_what_a_worker_has_no_handler_for_is_kept_unseen_and_costs_no_attempt(
+    old: Attempts, stub: Stub, redis_client: Redis
+) -> None:
+    await old.accept("m1", COMPLETED, "r1")
+    with capture_logs() as logs:
+        assert (await old.next()).state is State.UNHANDLED
+    (said,) = [line for line in logs if line["event"].startswith("event_")]
+    assert (said["event"], said["log_level"]) == ("event_unhandled", "warning")
+    assert not stub.calls
+    kept = record(redis_client, "m1")
+    assert (kept["state"], kept["attempts"], kept["error"]) == ("unhandled", "0", "NoHandler")
+    assert 0 < redis_client.ttl(EVENT + "m1") <= 604_800
+    assert redis_client.zrange(INDEX.unhandled + COMPLETED, 0, -1) == [b"m1"]
+    for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.busy + "r1", "rq:job:" + job_id("m1")):
+        assert not redis_client.exists(key)
+
+
+async def test_it_is_handled_as_soon_as_a_worker_has_a_handler(
+    old: Attempts, redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    await old.accept("m1", COMPLETED, "r1")
+    await old.next()
+    ran: list[str] = []
+    async with attempts(redis_url, stub, told("new", COMPLETED, ran=ran)) as new:
+        assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 1
+        assert redis_client.ttl(EVENT + "m1") == -1
+        assert (await new.next()).state is State.DONE
+    assert ran == ["new m1 1"]
+    assert not redis_client.exists(INDEX.unhandled + COMPLETED)
+    assert "attempts" not in record(redis_client, "m1")
+
+
+async def test_passing_between_workers_with_and_without_the_handler_spends_nothing_that_it_has_left(
+    old: Attempts, redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    """More often than an event has attempts, after one that failed; and its progress is still known."""
+    ran: list[str] = []
+    handlers, failing = told("new", COMPLETED, ran=ran), True
+
+    @handlers.on(COMPLETED)
+    async def later(event: Any, context: Any) -> None:
+        ran.append(f"later {event.webhook_id} {event.attempt}")
+        if failing:
+            raise Retry(after=0.01)
+
+    async with attempts(redis_url, stub, handlers) as new:
+        await old.accept("m1", COMPLETED, "r1")
+        assert (await new.next()).state is State.WAITING
+        for _ in range(15):
+            assert (await old.next()).state is State.UNHANDLED
+            assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 1
+        failing = False
+        assert (await new.next()).state is State.DONE
+    assert ran == ["new m1 1", "later m1 1", "later m1 2"]
+
+
+def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(redis_client: Redis) -> None:
+    for number, kind in enumerate((COMPLETED, OFFERED, FAILED, OFFERED, COMPLETED)):
+        plant(redis_client, f"m{number}", State.UNHANDLED, kind, age=number, attempts="0", error="NoHandler")
+    assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 4
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [b"e-m4", b"e-m3", b"e-m1", b"e-m0"]
+    assert record(redis_client, "m2")["state"] == "unhandled"
+    assert not {"error", "settled"} & record(redis_client, "m0").keys()
+    assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 0
+
+
+def test_two_workers_at_once_put_back_each_event_once(redis_url: str, redis_client: Redis) -> None:
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(1_000):
+            plant(pipeline, f"m{number}", State.UNHANDLED, resource=f"r{number}")
+        pipeline.execute()
+    counts: list[int] = []
+    both = threading.Barrier(2)
+
+    def put_back() -> None:
+        with Redis.from_url(redis_url) as redis:
+            worker = Unhandled(redis, queue="credhook", wanted=NEW)
+            both.wait()
+            counts.append(worker.put_back())
+
+    threads = [threading.Thread(target=put_back) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
+    assert sum(counts) == len(jobs) == len(set(jobs)) == 1_000
+
+
+def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its_resource(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unhandled, "PAGE", 4)
+    for number in range(12):  # Of one type there are more than of the other.
+        plant(redis_client, f"m{number:02}", State.UNHANDLED, COMPLETED if number % 3 else OFFERED, age=100 - number)
+        redis_client.zadd(INDEX.unhandled + (COMPLETED if number % 3 else OFFERED), {f"m{number:02}": number})
+    worker = Unhandled(redis_client, queue="credhook", wanted=NEW)
+    assert [worker.put_back() for _ in range(3)] == [6, 6, 0]
+    jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
+    assert jobs == sorted(jobs)
+
+
+def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
+    redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unhandled, "PAGE", 2)
+    for number in range(5):
+        plant(redis_client, f"a{number}", State.UNHANDLED, OFFERED, only="other.handle")
+        redis_client.zadd(INDEX.unhandled + OFFERED, {f"a{number}": number})
+    plant(redis_client, "b", State.UNHANDLED, OFFERED, only="new.look")
+    worker = Unhandled(redis_client, queue="credhook", wanted=NEW)
+    assert [worker.put_back() for _ in range(5)] == [0, 0, 1, 0, 0]
+    assert record(redis_client, "b")["only"] == "new.look"
+    theirs = Unhandled(redis_client, queue="credhook", wanted={OFFERED: ("other.handle",)})
+    assert sum(theirs.put_back() for _ in range(4)) == 5
+
+
+def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
+    def reconciler(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Reconciler:
+        return Reconciler(redis_client, queue="credhook", name=name, interval=1, retention=3_600, wanted=wanted)
+
+    reconciler("leader", {}).run()
+    plant(redis_client, "m1", State.UNHANDLED)
+    reconciler("leader", {}).run()
+    assert record(redis_client, "m1")["state"] == "unhandled"
+    reconciler("another", NEW).run()
+    assert record(redis_client, "m1")["state"] == "accepted"
+    assert redis_client.get(INDEX.leader) == b"leader"
+
+
+def test_an_index_of_another_type_does_not_end_the_round(redis_client: Redis) -> None:
+    redis_client.sadd(INDEX.unhandled + COMPLETED, "of another kind")
+    plant(redis_client, "m1", State.UNHANDLED, OFFERED)
+    with capture_logs() as logs:
+        Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600, wanted=NEW).run()
+    assert record(redis_client, "m1")["state"] == "accepted"
+    assert [line["event"] for line in logs] == ["unhandled_put_back", "keys_unusable"]
+
+
+async def test_it_is_listed_counted_replayed_and_erased(
+    async_redis: AsyncRedis, redis_client: Redis, events: Run
+) -> None:
+    for name, kind in (("m1", COMPLETED), ("m2", OFFERED), ("m3", OFFERED)):
+        plant(redis_client, name, State.UNHANDLED, kind, ended={"a.bad": "dead: ValueError"}, only="gone.handle")
+    plant(redis_client, "m4", State.DONE)
+    listed = [json.loads(line) for line in events("list", "--state", "unhandled", "--json").stdout.splitlines()]
+    assert {(one["webhook_id"], one["only"]) for one in listed} == {(f"m{n}", "gone.handle") for n in (1, 2, 3)}
+
+    async def no_checks() -> tuple[()]:
+        return ()
+
+    transport = httpx.ASGITransport(create_admin(async_redis, no_checks, queue="credhook"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        assert 'credhook_events{state="unhandled"} 3.0' in (await client.get("/metrics")).text.splitlines()
+    assert events("replay", "--id", "m1").stdout == "replayed 1\n"
+    again = record(redis_client, "m1")
+    assert again["state"] == "accepted"
+    assert not {"only", "h:a.bad"} & again.keys()
+    assert not redis_client.exists(INDEX.unhandled + COMPLETED)
+    assert events("erase", "--state", "unhandled", "--yes").stdout == "erased 2\n"
+    assert not redis_client.exists(*INDEX.all_unhandled)
+
+
+async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> None:
+    now = redis_client.time()[0] * 1_000
+    for key in INDEX.all_unhandled:
+        redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
+    Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run()
+    for key in INDEX.all_unhandled:
+        assert redis_client.zrange(key, 0, -1) == [b"young"]
