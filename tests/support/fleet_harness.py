@@ -215,8 +215,8 @@ class FleetHarness:
             "CREDHOOK_CLIENT_SECRET": "s3cret",
         }
 
-    def plugin(self, text: str) -> None:
-        (self.folder / "plugin.py").write_text(PLUGIN + text)
+    def plugin(self, text: str, name: str = "plugin") -> None:
+        (self.folder / f"{name}.py").write_text(PLUGIN + text)
 
     def notes(self) -> list[Note]:
         path = self.folder / "notes"

@@ -1,0 +1,137 @@
+"""Workers that differ, side by side: what one of them has no handler for ends up handled, and only once.
+
+Old workers know nothing of the type. New ones bring its first handler, and take the place of the old ones one after the
+other while events keep coming. Then a second handler is brought, and catches up by one command.
+"""
+# ruff: noqa: T201  The counts are what `make soak` is run for.
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from fleet_harness import LONG, SHORT, FleetHarness
+from serving import Process
+from waiting import until
+
+COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
+SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+COUNT = {SHORT: 200, LONG: 2_000}
+#: Workers of each version.
+WORKERS = 2
+
+FIRST = """
+@handlers.on("openid4vc.issuance.completed")
+async def first(event, context):
+    note("first", event.webhook_id, event.attempt)
+    await asyncio.sleep(0.01)
+"""
+SECOND = """
+@handlers.on("openid4vc.issuance.completed")
+async def second(event, context):
+    note("second", event.webhook_id, event.attempt)
+"""
+THIRD = SECOND.replace("second", "third")
+OTHER = """
+@handlers.on("openid4vc.issuance.failed")
+async def other(event, context):
+    note("other", event.webhook_id)
+"""
+
+
+def version(rig: FleetHarness, name: str, *handlers: str) -> str:
+    """Deploy a version with these handlers besides the one for another type; its CREDHOOK_HANDLERS."""
+    rig.plugin(OTHER + "".join(handlers), name)
+    return name
+
+
+def fleet(rig: FleetHarness, handlers: str) -> list[Process]:
+    started = [rig.fleet(f"{handlers}{number}", CREDHOOK_HANDLERS=handlers) for number in range(WORKERS)]
+    rig.started(*started)
+    return started
+
+
+def stop(fleet: list[Process]) -> None:
+    for process in fleet:
+        assert process.stop() == 0
+
+
+def states(rig: FleetHarness, webhook_ids: list[str]) -> Counter[str]:
+    return Counter(fields["state"] for fields in rig.records(webhook_ids).values())
+
+
+def handled(rig: FleetHarness) -> Counter[tuple[str, ...]]:
+    """Handler and webhook-id → how often it has run."""
+    return Counter(note.words[:2] for note in rig.notes())
+
+
+def credhook(rig: FleetHarness, *arguments: str, **settings: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "credhook", *arguments],
+        env=rig.environment | settings, cwd=rig.folder, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_that_comes_later(
+    rig: FleetHarness, size: str
+) -> None:
+    count = COUNT[size]
+    ids = [f"m{number:04}" for number in range(count)]
+    before, during = ids[: count // 2], ids[count // 2 :]
+    running: list[Process] = []
+    try:
+        old = fleet(rig, version(rig, "old"))
+        running += old
+        rig.accept(*((one, COMPLETED, f"iss_{one}") for one in before))
+        until(lambda: states(rig, before) == {"unhandled": len(before)}, what="the end of what nobody handles")
+        assert not rig.stub.calls
+
+        one_handler = version(rig, "one", FIRST)
+        new: list[Process] = []
+        for number, leaving in enumerate(old):
+            new.append(rig.fleet(f"new{number}", CREDHOOK_HANDLERS=one_handler))
+            running.append(new[-1])
+            part = during[number::WORKERS]
+            for start in range(0, len(part), 20):
+                rig.accept(*((one, COMPLETED, f"iss_{one}") for one in part[start : start + 20]))
+                time.sleep(0.05)
+            rig.started(new[-1])
+            stop([leaving])
+        until(lambda: states(rig, ids) == {"done": count}, what="each event's handler", within=120)
+        assert handled(rig) == {("first", one): 1 for one in ids}
+        passed_on = sum(process.text.count('"event_unhandled"') for process in old) - len(before)
+
+        two_handlers = version(rig, "two", FIRST, SECOND, THIRD)
+        running += fleet(rig, two_handlers)
+        stop(new)
+        replayed = credhook(
+            rig, "events", "replay", "--handler", "test.second", "--since", "1h", CREDHOOK_HANDLERS=two_handlers
+        )
+        assert replayed == f"replayed {count}\n"
+        until(lambda: states(rig, ids) == {"done": count}, what="the second handler's end", within=120)
+        expected = {(name, one): 1 for name in ("first", "second") for one in ids}
+        assert handled(rig) == expected
+    finally:
+        for process in running:
+            if process.process.poll() is None:
+                process.kill()
+    print(
+        f"\n{count} events of a type whose first handler was being deployed: each handled once, {passed_on} taken by a "
+        "worker without it while there was one with it; a second handler ran once for each, and no other again"
+    )
+
+
+def test_with_handlers_misspelt_nothing_is_taken_and_with_others_nothing_is_lost(rig: FleetHarness) -> None:
+    right = version(rig, "right", FIRST)
+    (rig.folder / "empty.py").write_text('from credhook import Handlers\nhandlers = Handlers("test")\n')
+    ids = [f"m{number}" for number in range(20)]
+    rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
+    misspelt = rig.fleet("misspelt", CREDHOOK_HANDLERS="rihgt")
+    assert misspelt.process.wait(60) == 2
+    with rig.worker("empty", CREDHOOK_HANDLERS="empty"):
+        until(lambda: states(rig, ids) == {"unhandled": len(ids)}, what="the end of what nobody handles")
+        with rig.worker("right", CREDHOOK_HANDLERS=right):
+            until(lambda: states(rig, ids) == {"done": len(ids)}, what="each event's handler")
+    assert handled(rig) == {("first", one): 1 for one in ids}
