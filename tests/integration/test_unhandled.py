@@ -38,10 +38,10 @@ def stub() -> Iterator[Stub]:
 def told(name: str, *types: str, ran: list[str]) -> Any:
     handlers: Any = Handlers(name)
 
-    @handlers.on(*types)
     async def handle(event: Any, context: Any) -> None:
         ran.append(f"{name} {event.webhook_id} {event.attempt}")
 
+    handlers.on(*types)(handle)
     return handlers
 
 
@@ -91,12 +91,12 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_nothi
     ran: list[str] = []
     handlers, failing = told("new", COMPLETED, ran=ran), True
 
-    @handlers.on(COMPLETED)
     async def later(event: Any, context: Any) -> None:
         ran.append(f"later {event.webhook_id} {event.attempt}")
         if failing:
             raise Retry(after=0.01)
 
+    handlers.on(COMPLETED)(later)
     async with attempts(redis_url, stub, handlers) as new:
         await old.accept("m1", COMPLETED, "r1")
         assert (await new.next()).state is State.WAITING
