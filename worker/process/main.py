@@ -26,6 +26,7 @@ from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
+from credhook.worker.process.announcement import Announcements
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
@@ -40,6 +41,8 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 #: Objects in cycles that are let lie until they are collected, and of how many such collections one goes over the older
 #: generations. With Python's own, of 700 and 10, a tenth to a fifth of an event's time went to them, measured.
 _GARBAGE: Final = 50_000, 20, 100
+#: Rounds of a process within the length of a lease.
+_ROUNDS: Final = 3
 #: Exit code of a process that wants to be replaced.
 _REPLACE_ME: Final = 75
 
@@ -91,6 +94,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     handlers = [one.name for one in registry.handlers]
     log.info("worker_started", name=name, queue=settings.queue, handlers=handlers, settings=in_force(settings))
     _reconcile(settings, redis, registry, name)
+    announcements = _announce(settings, redis, registry, pipes.token)
     if isolation == "fork":
         jobs.prepare()
         _end_with(pipes.lifeline)
@@ -108,13 +112,14 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse))
         roll_call.leave()
         code = 0 if in_order else _REPLACE_ME
+    announcements.leave()
     log.info("worker_stopped", name=name)
     return code
 
 
 def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
     """Put back what has waited for our handlers, at once; and that and what is at home nowhere, round after round."""
-    interval = settings.lease / 3
+    interval = settings.lease / _ROUNDS
     reconciler = Reconciler(
         redis,
         queue=settings.queue,
@@ -126,6 +131,18 @@ def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name:
     with suppress(RedisError):  # The rounds do it as well.
         reconciler.unhandled.put_back()
     _every(interval, reconciler.run, "reconciler")
+
+
+def _announce(settings: WorkerSettings, redis: Redis, registry: Registry, token: str) -> Announcements:
+    """Announce our handlers, round after round."""
+    interval = settings.lease / _ROUNDS
+    announcements = Announcements(
+        redis, queue=settings.queue, token=token, registry=registry, host=socket.gethostname(), interval=interval
+    )
+    with suppress(RedisError):  # The rounds do it as well.
+        announcements.announce()
+    _every(interval, announcements.announce, "announcement")
+    return announcements
 
 
 def _leave_alone_what_stays() -> None:

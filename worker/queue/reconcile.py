@@ -218,7 +218,7 @@ def _types(index: Index) -> dict[str, str]:
         index.solitary, index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)
-    return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list")
+    return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list") | {index.handlers: "hash"}
 
 
 def _named(events: dict[str, str]) -> dict[str, str]:
