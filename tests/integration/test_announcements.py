@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.announcement import DEPLOY, Announcements
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.recovery.reconcile import Reconciler
 
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
 
 
 def announcing(redis: Redis, token: str, **wanted: str) -> Announcements:
-    handlers = Handlers("test")
+    handlers: Any = Handlers("test")
     for name, event_type in wanted.items():
 
         async def handle(event: Any, context: Any) -> None: ...

@@ -1,7 +1,7 @@
 """A handler that has come later catches up with what was done before its time, and no other handler runs again."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from accepting import record
@@ -12,11 +12,12 @@ from planting import plant
 from redis import Redis
 
 from credhook.ledger import State
-from credhook.worker.handlers.registry import GiveUp, Handlers, Retry
-from credhook.worker.queue.replay import Replay, Settled
-from credhook.worker.queue.unhandled import Unhandled
+from credhook.worker.execution.retry import GiveUp, Retry
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.recovery.replay import Replay, Settled
+from credhook.worker.recovery.unhandled import Unhandled
 
-COMPLETED = "openid4vc.issuance.completed"
+COMPLETED: Final = "openid4vc.issuance.completed"
 
 
 @pytest.fixture

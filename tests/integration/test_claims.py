@@ -16,7 +16,7 @@ from credhook.ledger import State, job_id
 from credhook.worker.attempt.staleness import version
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.recovery.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
 

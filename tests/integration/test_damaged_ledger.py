@@ -20,7 +20,7 @@ from credhook.receiver.inbox.script import Outcome
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.recovery.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 INDEX = Index("credhook")

@@ -21,8 +21,8 @@ from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import GroupCommit
 from credhook.worker.queue.leases import Leases
-from credhook.worker.queue.reclaim import RECLAIM
-from credhook.worker.queue.reconcile import HEAD, Reconciler
+from credhook.worker.recovery.reclaim import RECLAIM
+from credhook.worker.recovery.reconcile import HEAD, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

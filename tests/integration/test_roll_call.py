@@ -14,7 +14,7 @@ from credhook.ledger import Index, job_id
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reclaim import RollCall
+from credhook.worker.recovery.reclaim import RollCall
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Index("credhook")

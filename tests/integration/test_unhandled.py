@@ -20,9 +20,9 @@ from credhook.ledger import EVENT, State, job_id
 from credhook.listener.admin import create_admin
 from credhook.worker.execution.retry import Retry
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue import unhandled
-from credhook.worker.queue.reconcile import Reconciler
-from credhook.worker.queue.unhandled import Unhandled
+from credhook.worker.recovery import unhandled
+from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.recovery.unhandled import Unhandled
 
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
 #: What a worker wants that has come with the handler.

@@ -14,10 +14,11 @@ from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands.events import erase
-from credhook.worker.queue import put_back, reclaim, replay, scripts
+from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.recovery import put_back, reclaim, replay
+from credhook.worker.recovery.reconcile import Reconciler
 
 INDEX = Index("credhook")
 DONE = {"test.first": "done"}

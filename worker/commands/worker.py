@@ -47,7 +47,7 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Have noted what the supervisor tells of; what Redis cannot be told yet."""
-    reclaim = importlib.import_module("credhook.worker.queue.reclaim")
+    reclaim = importlib.import_module("credhook.worker.recovery.reclaim")
     with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
         unnoted: Sequence[str] = reclaim.reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     return unnoted

@@ -30,8 +30,8 @@ from credhook.worker.process.announcement import Announcements
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
-from credhook.worker.queue.reclaim import RollCall, reclaim_all
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.recovery.reclaim import RollCall, reclaim_all
+from credhook.worker.recovery.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

@@ -14,7 +14,7 @@ from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, 
 from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.handlers.loading import load
-from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.worker.recovery.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
 #: Outcome of the script → why the event was left.

@@ -13,7 +13,7 @@ IN_TRANSIT: Final = 5_000
 #: Attempts after which an event whose worker died under it has to wait before it is put back.
 PATIENT_FOR: Final = 2
 
-PUT_BACK: Final = lua.load("credhook.worker.queue/put_back.lua")
+PUT_BACK: Final = lua.load("credhook.worker.recovery/put_back.lua")
 
 
 class PutBack:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from credhook.ledger import Index, lua
 from credhook.worker.queue import scripts
-from credhook.worker.queue.put_back import PutBack
+from credhook.worker.recovery.put_back import PutBack
 
 log = structlog.get_logger("credhook.worker")
 
@@ -27,8 +27,8 @@ _CALLS: Final = 3
 #: What is said of a process that was missed: reclaim.lua knows it.
 _WITH_ITS_HOST: Final = "host"
 
-RECLAIM: Final = lua.load("credhook.worker.queue/reclaim.lua")
-ROLL_CALL: Final = lua.load("credhook.worker.queue/roll_call.lua")
+RECLAIM: Final = lua.load("credhook.worker.recovery/reclaim.lua")
+ROLL_CALL: Final = lua.load("credhook.worker.recovery/roll_call.lua")
 
 
 def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:

@@ -9,7 +9,7 @@ from redis import Redis
 
 from credhook.ledger import Index, job_data, job_fields, job_id, lua
 
-REPLAY: Final = lua.load("credhook.worker.queue/replay.lua")
+REPLAY: Final = lua.load("credhook.worker.recovery/replay.lua")
 
 
 class How(StrEnum):

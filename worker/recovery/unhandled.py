@@ -15,7 +15,7 @@ import structlog
 from redis import Redis
 
 from credhook.ledger import EVENT, ONLY, Index, State
-from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.worker.recovery.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.worker")
 

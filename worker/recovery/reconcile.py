@@ -22,8 +22,8 @@ from rq.worker_registration import clean_worker_registry
 
 from credhook.ledger import Index, job_id
 from credhook.worker.queue.group_commit import is_unwell
-from credhook.worker.queue.put_back import IN_TRANSIT, PutBack
-from credhook.worker.queue.unhandled import Unhandled
+from credhook.worker.recovery.put_back import IN_TRANSIT, PutBack
+from credhook.worker.recovery.unhandled import Unhandled
 
 log = structlog.get_logger("credhook.reconciler")
 

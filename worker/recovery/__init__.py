@@ -1,0 +1,1 @@
+"""Events that are at home nowhere: found, judged, and put back."""
