@@ -12,17 +12,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from credhook.testing.api import FakeApi
     from credhook.testing.awkward import variants
-    from credhook.testing.carrying import ApiCall
     from credhook.testing.events import event
+    from credhook.testing.idempotency import aassert_idempotent, assert_idempotent
+    from credhook.testing.platform.api import FakeApi
+    from credhook.testing.platform.carrying import ApiCall
+    from credhook.testing.running import arun, run
+    from credhook.testing.trial import Result
 
-__all__ = ["ApiCall", "FakeApi", "event", "variants"]
+__all__ = [
+    "ApiCall",
+    "FakeApi",
+    "Result",
+    "aassert_idempotent",
+    "arun",
+    "assert_idempotent",
+    "event",
+    "run",
+    "variants",
+]
 
 _HOMES = {
-    "ApiCall": "credhook.testing.carrying",
-    "FakeApi": "credhook.testing.api",
+    "ApiCall": "credhook.testing.platform.carrying",
+    "FakeApi": "credhook.testing.platform.api",
+    "Result": "credhook.testing.trial",
+    "aassert_idempotent": "credhook.testing.idempotency",
+    "arun": "credhook.testing.running",
+    "assert_idempotent": "credhook.testing.idempotency",
     "event": "credhook.testing.events",
+    "run": "credhook.testing.running",
     "variants": "credhook.testing.awkward",
 }
 

@@ -17,7 +17,7 @@ from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.tenant import Tenant
 from credhook.sandbox.triggers.fixtures import MEMBER
 from credhook.testing.awkward import VARIANTS, variants
-from credhook.testing.platform import new_tenant
+from credhook.testing.platform.sandbox import new_tenant
 from credhook.worker.api.calls import responses
 from credhook.worker.api.calls.errors import NotUnderstood
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation

@@ -146,6 +146,10 @@ class Handlers(Generic[State]):
         """The functions for start-up and shutdown."""
         return self._startup, self._shutdown
 
+    def handler_of(self, function: Callable[..., Any]) -> Handler | None:
+        """What the function is registered as; None if it is not."""
+        return next((one for one in self if one.function is function), None)
+
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from credhook.sandbox.app import assemble
 from credhook.sandbox.http.tokens import CLIENT_ID, CLIENT_SECRET
-from credhook.testing.carrying import ApiCall, Carrier, Failure
-from credhook.testing.platform import TOKEN_PATH, URL, effects, new_tenant
+from credhook.testing.platform.carrying import ApiCall, Carrier, Failure
+from credhook.testing.platform.sandbox import TOKEN_PATH, URL, effects, new_tenant
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Guard
 from credhook.worker.api.oauth.credentials import ClientCredentials

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 from starlette.types import ASGIApp
 
-from credhook.testing.platform import TOKEN_PATH
+from credhook.testing.platform.sandbox import TOKEN_PATH
 
 #: Segments of a path that name an operation; those behind them can name a person.
 _NOUN: Final = 4

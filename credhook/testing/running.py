@@ -1,0 +1,188 @@
+"""`run` and `arun`: a handler under test, run as a worker would run it."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+
+from credhook.testing.deaths import Death, Mortal, end
+from credhook.testing.platform.api import FakeApi
+from credhook.testing.trial import Conditions, Result, Trial, is_overtaken
+from credhook.worker.handlers.given import FetchedEvent
+from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.settings import WorkerSettings
+
+T = TypeVar("T")
+
+Function = Callable[..., Any]
+
+#: Attempts that are worth making: no event has as many, unless the platform stays down for a day.
+_MOST: Final = 10_000
+
+
+def _middle() -> float:
+    """Waits are what they are on average."""
+    return 0.5
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run` and `arun`; `arun` says what they mean."""
+
+    api: FakeApi | None
+    attempts: int | Literal["until settled"]
+    crash_after: int | None
+    timeout: float | None
+    max_attempts: int | None
+    stale: bool | None
+    state: object
+    chance: Callable[[], float]
+
+
+def run(handler: Handler | Function, event: FetchedEvent, **options: Unpack[RunOptions]) -> Result:
+    """Run a handler as `arun` does, from where no event loop runs: a plain test, unittest, a script.
+
+    Raises:
+        RuntimeError: an event loop runs here.
+        ValueError: see `arun`.
+    """
+    return off_loop("arun", lambda: arun(handler, event, **options))
+
+
+async def arun(
+    handler: Handler | Function,
+    event: FetchedEvent,
+    *,
+    api: FakeApi | None = None,
+    attempts: int | Literal["until settled"] = 1,
+    crash_after: int | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109  The worker's, which holds for what swallows a cancellation, too.
+    max_attempts: int | None = None,
+    stale: bool | None = None,
+    state: object = None,
+    chance: Callable[[], float] = _middle,
+) -> Result:
+    """Run a handler for an event as a worker would, and say what the worker would do next.
+
+    Nobody waits between attempts: the clock by which waits and pauses are counted is moved instead.
+
+    Args:
+        handler: a function, decorated or not, or a `Handler`.
+        event: its first argument; where a platform is asked for its resource, the answer is its details.
+        api: the platform of `context.api`; by default a new one.
+        attempts: how often at most; "until settled" runs it until it is done or given up.
+        crash_after: have the process die when that await, counted from 1, has returned, or else at the handler's end,
+            and run it again from the start. A plain function dies at its end.
+        timeout: seconds that one run may take, of real time; by default the handler's own, or a worker's default.
+        max_attempts: attempts after which the worker gives up; by default a worker's default.
+        stale: what `context.stale` says; by default, whether the details show a later state than the event's.
+        state: what `context.state` says.
+        chance: a number from 0 to 1, drawn anew for each wait that the worker spreads; by default the middle.
+
+    Raises:
+        ValueError: the handler is registered for other types than this, or cannot be one.
+    """
+    subject = handler_of(handler)
+    conditions = conditions_for(
+        subject, event, timeout=timeout, max_attempts=max_attempts, stale=stale, state=state, chance=chance
+    )
+    trial = Trial(subject, event, FakeApi() if api is None else api, conditions)
+    if crash_after is not None:
+        await trial.die(Mortal(Death(crash_after), own=code_of(subject)))
+    await settle(trial, _MOST if attempts == "until settled" else attempts)
+    return trial.result()
+
+
+async def settle(trial: Trial, most: int = _MOST) -> None:
+    """Make attempts until it is done or given up, and no more than so many."""
+    for _ in range(most):
+        await trial.attempt()
+        if trial.is_settled:
+            return
+
+
+def conditions_for(
+    handler: Handler,
+    event: FetchedEvent,
+    *,
+    timeout: float | None = None,
+    max_attempts: int | None = None,
+    stale: bool | None = None,
+    state: object = None,
+    chance: Callable[[], float] = _middle,
+) -> Conditions:
+    """What a worker would go by; the options are those of `arun`.
+
+    Raises:
+        ValueError: the handler is registered for other types than this.
+    """
+    if event.type not in handler.types:
+        raise ValueError(f"{handler.name} would not run for {event.type}: it is registered for other types")
+    usual = int(_default("max_attempts", None))
+    return Conditions(
+        timeout=_default("handler_timeout", handler.timeout if timeout is None else timeout),
+        max_attempts=handler.most_attempts(usual) if max_attempts is None else max_attempts,
+        stale=is_overtaken(event) if stale is None else stale,
+        state=state,
+        chance=chance,
+    )
+
+
+def handler_of(handler: Handler | Function) -> Handler:
+    """What a worker knows a function as; one of a plugin `test` for all types, where it is not decorated.
+
+    Raises:
+        ValueError: it cannot be a handler.
+    """
+    if isinstance(handler, Handler):
+        return handler
+    plugins = [one for one in getattr(handler, "__globals__", {}).values() if isinstance(one, Handlers)]
+    undecorated: Any = Handlers("test")
+    found = next(filter(None, (plugin.handler_of(handler) for plugin in plugins)), None)
+    if found is None:
+        undecorated.on("*")(handler)
+        found = undecorated.handler_of(handler)
+    assert found is not None  # noqa: S101  It has just been registered.
+    return found
+
+
+def code_of(handler: Handler) -> Any:
+    """The code of its function, below all decorators."""
+    return getattr(inspect.unwrap(handler.function), "__code__", None)
+
+
+def off_loop(awaited: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine on an event loop of its own, which nobody else gets to see.
+
+    Raises:
+        RuntimeError: an event loop runs here, which would stand still; the message names what to await instead.
+    """
+    if _runs_here():
+        raise RuntimeError(f"an event loop runs here already: await {awaited}(…) instead")
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(begin())
+    finally:
+        _close(loop)
+
+
+def _runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close it, with what handlers have left behind."""
+    try:
+        loop.run_until_complete(end(asyncio.all_tasks(loop)))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+def _default(setting: str, given: float | None) -> float:
+    """The given value, or what a worker has unless its environment says otherwise."""
+    return float(WorkerSettings.model_fields[setting].default) if given is None else given

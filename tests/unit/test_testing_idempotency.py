@@ -1,0 +1,194 @@
+"""`assert_idempotent`: handlers that may run again, and those that may not, each found out."""
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from credhook import GiveUp, Handlers, Retry, TrustedEntityRequest, UserRequest
+from credhook.testing import FakeApi, aassert_idempotent, assert_idempotent, event
+from credhook.worker.handlers.given import Context, FetchedEvent, SyncContext
+
+handlers = Handlers("accounts")
+EVENT = event("openid4vc.issuance.completed")
+
+
+class Tables:
+    """A database that never makes anybody wait."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[str]] = {"accounts": [], "mails": []}
+
+    async def insert(self, table: str, row: str) -> None:
+        self.rows[table].append(row)
+
+    async def insert_once(self, table: str, row: str) -> None:
+        if row not in self.rows[table]:
+            self.rows[table].append(row)
+
+
+tables = Tables()
+
+
+def fresh() -> None:
+    tables.__init__()  # type: ignore[misc]
+
+
+def rows() -> dict[str, list[str]]:
+    return tables.rows
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def resolves_a_user(event: FetchedEvent, context: Context) -> None:
+    await context.api.users.create(UserRequest(username=event.resource_id))
+    await context.api.users.link_identity(event.resource_id, enabled=True)
+
+
+async def inserts_once(event: FetchedEvent, context: Context) -> None:
+    await tables.insert_once("accounts", event.resource_id)
+    await tables.insert_once("mails", context.idempotency_key)
+
+
+async def inserts(event: FetchedEvent, context: Context) -> None:
+    await tables.insert("accounts", event.resource_id)
+
+
+async def looks_first(event: FetchedEvent, context: Context) -> None:
+    """The classic: right if run twice, wrong if it died between the two."""
+    if event.resource_id in tables.rows["accounts"]:
+        return
+    await tables.insert("accounts", event.resource_id)
+    await tables.insert("mails", event.resource_id)
+
+
+async def looks_first_in_a_helper(event: FetchedEvent, context: Context) -> None:
+    await looks_first(event, context)
+
+
+def inserts_in_a_thread(event: FetchedEvent, context: Context) -> None:
+    tables.rows["accounts"].append(event.resource_id)
+
+
+def resolves_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
+    context.api.users.create(UserRequest(username=event.resource_id))
+
+
+async def registers_an_issuer(event: FetchedEvent, context: Context) -> None:
+    await context.api.trusted_entities.create(TrustedEntityRequest(name="Ada"))
+
+
+async def fails(event: FetchedEvent, context: Context) -> None:
+    raise ValueError("Ada")
+
+
+async def fails_the_second_time(event: FetchedEvent, context: Context) -> None:
+    assert event.resource_id not in tables.rows["accounts"]
+    await tables.insert("accounts", event.resource_id)
+
+
+async def gives_up(event: FetchedEvent, context: Context) -> None:
+    await tables.insert_once("accounts", event.resource_id)
+    raise GiveUp("account is closed")
+
+
+async def comes_back(event: FetchedEvent, context: Context) -> None:
+    await tables.insert_once("accounts", event.resource_id)
+    if event.attempt == 1:
+        raise Retry(after=30)
+
+
+@pytest.mark.parametrize("handler", [resolves_a_user, resolves_in_a_thread])
+def test_what_has_come_to_the_same_on_the_platform_passes(handler: Any) -> None:
+    assert_idempotent(handler, EVENT)
+
+
+@pytest.mark.parametrize("handler", [inserts_once, gives_up, comes_back])
+def test_what_has_come_to_the_same_in_a_table_passes(handler: Any) -> None:
+    assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
+
+
+@pytest.mark.parametrize(("handler", "what", "line"), [
+    (inserts, (r"it ended without being recorded as done, ran again, and then accounts has 2 entries \(1 repeated\) "
+     "instead of 1 entry"), 0),
+    (inserts_in_a_thread, r"accounts has 2 entries", 0),
+    (looks_first, "it died after its await 1 at {}, ran again, and then mails has 0 entries instead of 1 entry", 4),
+    (looks_first_in_a_helper, "it died after its await 2 at {}, ran again, and then mails has 0 entries instead", 0),
+])  # fmt: skip
+def test_what_differs_is_told_with_the_place(handler: Any, what: str, line: int) -> None:
+    looking = looks_first.__code__.co_firstlineno + 4
+    with pytest.raises(AssertionError, match=what.format(re.escape(f"{__file__}:{looking}"))) as told:
+        assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
+    assert str(told.value).startswith(f"test.{handler.__name__} is not idempotent: ")
+    assert EVENT.resource_id not in str(told.value)
+
+
+def test_what_differs_on_the_platform_is_told_without_its_values() -> None:
+    with pytest.raises(AssertionError, match="trusted_entities has 2 entries") as told:
+        assert_idempotent(registers_an_issuer, EVENT)
+    assert "Ada" not in str(told.value)
+
+
+@pytest.mark.parametrize(("handler", "what"), [
+    (fails, r"test.fails did not get done when nothing disturbed it: dead, ValueError at unit/test_testing_idemp"),
+    (fails_the_second_time, (r"cannot run again: it ended without being recorded as done, and the next run ended as "
+     "dead, AssertionError at")),
+])  # fmt: skip
+def test_what_fails_is_told_as_well(handler: Any, what: str) -> None:
+    with pytest.raises(AssertionError, match=what) as told:
+        assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
+    assert "'Ada'" not in str(told.value)
+
+
+def test_what_is_compared_is_what_it_was_then() -> None:
+    """`fresh` empties the very list that `effects` has returned before."""
+    table: list[str] = []
+
+    async def appends(event: FetchedEvent, context: Context) -> None:
+        table.append(event.resource_id)
+
+    with pytest.raises(AssertionError, match="the whole has 2 entries"):
+        assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: table)
+
+
+async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> None:
+    arranged = []
+
+    async def arrange(api: FakeApi) -> Tables:
+        await api.users.create(UserRequest(username="grace"))
+        arranged.append(api)
+        return Tables()
+
+    async def finds_grace(event: FetchedEvent, context: Context) -> None:
+        assert len(await context.api.users.list()) == 1
+
+    async def of(state: Tables) -> Any:
+        await asyncio.sleep(0)
+        return state.rows
+
+    await aassert_idempotent(finds_grace, EVENT, fresh=arrange, effects=of)
+    assert len({id(api) for api in arranged}) == 1 + 1 + 2
+    with pytest.raises(RuntimeError, match=r"await aassert_idempotent\(…\) instead"):
+        assert_idempotent(finds_grace, EVENT)
+
+
+def test_a_transaction_is_rolled_back_by_a_death() -> None:
+    """Both rows or none, however it dies; an await within it is no reason to be blamed."""
+    open_rows: list[str] = []
+
+    class Transaction:
+        async def __aenter__(self) -> None:
+            open_rows.clear()
+
+        async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+            if kind is None:
+                tables.rows["accounts"].extend(row for row in open_rows if row not in tables.rows["accounts"])
+            open_rows.clear()
+
+    async def inserts_both(event: FetchedEvent, context: Context) -> None:
+        async with Transaction():
+            for name in ("a", "b"):
+                open_rows.append(name)
+                await asyncio.sleep(0)
+
+    assert_idempotent(inserts_both, EVENT, fresh=fresh, effects=rows)

@@ -1,0 +1,285 @@
+"""`run` and `arun`: what a worker would make of a handler."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from structlog.stdlib import BoundLogger
+
+from credhook import (
+    Backoff,
+    GiveUp,
+    Handlers,
+    Issuance,
+    NotThere,
+    PlatformPaused,
+    Retry,
+    TryLater,
+    UserRequest,
+)
+from credhook.testing import FakeApi, Result, arun, event, run
+from credhook.testing.running import handler_of
+from credhook.worker.execution.retry import BACKOFF
+from credhook.worker.execution.running import HandlerTimeout
+from credhook.worker.handlers.given import Context, FetchedEvent, SyncContext
+
+handlers = Handlers("accounts")
+COMPLETED: Final = "openid4vc.issuance.completed"
+EVENT = event(COMPLETED, webhook_id="m1")
+
+
+@handlers.on(COMPLETED)
+async def activate(event: FetchedEvent[Issuance], context: Context) -> None:
+    context.log.info("activated", size=len(event.details.credentials))
+    await context.api.users.create(UserRequest(username=event.resource_id))
+
+
+@handlers.on(COMPLETED)
+def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
+    context.log.info("activated", thread=threading.get_ident())
+    context.api.users.create(UserRequest(username=event.resource_id))
+
+
+def raising(*errors: Exception | None) -> Callable[[Any, Any], Any]:
+    """A handler that ends so, time after time; the last one for good."""
+    left = list(errors)
+
+    async def ends(event: FetchedEvent, context: Context) -> None:
+        error = left.pop(0) if len(left) > 1 else left[0]
+        if error is not None:
+            raise error
+
+    return ends
+
+
+def ended(result: Result) -> tuple[str, float | None, str]:
+    return result.outcome, result.retry_in, result.cause
+
+
+@pytest.mark.parametrize("handler", [activate, activate_in_a_thread])
+def test_a_handler_gets_what_a_worker_would_give_it(handler: Any) -> None:
+    result = run(handler, EVENT)
+    assert ended(result) == ("done", None, "")
+    assert (result.attempts, result.error) == (1, None)
+    (line,) = result.logged
+    assert (line["event"], line["log_level"], line["webhook_id"], line["resource_id"]) == (
+        "activated", "info", "m1", EVENT.resource_id,
+    )  # fmt: skip
+    assert (line["handler"], line["attempt"]) == (f"accounts.{handler.__name__}", 1)
+    assert line.get("thread") != threading.get_ident()
+    (call,) = result.calls
+    assert (call.method, call.body, call.status) == ("POST", {"username": EVENT.resource_id}, 201)
+
+
+def test_its_context_is_that_of_its_name_and_event() -> None:
+    seen: list[Context] = []
+
+    async def undecorated(event: FetchedEvent, context: Context) -> None:
+        seen.append(context)
+
+    run(undecorated, EVENT)
+    (context,) = seen
+    assert (context.idempotency_key, context.stale) == ("m1:test.undecorated", False)
+    assert isinstance(context.log, BoundLogger)
+    assert handler_of(activate).name == "accounts.activate"
+    assert handler_of(handler_of(activate)) is handler_of(activate)
+
+
+def test_its_resource_can_be_read_from_the_platform() -> None:
+    async def reads(event: FetchedEvent, context: Context) -> None:
+        assert await context.api.issuances.get(event.resource_id) == event.details
+        with pytest.raises(NotThere):
+            await context.api.issuances.get("another")
+
+    assert run(reads, EVENT).outcome == "done"
+
+
+@pytest.mark.parametrize(("type_", "variant", "stale"), [
+    ("openid4vc.issuance.offered", "stale", True),
+    ("openid4vc.issuance.partiallyIssued", "stale", True),
+    ("openid4vc.verification.requested", "stale", True),
+    ("openid4vc.issuance.offered", None, False),
+    ("openid4vc.verification.data", None, False),
+    ("openid4vc.verification.verified", "unknown_status", False),
+])  # fmt: skip
+def test_an_event_that_was_overtaken_is_stale(type_: str, variant: str | None, stale: bool) -> None:
+    seen = []
+
+    async def looks(event: FetchedEvent, context: Context) -> None:
+        seen.append(context.stale)
+
+    run(looks, event(type_, variant))
+    run(looks, event(type_, variant), stale=not stale)
+    assert seen == [stale, not stale]
+
+
+@pytest.mark.parametrize(("error", "as_it_ends"), [
+    (None, ("done", None, "")),
+    (Retry(after=30), ("waiting", 30.0, "Retry")),
+    (Retry(after=timedelta(hours=2)), ("waiting", 7_200.0, "Retry")),
+    (Retry(), ("waiting", BACKOFF.wait(1, 0.5), "Retry")),
+    (GiveUp("account is closed"), ("dead", None, "account is closed")),
+    (ValueError("Ada"), ("waiting", BACKOFF.wait(1, 0.5), "ValueError")),
+])  # fmt: skip
+def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, float | None, str]) -> None:
+    result = run(raising(error), EVENT)
+    assert ended(result) == as_it_ends
+    assert result.error is error
+    assert "Ada" not in repr(result)
+    assert error is None or "test_testing_run.py" in result.at[-1]
+
+
+def test_a_later_attempt_waits_longer_and_the_last_is_dead() -> None:
+    assert run(raising(ValueError()), event(COMPLETED, attempt=3)).retry_in == BACKOFF.wait(3, 0.5)
+    assert run(raising(ValueError()), event(COMPLETED, attempt=12)).outcome == "dead"
+    assert run(raising(ValueError()), event(COMPLETED, attempt=2), max_attempts=2).outcome == "dead"
+    assert run(raising(ValueError()), EVENT, chance=lambda: 1.0).retry_in == BACKOFF.wait(1, 1.0)
+
+
+def test_it_is_run_again_with_the_same_key_until_it_is_settled() -> None:
+    seen = []
+
+    async def fourth_time_lucky(event: FetchedEvent, context: Context) -> None:
+        seen.append((event.attempt, context.idempotency_key))
+        if event.attempt < 4:
+            raise ValueError
+
+    result = run(fourth_time_lucky, EVENT, attempts="until settled")
+    assert (result.outcome, result.attempts) == ("done", 4)
+    assert seen == [(number, "m1:test.fourth_time_lucky") for number in (1, 2, 3, 4)]
+    assert ended(run(fourth_time_lucky, EVENT, attempts=2)) == ("waiting", BACKOFF.wait(2, 0.5), "ValueError")
+    dead = run(raising(ValueError()), EVENT, attempts="until settled")
+    assert (dead.outcome, dead.attempts) == ("dead", 12)
+
+
+def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> None:
+    api, seen = FakeApi(), []
+
+    async def calls_twice(event: FetchedEvent, context: Context) -> None:
+        seen.append(event.attempt)
+        try:
+            await context.api.users.list()
+        except TryLater:
+            with pytest.raises(PlatformPaused):
+                await context.api.users.list()
+            raise
+
+    api.fail(429, retry_after=60)
+    waiting = run(calls_twice, EVENT, api=api)
+    assert waiting.outcome == "waiting"
+    assert waiting.cause == "TryLater 429"
+    assert waiting.retry_in == pytest.approx(60.05 * 1.5)
+    assert len(waiting.calls) == 1
+    api.fail(429, retry_after=60)
+    assert run(calls_twice, EVENT, api=api, attempts="until settled").attempts == 2
+    assert seen == [1, 1, 1]
+
+
+def test_a_platform_that_fails_once_costs_an_attempt() -> None:
+    api = FakeApi()
+    api.fail(503)
+    api.time_out()
+    result = run(activate, EVENT, api=api, attempts=2)
+    assert ended(result) == ("waiting", BACKOFF.wait(2, 0.5), "TryLater timeout")
+    assert [call.status for call in result.calls] == [503, None]
+    assert [line["attempt"] for line in result.logged] == [1, 2]
+
+
+async def awaits_for_ever(event: FetchedEvent, context: Context) -> None:
+    await asyncio.Event().wait()
+
+
+async def swallows(event: FetchedEvent, context: Context) -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            continue
+
+
+def hangs(event: FetchedEvent, context: Context) -> None:
+    threading.Event().wait(30)
+
+
+@pytest.mark.parametrize("handler", [awaits_for_ever, swallows, hangs])
+def test_one_that_does_not_return_is_timed_out(handler: Any) -> None:
+    result = run(handler, EVENT, timeout=0.02)
+    assert (result.outcome, type(result.error)) == ("timed_out", HandlerTimeout)
+    assert result.retry_in == BACKOFF.wait(1, 0.5)
+    assert run(handler, EVENT, timeout=0.02, attempts="until settled", max_attempts=2).outcome == "dead"
+
+
+async def test_nothing_that_hangs_is_left_on_the_tests_own_loop() -> None:
+    before = asyncio.all_tasks()
+    await arun(swallows, EVENT, timeout=0.02)
+    assert asyncio.all_tasks() == before
+
+
+async def test_on_a_loop_it_is_awaited() -> None:
+    assert (await arun(activate, EVENT)).outcome == "done"
+    assert (await arun(activate_in_a_thread, EVENT)).outcome == "done"
+    with pytest.raises(RuntimeError, match=r"an event loop runs here already: await arun\(…\) instead"):
+        run(activate, EVENT)
+
+
+def test_no_loop_is_left_behind() -> None:
+    run(activate, EVENT)
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+    assert not [each for each in threading.enumerate() if each.name == handler_of(activate_in_a_thread).name]
+
+
+def test_a_process_that_dies_is_followed_by_another_with_the_same_key() -> None:
+    steps: list[tuple[str, int, str]] = []
+
+    async def in_three_steps(event: FetchedEvent, context: Context) -> None:
+        for name in ("one", "two", "three"):
+            await step(name, event, context)
+
+    async def step(name: str, event: FetchedEvent, context: Context) -> None:
+        steps.append((name, event.attempt, context.idempotency_key))
+
+    result = run(in_three_steps, EVENT, crash_after=2)
+    assert (result.outcome, result.attempts) == ("done", 2)
+    assert [(name, attempt) for name, attempt, _ in steps] == [
+        ("one", 1), ("two", 1), ("one", 2), ("two", 2), ("three", 2),
+    ]  # fmt: skip
+    assert len({key for _, _, key in steps}) == 1
+    steps.clear()
+    run(in_three_steps, EVENT, crash_after=9)  # It dies at the end, and nobody knows that it was done.
+    assert len(steps) == 6
+
+
+def test_a_plain_function_dies_at_its_end() -> None:
+    assert [call.status for call in run(activate_in_a_thread, EVENT, crash_after=1).calls] == [201, 201]
+
+
+@pytest.mark.parametrize(("handler", "made", "why"), [
+    (activate, event("openid4vc.issuance.failed"), "accounts.activate would not run for openid4vc.issuance.failed"),
+    (lambda event, context: None, EVENT, "has no usable name"),
+    (run, EVENT, "should take two arguments"),
+])  # fmt: skip
+def test_what_a_worker_would_not_run_is_refused(handler: Any, made: FetchedEvent, why: str) -> None:
+    if handler is run:
+
+        def handler(event: Any) -> None: ...
+
+    with pytest.raises(ValueError, match=why):
+        run(handler, made)
+
+
+def test_what_an_author_has_said_of_a_handler_holds_in_its_trial() -> None:
+    said: Any = Handlers("said")
+    said.on(COMPLETED, give_up_on=KeyError, retries=1, backoff=Backoff(first=7, longest=7))(activate)
+    said.on(COMPLETED, condition=lambda event: event.attempt > 1)(activate_in_a_thread)
+    first, second = said
+    assert run(second, EVENT).outcome == "skipped"
+    assert run(second, replace(EVENT, attempt=2)).outcome == "done"
+    failing = replace(first, function=raising(ValueError()))
+    assert run(failing, EVENT).retry_in == 7
+    assert run(failing, EVENT, attempts="until settled").attempts == 2
+    assert run(replace(first, function=raising(KeyError("x"))), EVENT).outcome == "dead"
