@@ -1,0 +1,79 @@
+"""pytest's fixtures, as whoever has credhook installed finds them."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import credhook.testing
+from credhook import UserRequest
+from credhook.testing import FakeApi
+from credhook.worker.handlers.given import Context, FetchedEvent, SyncContext
+
+
+async def activate(event: FetchedEvent, context: Context) -> None:
+    await context.api.users.create(UserRequest(username=event.resource_id))
+
+
+def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
+    context.api.users.create(UserRequest(username=event.resource_id))
+
+
+def test_pytest_finds_it() -> None:
+    (found,) = [one.value for one in entry_points(group="pytest11") if one.name == "credhook"]
+    assert found == "credhook.testing.plugin"
+
+
+def test_they_share_one_platform(credhook_event: Any, credhook_api: FakeApi, credhook_run: Any) -> None:
+    made = credhook_event("openid4vc.issuance.completed")
+    assert credhook_run(activate, made).outcome == "done"
+    assert credhook_run(activate_in_a_thread, made, attempts=1).outcome == "done"
+    assert [call.status for call in credhook_api.calls] == [201, 201]
+    assert len(credhook_api.effects()["users"]) == 1
+    assert credhook_run(activate, made, api=FakeApi()).outcome == "done"
+    assert len(credhook_api.calls) == 2
+
+
+async def test_a_handler_can_be_called_by_the_test(
+    credhook_event: Any, credhook_api: FakeApi, credhook_context: Any
+) -> None:
+    made = credhook_event("openid4vc.verification.data", webhook_id="m1")
+    given = credhook_context(activate, made, stale=True)
+    await activate(made, given)
+    assert (given.idempotency_key, given.stale) == ("m1:test.activate", True)
+    assert await credhook_api.presentations.get(made.resource_id) == made.details
+    assert [user.username for user in await credhook_api.users.list()] == [made.resource_id]
+
+
+def test_a_plain_one_can_be_as_well(credhook_event: Any, credhook_api: FakeApi, credhook_context: Any) -> None:
+    made = credhook_event("openid4vc.verification.data")
+    given = credhook_context(activate_in_a_thread, made)
+    activate_in_a_thread(made, given)
+    given.log.info("written to nowhere")
+    assert [user.username for user in credhook_api.sync.users.list()] == [made.resource_id]
+
+
+def test_tests_of_other_things_do_not_wait_for_it(tmp_path: Path) -> None:
+    heavy = {"pydantic", "httpx", "structlog", "starlette", "redis", "credhook.testing.events"}
+    (tmp_path / "test_other.py").write_text(
+        f"import sys\n\ndef test_other():\n    assert 'credhook.testing.plugin' in sys.modules\n"
+        f"    assert not {heavy} & sys.modules.keys()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "credhook.testing.plugin", str(tmp_path)]
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", credhook.testing.__all__)
+def test_each_name_can_be_imported(name: str) -> None:
+    assert callable(getattr(credhook.testing, name))
+    assert name in dir(credhook.testing)
+
+
+def test_another_name_is_an_error_that_says_so() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'rum'"):
+        credhook.testing.rum  # noqa: B018
