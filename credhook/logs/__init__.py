@@ -16,7 +16,7 @@ import orjson
 import structlog
 
 from credhook.logs.development import explained, in_development
-from credhook.logs.places import place, places
+from credhook.logs.places import is_authors, place, places, runs_now
 
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen. And halves of characters, which no stream takes.
@@ -26,6 +26,9 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\
 #: Where what an error says begins in other libraries' messages; and in asyncio's, which quote a callback's arguments.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
+
+#: Python's words for a coroutine that was made and dropped; what it quotes is a name in somebody's code.
+_NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
 
 #: Of those that an error came through.
 _MOST_PLACES: Final = 4
@@ -89,7 +92,7 @@ def _log_uncaught(event: str, error: BaseException | None) -> None:
 
 
 def _log_warning(
-    message: Warning | str,  # noqa: ARG001  Python hands it over.
+    message: Warning | str,
     category: type[Warning],
     filename: str,
     lineno: int,
@@ -97,6 +100,11 @@ def _log_warning(
     **__: Any,
 ) -> None:
     """Say which warning it was and where, without what it says: a handler's may quote claims."""
+    if category is RuntimeWarning and (forgotten := _NEVER_AWAITED.fullmatch(str(message))):
+        at = place(filename, lineno) if is_authors(filename) else runs_now.get() or place(filename, lineno)
+        hint = "it has not run: write await before the call"
+        structlog.get_logger("credhook").warning("coroutine_not_awaited", coroutine=forgotten[1], at=at, hint=hint)
+        return
     structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=place(filename, lineno))
 
 

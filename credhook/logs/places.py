@@ -1,6 +1,7 @@
 """Whose code it is that a line stands in, and how its place is written: authors of handlers look for their own line."""
 
 import os
+from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,9 @@ _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
 #: Where installers put other people's code.
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+#: Where the author's function begins that runs now: for what Python reports only after it, at a line of ours.
+runs_now: ContextVar[str] = ContextVar("runs_now", default="")
 
 #: Folders of installed packages, and files, that handlers were loaded from: there it is the author's code all the same.
 _loaded_from: set[str] = set()

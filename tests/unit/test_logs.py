@@ -3,7 +3,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import structlog
 
 from credhook.ledger import State
 from credhook.logs import configure_logs
+from credhook.logs.places import runs_now
+from credhook.worker.execution import running
 
 EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e'
 
@@ -212,6 +214,42 @@ def test_a_warning_is_its_category_and_its_place_and_nothing_that_it_says(
         assert word in line
     assert "Jane" not in line
     assert "Jane" not in capsys.readouterr().err
+
+
+async def never_awaited() -> None: ...
+
+
+def drops_a_coroutine() -> None:
+    never_awaited()  # type: ignore[unused-coroutine]
+
+
+def drops_it_when_it_ends() -> None:
+    kept = never_awaited()  # noqa: F841  That is the point.
+
+
+@pytest.mark.parametrize("function", [drops_a_coroutine, drops_it_when_it_ends])
+def test_a_coroutine_that_was_never_awaited_is_named_with_its_place(function: Callable[[], None]) -> None:
+    output = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        configure_logs(output)
+        function()
+    line = json.loads(output.getvalue())
+    assert (line["event"], line["coroutine"]) == ("coroutine_not_awaited", "never_awaited")
+    assert line["at"].startswith("unit/test_logs.py:")
+    assert "await" in line["hint"]
+
+
+def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
+    output = io.StringIO()
+    configure_logs(output)
+    runs_now.set("app/handlers.py:5")
+    for category, text in ((RuntimeWarning, "coroutine 'A.b' was never awaited"), (UserWarning, "Jane Doe")):
+        warnings.showwarning(category(text), category, running.__file__, 1)
+    first, second = map(json.loads, output.getvalue().splitlines())
+    assert first["at"] == "app/handlers.py:5"
+    assert (second["event"], second["at"]) == ("python_warning", "handlers/running.py:1")
+    assert "Jane" not in output.getvalue()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -11,6 +11,8 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final
 
+from credhook.logs.places import runs_now
+from credhook.worker.execution.remarks import remark_on_result
 from credhook.worker.execution.runs import Run, Runs, StillRunning
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
@@ -55,6 +57,7 @@ class ThreadRunner:
         def work() -> None:
             result: object = None
             failure: BaseException | None = None
+            runs_now.set(handler.at)
             try:
                 result = handler.function(event, context)
             except BaseException as error:  # noqa: BLE001  It crosses over to the loop, which judges it.
@@ -156,13 +159,15 @@ async def _guarded(
     handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
 ) -> None:
     """The handler, with what would end the event loop turned into an error of its own."""
+    runs_now.set(handler.at)
     try:
         if handler.is_async:
             result = handler.function(event, context)
         else:
             result = await threads.call(handler, event, context, held)
         if isinstance(result, Awaitable):  # Also of a plain function: a decorator may hide the `async def`.
-            await result
+            result = await result
+        remark_on_result(handler, result)
     except (Exception, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
