@@ -1,12 +1,18 @@
-"""The mistakes that authors of handlers make: what each of them is told, where it is, and what to do about it."""
+"""The mistakes that authors of handlers make: what each of them is told, where it is, and what to do about it.
+
+One is not here: that a handler is not idempotent cannot be seen from outside.
+"""
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import commands
 import pytest
+from accepting import record
+from harness import Harness
+from waiting import until
 
 HEAD = "from credhook import Handlers, Retry\n\nhandlers = Handlers('accounts')\n\n"
 
@@ -158,3 +164,134 @@ def test_handlers_that_were_meant_but_are_not_named_are_warned_of(
     assert said or "CREDHOOK_HANDLERS=module" in line["hint"]
     assert "log.event" in done.stdout
     assert done.returncode == 0
+
+
+@dataclass(frozen=True)
+class Lapse:
+    """What a handler does while it runs, and the line that answers it.
+
+    Attributes:
+        text: of the plugin, from line 5 on.
+        event: the name of that line.
+        fields: each with a pattern that it matches.
+        times: how often it is said of two events of the same kind.
+        settings: of the worker.
+    """
+
+    text: str
+    event: str
+    fields: dict[str, str]
+    times: int = 1
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def handler(*lines: str) -> str:
+    """An `async def` from line 7 on; its decorator is line 6."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"import asyncio, time\n@handlers.on('*')\nasync def f(event, context):\n{body}"
+
+
+#: What is said while they run. The claims of the sandbox are in what the handlers hold.
+AT_WORK = {
+    "missing await": Lapse(
+        handler("asyncio.sleep(0)"),
+        "coroutine_not_awaited",
+        {"coroutine": "sleep", "at": r"/plugin\.py:8$", "hint": "write await before the call"},
+    ),
+    "missing await of the client": Lapse(
+        handler("users = context.api.users.list()"),
+        "coroutine_not_awaited",
+        {"coroutine": "send", "at": r"/plugin\.py:\d$", "hint": "write await"},
+    ),
+    "blocking call": Lapse(
+        handler("time.sleep(2.5)"),
+        "handler_blocks_loop",
+        {"handler": r"accounts\.f", "at": r"/plugin\.py:8 f$", "seconds": r"^\d+\.\d$", "hint": "plain def"},
+    ),
+    "blocking call deep within": Lapse(
+        "import subprocess\n" + handler("wait()") + "\ndef wait():\n    subprocess.run(['sleep', '2.5'])\n",
+        "handler_blocks_loop",
+        {"handler": r"accounts\.f", "at": r"/plugin\.py:12 wait$", "hint": "plain def"},
+    ),
+    "return value": Lapse(
+        handler("return event.details"),
+        "handler_returned",
+        {
+            "handler": r"accounts\.f",
+            "at": r"/plugin\.py:[67]$",
+            "returned": "Issuance",
+            "hint": "raise Retry or GiveUp",
+        },
+    ),
+    "return value of a plain function": Lapse(
+        handler("return 'Jane Doe'").replace("async ", ""),
+        "handler_returned",
+        {"handler": r"accounts\.f", "returned": "str", "hint": "return nothing"},
+    ),
+    "Retry that is returned": Lapse(
+        handler("return Retry(after=1)"), "handler_returned", {"returned": "Retry", "hint": r"write raise Retry\("}
+    ),
+    "coroutine that is returned": Lapse(
+        handler("return asyncio.sleep(0)"), "handler_returned", {"returned": "coroutine", "hint": "write return await"}
+    ),
+    "never returns": Lapse(
+        handler("await asyncio.sleep(600)"),
+        "handler_failed",
+        {"handler": r"accounts\.f", "error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT"},
+        times=2,
+        settings={"CREDHOOK_HANDLER_TIMEOUT": "0.1", "CREDHOOK_MAX_ATTEMPTS": "1"},
+    ),
+    "missing key": Lapse(
+        handler("{'country': 'DE'}['givenName']"),
+        "handler_failed",
+        {"error": "^KeyError 'givenName'$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
+        times=2,
+        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
+    ),
+    "missing key that is a claim": Lapse(
+        handler("{'FR': 1}[{'country': 'Jane'}['country']]"),
+        "handler_failed",
+        {"error": "^KeyError$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
+        times=2,
+        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
+    ),
+    "refused by the platform": Lapse(
+        handler("await context.api.issuances.get('iss_nobody')"),
+        "handler_failed",
+        {"error": "^NotThere 404$", "at": r"^\['\S+/plugin\.py:8 f', "},
+        times=2,
+        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
+    ),
+    "claims logged": Lapse(
+        handler("raise ValueError('Jane Doe', repr(event))"),
+        "handler_failed",
+        {"error": "^ValueError$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
+        times=2,
+        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("lapse", AT_WORK.values(), ids=AT_WORK)
+def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(lapse: Lapse, harness: Harness) -> None:
+    written(harness.folder, Mistake(plugin(lapse.text), ()))
+    with harness.worker(CREDHOOK_LEASE="15", **lapse.settings) as worker:
+        for name in ("m1", "m2"):  # One after the other.
+            harness.happens(name)
+            until(lambda name=name: record(harness.redis, name).get("state") in {"done", "dead"}, what=name)  # type: ignore[misc]
+        until(lambda: worker.text.count(f'"{lapse.event}"') >= lapse.times, what=lapse.event)
+        assert worker.stop() == 0
+    lines = [json.loads(line) for line in worker.text.splitlines() if f'"{lapse.event}"' in line]
+    assert len(lines) == lapse.times
+    for name, pattern in lapse.fields.items():
+        assert re.search(pattern, str(lines[0][name])), (name, lines[0][name])
+    assert "Jane" not in worker.text
+
+
+def test_what_does_not_block_is_not_said_to(harness: Harness) -> None:
+    written(harness.folder, Mistake(plugin(handler("await asyncio.sleep(2.5)")), ()))
+    with harness.worker(CREDHOOK_LEASE="15") as worker:
+        harness.happens("m1")
+        harness.reaches("m1", "done")
+        assert worker.stop() == 0
+    assert "handler_blocks_loop" not in worker.text

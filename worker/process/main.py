@@ -28,6 +28,7 @@ from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
 from credhook.worker.process.announcement import Announcements
 from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.loop_watch import LOOK, LoopWatch
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
 from credhook.worker.recovery.reclaim import RollCall, reclaim_all
@@ -109,7 +110,9 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
             roll_call.call()
         _every(roll_call.interval, roll_call.call, "roll call")
         _end_with(pipes.lifeline)
-        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse))
+        watch = LoopWatch(registry.handlers)
+        _every(LOOK, watch.look, "loop watch")
+        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse, watch))
         roll_call.leave()
         code = 0 if in_order else _REPLACE_ME
     announcements.leave()
@@ -169,8 +172,9 @@ def _work_isolated(settings: WorkerSettings, redis: Redis, name: str, *, burst: 
         _wait_for(redis, settings.queue)
 
 
-def _pulse(descriptor: int) -> None:
-    """Tell the supervisor that the loop moves."""
+def _pulse(descriptor: int, watch: LoopWatch) -> None:
+    """Tell the supervisor, and who watches from here, that the loop moves."""
+    watch.beat()
     with suppress(OSError):  # Its end is closed, or it has not listened for long; the lifeline tells which.
         os.write(descriptor, b".")
 
