@@ -188,6 +188,29 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("method", "level"),
+    [
+        ("debug", "debug"),
+        ("info", "info"),
+        ("warning", "warning"),
+        ("warn", "warning"),
+        ("error", "error"),
+        ("exception", "error"),
+        ("critical", "critical"),
+    ],
+)
+def test_a_handlers_logger_has_all_the_methods_of_a_logger(
+    monkeypatch: pytest.MonkeyPatch, method: str, level: str
+) -> None:
+    monkeypatch.setenv("CREDHOOK_LOG_LEVEL", "debug")
+    output = io.StringIO()
+    configure_logs(output)
+    getattr(structlog.get_logger("a").bind(webhook_id="m"), method)("said")
+    assert (line := json.loads(output.getvalue()))["event"] == "said"
+    assert line["level"] == level
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_stack_is_shown_on_its_line_in_either_form(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setenv("CREDHOOK_LOG", form)
@@ -248,7 +271,7 @@ def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
         warnings.showwarning(category(text), category, running.__file__, 1)
     first, second = map(json.loads, output.getvalue().splitlines())
     assert first["at"] == "app/handlers.py:5"
-    assert (second["event"], second["at"]) == ("python_warning", "handlers/running.py:1")
+    assert (second["event"], second["at"]) == ("python_warning", "execution/running.py:1")
     assert "Jane" not in output.getvalue()
 
 

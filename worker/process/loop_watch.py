@@ -15,8 +15,8 @@ from typing import Final
 
 import structlog
 
-from credhook.places import is_authors, place
-from credhook.worker.handlers.registry import Handler
+from credhook.logs.places import is_authors, place
+from credhook.worker.handlers.handler import Handler
 
 log = structlog.get_logger("credhook.worker")
 
