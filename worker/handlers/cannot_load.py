@@ -10,7 +10,7 @@ import click
 from credhook.logs.places import authors_places, calls, is_authors, place
 
 #: The module whose own complaints need no class of error before them.
-_REGISTRY: Final = "credhook.worker.handlers.registry"
+_DECLARING: Final = {"credhook.worker.handlers.registry", "credhook.worker.handlers.handler"}
 #: Of the modules that could have been meant.
 _MOST_NAMED: Final = 10
 
@@ -76,6 +76,6 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{name}: {said}; install it beside credhook, or correct the import"
     came_through = calls(error.__traceback__)
-    if isinstance(error, ValueError) and came_through[-1][0].f_globals.get("__name__") == _REGISTRY:
+    if isinstance(error, ValueError) and came_through[-1][0].f_globals.get("__name__") in _DECLARING:
         return said
     return f"{name}: {said}".removesuffix(": ")
