@@ -9,7 +9,7 @@ import click
 
 from credhook.logs.places import authors_places, calls, is_authors, place
 
-#: The module whose own complaints need no class of error before them.
+#: The modules whose own complaints need no class of error before them.
 _DECLARING: Final = {"credhook.worker.handlers.registry", "credhook.worker.handlers.handler"}
 #: Of the modules that could have been meant.
 _MOST_NAMED: Final = 10
