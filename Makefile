@@ -44,8 +44,8 @@ $(STAMP) $(DEMO):
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO)) ## run every part on this machine, one event of each type, and show what became of it
 	@$(BIN)/credhook demo
 
-up: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO)) ## the same parts through the Procfile, until Ctrl-C
-	@$(BIN)/credhook demo --stay
+up: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO)) ## the same parts around your handlers, until Ctrl-C: credhook dev
+	@$(BIN)/credhook dev
 
 test: lint types suite ## all that must hold before a change lands
 

@@ -2,12 +2,10 @@
 
 import json
 import shlex
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +13,6 @@ from typing import Any, Final
 import click
 import httpx
 from honcho.environ import parse_procfile
-from honcho.manager import Manager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -23,6 +20,7 @@ from rich.text import Text
 
 from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, started
 from credhook.sandbox.local.local_redis import NoRedis
+from credhook.sandbox.local.stopping import Stopped, stoppable
 from credhook.sandbox.tenant.events import EVENT_TYPES
 
 #: Seconds until all ten must have been delivered twice and handled.
@@ -61,8 +59,7 @@ class Row:
 
 
 @click.command()
-@click.option("--stay", is_flag=True, help="Run the Procfile until Ctrl-C instead, with the sandbox beside it.")
-def demo(*, stay: bool) -> None:
+def demo() -> None:
     """Run every part on this machine, make one event of each type happen, and show what became of it.
 
     Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS, and a worker. Leaves nothing
@@ -70,38 +67,13 @@ def demo(*, stay: bool) -> None:
     """
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
-        with _stoppable(), started(own_handlers=stay) as local:
-            _stay(local, console) if stay else _play(local, console)
+        with stoppable(), started() as local:
+            _play(local, console)
     except (NoRedis, CannotStart) as error:
         raise click.ClickException(str(error)) from error
-    except _Stopped:
+    except Stopped:
         console.print("stopped; nothing is left running")
         sys.exit(130)
-
-
-#: A closed terminal ends the play as Ctrl-C does.
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class _Stopped(BaseException):
-    """Ctrl-C or SIGTERM: the local is taken down on the way out."""
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turn the first signal into `_Stopped`, and ignore the next ones while everything is being ended."""
-
-    def stop(*_: object) -> None:
-        for name in _SIGNALS:
-            signal.signal(name, signal.SIG_IGN)
-        raise _Stopped
-
-    before = {name: signal.signal(name, stop) for name in _SIGNALS}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 def _play(local: LocalEnvironment, console: Console) -> None:
@@ -206,29 +178,3 @@ def _table(rows: list[Row]) -> Table:
         counts = str(row.delivered), str(row.deduplicated)
         table.add_row(*map(Text, (row.event_type, *counts, row.fetched, handled or "nobody", milliseconds)))
     return table
-
-
-def _stay(local: LocalEnvironment, console: Console) -> None:
-    """The Procfile's processes under honcho, as on a developer's machine."""
-    commands = _procfile()
-    console.print(local.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
-    console.print(
-        f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}\n"
-        f"try        .venv/bin/credhook trigger {_registered_type(local)} --url {local.sandbox_url}\n"
-        f"settings   set -a; . {local.write_environment()}; set +a\nstop       Ctrl-C",
-        highlight=False,
-        soft_wrap=True,
-    )
-    manager = Manager()
-    for name in ("web", "worker"):
-        manager.add_process(name, commands[name], env=local.environment, cwd=str(Path.cwd()))
-    try:
-        manager.loop()  # Returns once a process has ended or Ctrl-C was pressed, with all of them ended.
-    finally:
-        manager.terminate()  # A closed terminal does not get as far as that.
-
-
-def _registered_type(local: LocalEnvironment) -> str:
-    """A type that the loaded handlers want, so that what we propose to try has an effect."""
-    (endpoint,) = httpx.get(f"{local.sandbox_url}/sandbox/endpoints", trust_env=False).raise_for_status().json()["data"]
-    return str(endpoint["endpoint"]["filterTypes"][0]).removeprefix("openid4vc.")

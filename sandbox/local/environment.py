@@ -1,4 +1,4 @@
-"""The local environment: Redis, the platform, a certificate authority, and the commands of the Procfile.
+"""The local environment: Redis, the platform, a certificate authority, and credhook's own commands.
 
 It drives credhook through its command line alone, as an operator would.
 """
@@ -12,19 +12,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import httpx
-import trustme
 
 from credhook.sandbox.local.local_redis import free_port, local_redis
 
 #: Everything that a play writes is below this folder of the current directory, and is removed with its end.
 SCENE: Final = Path(".credhook")
+
+#: The command line of this installation, whatever the current directory holds.
+CREDHOOK: Final = (sys.executable, "-P", "-m", "credhook")
 
 #: Seconds until a process must answer, and until it must have ended.
 START_TIMEOUT, STOP_TIMEOUT = 30.0, 12.0
@@ -41,8 +43,8 @@ class LocalEnvironment:
     Attributes:
         folder: where its files are.
         environment: what every process is given; the same variables as in production.
-        sandbox_url: the platform.
-        receiver_url: the receiver, https.
+        sandbox_url: the platform; empty if it is not played here.
+        receiver_url: the receiver, https if the platform is played here.
         ca: PEM file of the authority that signed the receiver's certificate.
         logs: process name → its log.
     """
@@ -55,13 +57,13 @@ class LocalEnvironment:
     logs: dict[str, Path] = field(default_factory=dict)
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
-    def start(self, name: str, *command: str) -> None:
-        """Start a process; its output goes into a log of its own."""
+    def start(self, name: str, *command: str, **settings: str) -> None:
+        """Start a process, with these settings beside everybody's; its output goes into a log of its own."""
         self.logs[name] = log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are the Procfile's and our own.
                 command,
-                env=self.environment,
+                env=self.environment | settings,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -110,41 +112,54 @@ class LocalEnvironment:
         path.write_text("".join(lines))
         return path.relative_to(Path.cwd())
 
-    def check(self) -> None:
-        """Return if every process that was started still runs.
+    def check(self, *, but: str = "") -> None:
+        """Return if every process that was started still runs, `but` for one that may end.
 
         Raises:
-            CannotStart: one has ended.
+            CannotStart: another has ended.
         """
         for name, process in self._processes.items():
-            if process.poll() is not None:
+            if process.poll() is not None and name != but:
                 raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
         """The end of a process's log."""
         return self.logs[name].read_text(errors="replace")[-800:].strip() or "it has logged nothing"
 
+    def exit_code(self, name: str) -> int | None:
+        """What a process has ended with; `check` does not miss it from then on. None while it runs, and once told."""
+        process = self._processes.get(name)
+        code = process.poll() if process else None
+        if code is not None:
+            del self._processes[name]
+        return code
+
+    def end(self, name: str) -> None:
+        """End a process, if it still runs: ask, wait, insist."""
+        if name in self._processes:
+            _end([self._processes.pop(name)])
+
     def stop(self) -> None:
         """End every process: ask all, wait, insist."""
-        for process in self._processes.values():
-            _signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_TIMEOUT
-        for process in self._processes.values():
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                _signal(process, signal.SIGKILL)
-                process.wait()
+        _end(self._processes.values())
         self._processes.clear()
 
 
 @contextmanager
-def started(*, own_handlers: bool = False, environ: Mapping[str, str] = os.environ) -> Iterator[LocalEnvironment]:
+def started(
+    *,
+    own_handlers: bool = False,
+    sandbox: Sequence[str] | None = ("--duplicate", "2"),
+    port: int = 0,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[LocalEnvironment]:
     """Start the local environment: Redis and the platform run, the rest can be started; afterwards nothing is left.
 
     Args:
         own_handlers: whether credhook's settings are taken over from the environment, where ours does not need its
             own; if not, only the handler that logs is loaded, whatever is installed.
+        sandbox: options of the sandbox; None leaves it out, and the platform is the one that the environment names.
+        port: the receiver's; 0 for a free one.
         environ: the environment.
 
     Raises:
@@ -162,9 +177,9 @@ def started(*, own_handlers: bool = False, environ: Mapping[str, str] = os.envir
         redis_url = environ.get("REDIS_URL") or stack.enter_context(
             local_redis(folder, options=("--maxmemory", "512mb"))
         )
-        sandbox_port, receiver_port = free_port(), free_port()
+        sandbox_port, receiver_port = free_port(), port or free_port()
         ca = _make_certificates(folder)
-        sandbox = [sys.executable, "-P", "-m", "credhook.sandbox", "--port", str(sandbox_port)]
+        scheme = "http" if sandbox is None else "https"
         local = LocalEnvironment(
             folder=folder,
             environment={
@@ -175,23 +190,33 @@ def started(*, own_handlers: bool = False, environ: Mapping[str, str] = os.envir
                 "REDIS_URL": redis_url,
                 "HOST": "127.0.0.1",
                 "PORT": str(receiver_port),
-                "CREDHOOK_TLS_CERTFILE": str(folder / "receiver.pem"),
-                "CREDHOOK_PUBLIC_URL": f"https://localhost:{receiver_port}/webhooks",
                 # A queue of its own: with a shared REDIS_URL, nobody else's worker takes part in the play.
                 "CREDHOOK_QUEUE": f"play-{folder.name.removeprefix('play-')}",
                 "PYTHONUNBUFFERED": "1",
             },
-            sandbox_url=f"http://127.0.0.1:{sandbox_port}",
-            receiver_url=f"https://localhost:{receiver_port}",
+            sandbox_url="" if sandbox is None else f"http://127.0.0.1:{sandbox_port}",
+            receiver_url=f"{scheme}://localhost:{receiver_port}",
             ca=ca,
         )
-        for line in local.run(*sandbox, "--env").splitlines():
-            name, _, value = line.partition("=")
-            local.environment[name] = value
         stack.callback(local.stop)
-        local.start("sandbox", *sandbox, "--ca", str(ca), "--duplicate", "2")
-        local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
+        if sandbox is not None:
+            _play_platform(local, sandbox_port, sandbox)
         yield local
+
+
+def _play_platform(local: LocalEnvironment, port: int, options: Sequence[str]) -> None:
+    """Start the sandbox, and have every other process work with it."""
+    sandbox = (*CREDHOOK, "sandbox", "--port", str(port))
+    local.environment |= {
+        "CREDHOOK_TLS_CERTFILE": str(local.folder / "receiver.pem"),
+        "CREDHOOK_PUBLIC_URL": f"{local.receiver_url}/webhooks",
+        "CREDHOOK_SANDBOX_URL": local.sandbox_url,
+    }
+    for line in local.run(*sandbox, "--env").splitlines():
+        name, _, value = line.partition("=")
+        local.environment[name] = value
+    local.start("sandbox", *sandbox, "--ca", str(local.ca), *options)
+    local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:
@@ -199,7 +224,15 @@ def _trusting(ca: Path) -> ssl.SSLContext:
 
 
 def _make_certificates(folder: Path) -> Path:
-    """A throw-away authority, and a certificate of it for the receiver; the authority's PEM."""
+    """A throw-away authority, and a certificate of it for the receiver; the authority's PEM.
+
+    Raises:
+        CannotStart: what makes them is not installed.
+    """
+    try:
+        import trustme  # noqa: PLC0415  Of the extra that only this needs.
+    except ImportError:
+        raise CannotStart("trustme is not installed: pip install 'credhook[local]'") from None
     authority = trustme.CA()
     ca = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))
@@ -209,10 +242,18 @@ def _make_certificates(folder: Path) -> Path:
     return ca
 
 
-def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """To the process and its children, if it still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, number)
+def _end(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """End them with their children, whom each of them ends in order if it can."""
+    processes = list(processes)
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + STOP_TIMEOUT
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _remove_if_empty(folder: Path) -> None:

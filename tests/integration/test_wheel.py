@@ -118,13 +118,13 @@ def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "mine.seen" in shown.stdout
     log = project / "stay.log"
-    environment = {"PATH": f"{project / '.venv/bin'}:{os.environ['PATH']}", "CREDHOOK_HANDLERS": "handlers"}
+    environment = {"PATH": f"{project / '.venv/bin'}:{os.environ['PATH']}"}
     with log.open("wb") as output:
         stay = subprocess.Popen(
-            ["credhook", "demo", "--stay"], cwd=project, env=environment, stdout=output, stderr=output,
+            ["credhook", "dev"], cwd=project, env=environment, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        until(lambda: "worker_started" in log.read_text(), what="the worker")
+        until(lambda: "ready: mine.seen" in log.read_text(), what="the worker")
         platform = re.findall(r"^platform +(\S+)", log.read_text(), re.MULTILINE)[0]
         made = run(project, "credhook", "trigger", "issuance.completed", "--url", platform)
         assert made.returncode == 0, made.stderr

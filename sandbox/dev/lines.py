@@ -1,0 +1,140 @@
+"""What a worker logs, as its handlers' author reads it: a line for each handler of an event, errors below. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from rich.text import Text
+
+Line = Mapping[str, Any]
+
+#: What becomes of an event → how it is said, and in which colour.
+_OUTCOMES: Final = {
+    "event_done": ("done", "green"),
+    "event_waiting": ("waiting, again in {seconds} s", "yellow"),
+    "event_dead": ("dead", "red"),
+    "event_data_gone": ("data_gone", "red"),
+    "event_handed_back": ("handed back", "yellow"),
+    "lease_lost": ("lost to another worker", "yellow"),
+}
+#: What is told together with what becomes of the event.
+_CAUSES: Final = {"handler_failed", "fetch_failed", "event_unhandled"}
+_FAILED: Final = {"event_waiting", "event_dead", "event_data_gone"}
+#: Said by the line that `credhook worker` ends with, or of no interest while handlers are written.
+_SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
+#: Fields of every line of an event, or said otherwise.
+_KNOWN: Final = {
+    *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
+    *("error", "message", "frames", "at", "exc_info"),
+}
+_COLOURS: Final = {"warning": "yellow", "error": "red", "critical": "red"}
+
+
+class Lines:
+    """Reads one log, line by line.
+
+    Attributes:
+        failed: the events that wait for another attempt, or have been given up.
+        ready: whether the worker has said that it works, since this was last set to False.
+    """
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+        self.ready = False
+        self._causes: dict[str, list[Line]] = {}
+
+    def read(self, text: str) -> list[Text]:
+        """What a line of the log says; nothing if it is said with a later one."""
+        line = parsed(text)
+        if line is None:
+            return [Text(text, "red" if text.startswith("Error:") else "")] if text.strip() else []
+        event, webhook_id = line["event"], str(line.get("webhook_id"))
+        if event in _CAUSES:
+            self._causes.setdefault(webhook_id, []).append(line)
+            return []
+        if event in _OUTCOMES:
+            self._note(event, webhook_id)
+            return list(_event(line, self._causes.pop(webhook_id, [])))
+        if event == "worker_started":
+            self.ready = True
+            return [Text(f"{_time(line)}  ready: {', '.join(line['handlers'])}", "dim")]
+        if event == "handlers_not_loaded":
+            return [Text(f"{_time(line)}  {line['handlers']} does not import", "red"), *_frames(line)]
+        return [] if event in _SILENT else list(_other(line))
+
+    def _note(self, event: str, webhook_id: str) -> None:
+        if event in _FAILED:
+            self.failed.add(webhook_id)
+        else:
+            self.failed.discard(webhook_id)
+
+
+def trouble(text: str) -> list[Text]:
+    """What another process than the worker logs, where it is more than a note."""
+    line = parsed(text)
+    return list(_other(line)) if line is not None and line.get("level") in _COLOURS else []
+
+
+def parsed(text: str) -> Line | None:
+    """A log line; None where it is none."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and {"event", "timestamp"} <= line.keys() else None
+
+
+def _event(line: Line, causes: list[Line]) -> Iterator[Text]:
+    said, colour = _OUTCOMES[line["event"]]
+    outcome = said.format(seconds=line.get("seconds"))
+    handlers = line.get("handlers") or []
+    for handler, ms in zip(handlers, line.get("ms") or [], strict=False):
+        yield _row(line, handler, "done", "green", ms)
+    failures = [cause for cause in causes if cause["event"] != "event_unhandled"]
+    for failure in failures:
+        given_up = bool(failure.get("final"))
+        how = ("dead", "red") if given_up else (outcome, colour)
+        yield _row(line, failure.get("handler", "the details"), *how, failure.get("ms"))
+        yield from _error(failure)
+    if len(causes) > len(failures):
+        yield _row(line, "", "no handler wants this type", "yellow", None)
+    elif not handlers and not failures:
+        error = f": {line['error']}" if line.get("error") else ""
+        yield _row(line, "", outcome + error, colour, None)
+
+
+def _row(line: Line, handler: str, outcome: str, colour: str, ms: float | None) -> Text:
+    kind = str(line.get("event_type", "")).removeprefix("openid4vc.")
+    parts = _time(line), f"{kind:<26}", str(line.get("resource_id", "")), handler
+    row = Text("".join(f"{part}  " for part in parts if part)).append(outcome, colour)
+    return row if ms is None else row.append(f"  {ms:g} ms", "dim")
+
+
+def _error(line: Line) -> Iterator[Text]:
+    error, message = str(line.get("error", "")), str(line.get("message", ""))
+    yield Text(f"          {error}" + (f": {message}" if message and message != error else ""), "red")
+    yield from _frames(line)
+    if line.get("hint"):
+        yield Text(f"          {line['hint']}", "dim")
+
+
+def _frames(line: Line) -> Iterator[Text]:
+    return (Text(f"          {frame}") for frame in line.get("frames") or ())
+
+
+def _other(line: Line) -> Iterator[Text]:
+    """A line of the author's, or one that is not about the end of an event."""
+    rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in _KNOWN)
+    who = f"  {line['handler']}" if "handler" in line else ""
+    yield Text(f"{_time(line)}{who}  {line['event']}{rest}", _COLOURS.get(str(line.get("level")), "dim"))
+    if "error" in line:
+        yield from _error({**line, "hint": ""})
+
+
+def _time(line: Line) -> str:
+    """The time of day, here."""
+    try:
+        return f"{datetime.fromisoformat(str(line['timestamp'])).astimezone():%H:%M:%S}"
+    except ValueError:
+        return "--:--:--"

@@ -1,0 +1,117 @@
+"""`credhook dev` with a module of the author's: what is shown, what a save does, what is left."""
+
+import os
+import pty
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from developing import MODULE, Dev, developing, left_running, nothing_is_left
+from waiting import until
+
+FAILING = MODULE + "    raise ValueError('not today')\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "accounts.py").write_text(MODULE)
+    return folder
+
+
+@pytest.fixture
+def dev(folder: Path) -> Iterator[Dev]:
+    with developing(folder, "accounts") as dev:
+        dev.ready(1)
+        yield dev
+
+
+def test_an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev: Dev) -> None:
+    (resource,) = dev.happens()
+    dev.shows(rf"^\d\d:\d\d:\d\d  issuance\.completed +{resource}  mine\.seen  done  [\d.]+ ms$")
+    (other,) = dev.happens("openid4vc.verification.requested")
+    dev.shows(rf"verification\.requested +{other}  no handler wants this type$")
+    assert "accounts, named by the command line" in dev.text
+    assert f"credhook trigger issuance.completed --url {dev.environment['CREDHOOK_SANDBOX_URL']}" in dev.text
+
+
+def test_what_has_failed_before_a_save_is_mended_and_replayed(dev: Dev) -> None:
+    dev.save(FAILING)
+    dev.ready(2)
+    (resource,) = dev.happens()
+    dev.shows(
+        rf"{resource}  mine\.seen  waiting, again in [\d.]+ s  [\d.]+ ms\n"
+        r" +ValueError: not today\n +accounts\.py:11 seen$"
+    )
+    dev.save("import nowhere\n" + MODULE)
+    text = dev.shows(r"^the worker has ended with 2; it starts again when a file is saved$")
+    assert (
+        "          accounts.py:1 <module>\nError: handlers accounts: ModuleNotFoundError: No module named 'nowhere'"
+        in text
+    )
+    before = dev.environment
+    dev.save(MODULE)
+    dev.ready(3)
+    dev.shows(
+        r"^1 failed before: credhook events replay --state dead --state data_gone --state waiting --now to replay$"
+    )
+    assert dev.environment == before
+    dev.events("replay", "--state", "dead", "--state", "data_gone", "--state", "waiting", "--now")
+    dev.shows(rf"{resource}  mine\.seen  done")
+    (record,) = dev.records().values()
+    assert record["state"] == "done"
+
+
+def test_a_handler_that_gives_up_is_dead_with_its_reason(dev: Dev) -> None:
+    dev.save(MODULE + "    raise GiveUp('account is closed')\n")
+    dev.ready(2)
+    (resource,) = dev.happens()
+    dev.shows(rf"{resource}  mine\.seen  dead  [\d.]+ ms\n +account is closed\n +accounts\.py:11 seen$")
+
+
+def test_a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
+    dev.save(
+        MODULE.replace(
+            "    with open", "    import asyncio\n    open('begun', 'w')\n    await asyncio.sleep(2)\n    with open"
+        )
+    )
+    dev.ready(2)
+    (resource,) = dev.happens()
+    until((dev.folder / "begun").exists, what="the handler")
+    dev.save(MODULE)
+    dev.ready(3)
+    assert f"{resource}  mine.seen  done" in dev.text
+    assert len((dev.folder / "seen").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_everything_in_order_and_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+    with developing(folder, "accounts") as dev:
+        dev.ready(1)
+        assert len(left_running(folder)) >= 5
+        assert dev.stop(number).endswith("stopped; nothing is left running\n")
+        assert dev.process.returncode == 0
+    assert nothing_is_left(folder)
+    assert {path.name for path in folder.iterdir()} <= {"accounts.py", "__pycache__"}
+
+
+def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
+    (folder / "accounts.py").write_text(
+        MODULE + "    if not pathlib.Path('mended').exists():\n        raise Retry(after=600)\n"
+    )
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", terminal=theirs) as dev:
+        dev.ready(1)
+        os.write(ours, b"i")
+        dev.shows(r"mine\.seen  waiting, again in 600 s")
+        (folder / "mended").touch()
+        os.write(ours, b"r")
+        dev.shows(r"^replayed 1$")
+        dev.shows(r"mine\.seen  done")
+        os.write(ours, b"?")
+        dev.shows(r"^  x  verification\.data --no-is-valid$", times=2)
+        os.write(ours, b"q")
+        assert dev.process.wait(60) == 0
+    assert nothing_is_left(folder)
