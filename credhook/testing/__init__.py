@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from credhook.testing.events import event
     from credhook.testing.idempotency import aassert_idempotent, assert_idempotent
     from credhook.testing.platform.api import FakeApi
-    from credhook.testing.platform.carrying import ApiCall
+    from credhook.testing.platform.transport import ApiCall
     from credhook.testing.running import arun, run
     from credhook.testing.trial import Result
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ApiCall": "credhook.testing.platform.carrying",
+    "ApiCall": "credhook.testing.platform.transport",
     "FakeApi": "credhook.testing.platform.api",
     "Result": "credhook.testing.trial",
     "aassert_idempotent": "credhook.testing.idempotency",

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from credhook.testing.deaths import Death, Mortal
+from credhook.testing.crashes import Crash, CrashInjector
 from credhook.testing.differences import differences
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.running import Function, code_of, conditions_for, handler_of, off_loop, settle
@@ -47,7 +47,7 @@ async def aassert_idempotent(
 
     It is run undisturbed; then twice, as if nobody had learnt that it was done; then, for each of its awaits, in a
     process that dies before what it awaits has begun, and in one that dies once that has returned, and again from the
-    start. A plain function is run once and twice.
+    start: four runs for an await, so that an event with few makes a quick test. A plain function is run once and twice.
 
     Args:
         handler: as for `arun`.
@@ -59,18 +59,18 @@ async def aassert_idempotent(
         timeout: as for `arun`.
 
     Raises:
-        AssertionError: it came to something else; the message says after which death, and where the difference is.
+        AssertionError: it came to something else; the message says after which crash, and where the difference is.
             Or it did not get done even undisturbed.
         ValueError: as for `arun`.
     """
     subject = handler_of(handler)
 
-    async def come_to(mortal: Mortal | None) -> _End:
+    async def come_to(injector: CrashInjector | None) -> _End:
         api = FakeApi()
         state = await _given(fresh, api)
         trial = Trial(subject, event, api, conditions_for(subject, event, timeout=timeout, state=state))
-        if mortal is not None:
-            await trial.die(mortal)
+        if injector is not None:
+            await trial.crash(injector)
         await settle(trial)
         seen = api.effects() if effects is None else await _given(effects, state)
         return _End(trial.result(), copy.deepcopy(seen))  # It may be the state itself, which is about to change.
@@ -78,13 +78,13 @@ async def aassert_idempotent(
     once = await come_to(None)
     if not once.is_done:
         raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {once.said}")
-    counting = Mortal(own=code_of(subject))
+    counting = CrashInjector(own=code_of(subject))
     _compare(subject, once, await come_to(counting), "ended without being recorded as done")
     for at in range(1, counting.awaits + 1):
-        for death in (Death(at, "before"), Death(at, "after")):
-            mortal = Mortal(death, own=code_of(subject))
-            end = await come_to(mortal)
-            _compare(subject, once, end, f"died {_moment(death)} at {mortal.died_at}")
+        for crash in (Crash(at, "before"), Crash(at, "after")):
+            injector = CrashInjector(crash, own=code_of(subject))
+            end = await come_to(injector)
+            _compare(subject, once, end, f"died {_moment(crash)} at {injector.crashed_at}")
 
 
 class _End(NamedTuple):
@@ -110,8 +110,8 @@ def _compare(handler: Handler, once: _End, again: _End, what: str) -> None:
         raise AssertionError(f"{handler.name} is not idempotent: it {what}, ran again, and then {found}")
 
 
-def _moment(death: Death) -> str:
-    return f"before its await {death.at} began" if death.when == "before" else f"after its await {death.at}"
+def _moment(crash: Crash) -> str:
+    return f"before its await {crash.at} began" if crash.when == "before" else f"after its await {crash.at}"
 
 
 async def _given(function: Callable[..., Any] | None, argument: object) -> Any:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
-from credhook.testing.deaths import Death, Mortal, end
+from credhook.testing.crashes import Crash, CrashInjector, end
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.trial import Conditions, Result, Trial, is_overtaken
 from credhook.worker.handlers.given import FetchedEvent
@@ -64,7 +64,8 @@ async def arun(
 ) -> Result:
     """Run a handler for an event as a worker would, and say what the worker would do next.
 
-    Nobody waits between attempts: the clock by which waits and pauses are counted is moved instead.
+    Nobody waits between attempts: the clock by which waits and pauses are counted is moved instead. A worker would
+    fetch the details anew for each; here they stay as they are.
 
     Args:
         handler: a function, decorated or not, or a `Handler`.
@@ -73,22 +74,25 @@ async def arun(
         attempts: how often at most; "until settled" runs it until it is done or given up.
         crash_after: have the process die when that await, counted from 1, has returned, or else at the handler's end,
             and run it again from the start. A plain function dies at its end.
-        timeout: seconds that one run may take, of real time; by default the handler's own, or a worker's default.
+        timeout: seconds that one run may take, of real time; by default the handler's own, or a worker's default. An
+            `async def` that does not await cannot be stopped, here as there.
         max_attempts: attempts after which the worker gives up; by default a worker's default.
         stale: what `context.stale` says; by default, whether the details show a later state than the event's.
         state: what `context.state` says.
         chance: a number from 0 to 1, drawn anew for each wait that the worker spreads; by default the middle.
 
     Raises:
-        ValueError: the handler is registered for other types than this, or cannot be one.
+        ValueError: the handler is registered for other types than this, or cannot be one; or a number is below 1.
     """
+    if (attempts != "until settled" and attempts < 1) or (crash_after is not None and crash_after < 1):
+        raise ValueError("attempts and crash_after are counted from 1")
     subject = handler_of(handler)
     conditions = conditions_for(
         subject, event, timeout=timeout, max_attempts=max_attempts, stale=stale, state=state, chance=chance
     )
     trial = Trial(subject, event, FakeApi() if api is None else api, conditions)
     if crash_after is not None:
-        await trial.die(Mortal(Death(crash_after), own=code_of(subject)))
+        await trial.crash(CrashInjector(Crash(crash_after), own=code_of(subject)))
     await settle(trial, _MOST if attempts == "until settled" else attempts)
     return trial.result()
 

@@ -11,10 +11,10 @@ from structlog.testing import LogCapture
 from credhook.ledger import State
 from credhook.logs.places import places
 from credhook.sandbox.tenant.lifecycle import STEPS
-from credhook.testing.deaths import Mortal, end
+from credhook.testing.crashes import CrashInjector, end
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.platform.breaker import ClockedBreaker
-from credhook.testing.platform.carrying import ApiCall
+from credhook.testing.platform.transport import ApiCall
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.outcome import Outcome
@@ -128,11 +128,11 @@ class Trial:
         self._skipped = condition is not None and not condition(self._event)
         return not self._skipped
 
-    async def die(self, mortal: Mortal) -> None:
-        """Run it in a process that dies: when `mortal` says, or else when it has ended and nobody knows yet."""
+    async def crash(self, injector: CrashInjector) -> None:
+        """Run it in a process that dies: when `injector` says, or else when it has ended and nobody knows yet."""
 
         async def watched(event: FetchedEvent, context: Context[Any, Any]) -> None:
-            await mortal.run(self._handler.function(event, context))
+            await injector.run(self._handler.function(event, context))
 
         handler = replace(self._handler, function=watched) if self._handler.is_async else self._handler
         self._error = await self._run(handler)

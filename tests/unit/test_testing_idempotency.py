@@ -172,7 +172,7 @@ async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> No
         assert_idempotent(finds_grace, EVENT)
 
 
-def test_a_transaction_is_rolled_back_by_a_death() -> None:
+def test_a_transaction_is_rolled_back_by_a_crash() -> None:
     """Both rows or none, however it dies; an await within it is no reason to be blamed."""
     open_rows: list[str] = []
 

@@ -283,3 +283,9 @@ def test_what_an_author_has_said_of_a_handler_holds_in_its_trial() -> None:
     assert run(failing, EVENT).retry_in == 7
     assert run(failing, EVENT, attempts="until settled").attempts == 2
     assert run(replace(first, function=raising(KeyError("x"))), EVENT).outcome == "dead"
+
+
+@pytest.mark.parametrize("options", [{"attempts": 0}, {"crash_after": 0}])
+def test_what_is_counted_from_1_is_not_0(options: Any) -> None:
+    with pytest.raises(ValueError, match="attempts and crash_after are counted from 1"):
+        run(activate, EVENT, **options)

@@ -7,8 +7,8 @@ from typing import Any
 
 from credhook.sandbox.app import assemble
 from credhook.sandbox.http.tokens import CLIENT_ID, CLIENT_SECRET
-from credhook.testing.platform.carrying import ApiCall, Carrier, Failure
 from credhook.testing.platform.sandbox import TOKEN_PATH, URL, effects, new_tenant
+from credhook.testing.platform.transport import ApiCall, Failure, RecordingTransport
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Guard
 from credhook.worker.api.oauth.credentials import ClientCredentials
@@ -25,14 +25,14 @@ class FakeApi(AsyncApi):
 
     def __init__(self) -> None:
         self._tenant = new_tenant()
-        self._carrier = Carrier(assemble(self._tenant))
+        self._recording = RecordingTransport(assemble(self._tenant))
         self._credentials = ClientCredentials(URL + TOKEN_PATH, CLIENT_ID, CLIENT_SECRET)
-        super().__init__(URL, self._credentials, transport=self._carrier)
+        super().__init__(URL, self._credentials, transport=self._recording)
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:
         """Every call so far, the oldest first."""
-        return tuple(self._carrier.calls)
+        return tuple(self._recording.calls)
 
     def fail(self, status: int = 503, *, retry_after: int | None = None, times: int = 1) -> None:
         """Have the next calls refused.
@@ -42,17 +42,17 @@ class FakeApi(AsyncApi):
             retry_after: seconds to wait that the answer asks for, as a platform's 429 does.
             times: how many.
         """
-        self._carrier.failures.extend([Failure(status, retry_after)] * times)
+        self._recording.failures.extend([Failure(status, retry_after)] * times)
 
     def time_out(self, *, times: int = 1) -> None:
         """Have the next calls end without an answer, as if their time were over. Nobody waits for that here."""
-        self._carrier.failures.extend([Failure(None)] * times)
+        self._recording.failures.extend([Failure(None)] * times)
 
     def know(self, event: FetchedEvent) -> None:
         """Answer with the event's details when they are asked for. `run` sees to that itself."""
         path = self.paths["issuance_path" if event.type.startswith("openid4vc.issuance.") else "presentation_path"]
         written = event.details.model_dump_json(by_alias=True, exclude_unset=True)
-        self._carrier.known[path.replace("{id}", event.resource_id)] = b'{"data": %s}' % written.encode()
+        self._recording.known[path.replace("{id}", event.resource_id)] = b'{"data": %s}' % written.encode()
 
     def effects(self) -> dict[str, list[Any]]:
         """What all calls have come to: the platform's users, presets and so on, by noun.
@@ -63,7 +63,7 @@ class FakeApi(AsyncApi):
 
     def guarded(self, guard: Guard) -> AsyncApi:
         """The same platform behind a guard, as handlers meet it."""
-        return AsyncApi(URL, self._credentials, transport=self._carrier, guard=guard)
+        return AsyncApi(URL, self._credentials, transport=self._recording, guard=guard)
 
     @functools.cached_property
     def sync(self) -> SyncApi:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from credhook.testing.deaths import Death, Died, Mortal
+from credhook.testing.crashes import Crash, Crashed, CrashInjector
 
 log: list[str] = []
 
@@ -66,16 +66,16 @@ async def iterates() -> None:
         await does(str(number))
 
 
-async def dies(handler: Any, death: Death | None) -> tuple[Mortal, list[str]]:
+async def crashes(handler: Any, crash: Crash | None) -> tuple[CrashInjector, list[str]]:
     log.clear()
-    mortal = Mortal(death)
-    if death is None:
-        await mortal.run(handler())
+    injector = CrashInjector(crash)
+    if crash is None:
+        await injector.run(handler())
     else:
-        with pytest.raises(Died):
-            await mortal.run(handler())
+        with pytest.raises(Crashed):
+            await injector.run(handler())
     await asyncio.sleep(0.01)  # Whatever it has started would do something now.
-    return mortal, log.copy()
+    return injector, log.copy()
 
 
 @pytest.mark.parametrize(("handler", "before_and_after"), [
@@ -90,30 +90,30 @@ async def dies(handler: Any, death: Death | None) -> tuple[Mortal, list[str]]:
 async def test_each_await_is_a_place_to_die_before_and_after(
     handler: Any, before_and_after: list[tuple[list[str], list[str]]]
 ) -> None:
-    whole, _ = await dies(handler, None)
+    whole, _ = await crashes(handler, None)
     found = []
     for at in range(1, whole.awaits + 1):
-        before, done_before = await dies(handler, Death(at, "before"))
-        after, done_after = await dies(handler, Death(at, "after"))
-        assert __file__ in before.died_at
-        assert before.died_at == after.died_at
+        before, done_before = await crashes(handler, Crash(at, "before"))
+        after, done_after = await crashes(handler, Crash(at, "after"))
+        assert __file__ in before.crashed_at
+        assert before.crashed_at == after.crashed_at
         found.append((done_before, done_after))
     assert found == before_and_after
 
 
 async def test_the_place_is_the_authors_line() -> None:
-    mortal, _ = await dies(calls, Death(2))
-    assert mortal.died_at == f"{__file__}:{calls.__code__.co_firstlineno + 2}"
+    injector, _ = await crashes(calls, Crash(2))
+    assert injector.crashed_at == f"{__file__}:{calls.__code__.co_firstlineno + 2}"
 
 
-async def test_a_death_cannot_be_survived() -> None:
+async def test_nobody_survives_a_crash() -> None:
     async def survives() -> None:
         try:
             await does("a")
         except BaseException:  # noqa: BLE001
             log.append("survived")
 
-    _, done = await dies(survives, Death(1))
+    _, done = await crashes(survives, Crash(1))
     assert done == ["a", "survived"]
 
 
@@ -123,8 +123,8 @@ async def test_errors_and_results_pass_as_ever() -> None:
         raise ValueError("as ever")
 
     with pytest.raises(ValueError, match="as ever"):
-        await Mortal(Death(7)).run(fails())
-    await Mortal(Death(7)).run(asyncio.sleep(0))
+        await CrashInjector(Crash(7)).run(fails())
+    await CrashInjector(Crash(7)).run(asyncio.sleep(0))
 
 
 async def test_who_was_tracing_goes_on() -> None:
@@ -136,7 +136,7 @@ async def test_who_was_tracing_goes_on() -> None:
     previous = sys.gettrace()
     sys.settrace(trace)
     try:
-        await Mortal(Death(9)).run(calls())
+        await CrashInjector(Crash(9)).run(calls())
         assert sys.gettrace() is trace
     finally:
         sys.settrace(previous)

@@ -47,7 +47,7 @@ class Failure(NamedTuple):
     retry_after: int | None = None
 
 
-class Carrier(httpx.AsyncBaseTransport):
+class RecordingTransport(httpx.AsyncBaseTransport):
     """One of httpx's transports; the network is the application."""
 
     def __init__(self, app: ASGIApp) -> None:

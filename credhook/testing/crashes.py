@@ -1,11 +1,11 @@
-"""A process that dies while a handler awaits something, played within one that lives on.
+"""Crash points: a process that dies while a handler awaits something, played within one that lives on.
 
 A handler's awaits are where effects come about: the other end has acted, or not yet, and the handler does not know.
 Each coroutine that the author's own code awaits is such a place when it begins and when it has returned, and so is each
 suspension of that code on anything else, a future or a task. Frames are watched by `sys.settrace`, which needs no
 source and holds for `async with` as well; a coverage tool's own trace function is put back after each step.
 
-Death is an exception that no `except Exception` catches. A real one would not run `finally` and `__aexit__` either;
+A crash is an exception that no `except Exception` catches. A real one would not run `finally` and `__aexit__` either;
 here they run, since a database does the same for a connection that it has lost: it rolls back.
 """
 
@@ -32,13 +32,12 @@ _OTHERS: Final = tuple(
     }
 )
 
-
 #: Seconds that cancelled tasks get to end.
 _GRACE: Final = 0.1
 
 
-class Death(NamedTuple):
-    """When a handler dies.
+class Crash(NamedTuple):
+    """When a handler's process dies.
 
     Attributes:
         at: at which of its awaits, counted from 1 as they are made.
@@ -49,26 +48,26 @@ class Death(NamedTuple):
     when: Literal["before", "after"] = "after"
 
 
-class Died(BaseException):
+class Crashed(BaseException):
     """The process is no more, as far as the handler can tell."""
 
 
-class Mortal:
+class CrashInjector:
     """One run of a handler: counts its awaits, and ends at one if it is to."""
 
-    def __init__(self, death: Death | None = None, *, own: CodeType | None = None) -> None:
+    def __init__(self, crash: Crash | None = None, *, own: CodeType | None = None) -> None:
         """Watch one run.
 
         Args:
-            death: when it dies; None for never.
+            crash: when the process dies; None for never.
             own: code that is the author's wherever it is installed: the handler's.
         """
-        self._death = death
+        self._crash = crash
         self._own = own
         #: How many awaits it has made.
         self.awaits = 0
-        #: Where it died, `file:line`; empty as long as it lives.
-        self.died_at = ""
+        #: Where it has died, `file:line`; empty as long as it lives.
+        self.crashed_at = ""
         #: The awaits under way, by the frame of what is awaited.
         self._begun: dict[FrameType, int] = {}
 
@@ -76,20 +75,20 @@ class Mortal:
         """Await what the handler has returned.
 
         Raises:
-            Died: it was time.
+            Crashed: it was time.
         """
         before = asyncio.all_tasks()
         try:
             await (_Steps(result, self) if inspect.iscoroutine(result) else result)
         except BaseException as error:
-            if not self.died_at:
+            if not self.crashed_at:
                 raise
             _forget(error)
         finally:
             self._begun.clear()
-        if self.died_at:
+        if self.crashed_at:
             await end(asyncio.all_tasks() - before)  # Nothing that it has started outlives it.
-            raise Died
+            raise Crashed
 
     def step(self, coroutine: Coroutine[Any, Any, object], error: BaseException | None) -> Any:
         """Let it go on until it is suspended; what it then waits for is returned."""
@@ -115,15 +114,15 @@ class Mortal:
         """Die if it is time.
 
         Raises:
-            Died: it is.
+            Crashed: it is.
         """
-        if not self.died_at and self._death == (at, when):
-            self.died_at = place
-            raise Died
+        if not self.crashed_at and self._crash == (at, when):
+            self.crashed_at = place
+            raise Crashed
 
     def _called(self, frame: FrameType, event: str, _: object) -> Any:
         """A function has been called; the trace function of its frame, or None."""
-        if event != "call" or self.died_at or not frame.f_code.co_flags & inspect.CO_COROUTINE:
+        if event != "call" or self.crashed_at or not frame.f_code.co_flags & inspect.CO_COROUTINE:
             return None
         caller = frame.f_back
         if caller is None or not _is_asynchronous(caller) or not self._is_authors(caller):
@@ -163,9 +162,9 @@ async def end(tasks: Collection["asyncio.Task[Any]"]) -> None:
 class _Steps:
     """Awaits a coroutine step by step."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, object], mortal: Mortal) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, object], injector: CrashInjector) -> None:
         self._coroutine = coroutine
-        self._mortal = mortal
+        self._mortal = injector
 
     def __await__(self) -> Generator[Any, None, None]:
         error: BaseException | None = None
