@@ -14,13 +14,12 @@ import click
 #: What a distribution and a module may both be called.
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
 
-#: File in the new folder → template. The kit is what the test needs until credhook brings it.
+#: File in the new folder → template.
 _FILES: Final = {
     "pyproject.toml": "pyproject.toml.template",
     "README.md": "README.md.template",
     "{name}.py": "handlers.py.template",
     "test_{name}.py": "test_handlers.py.template",
-    "conftest.py": "conftest.py.template",
 }
 
 
