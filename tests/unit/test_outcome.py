@@ -9,6 +9,10 @@ def test_nothing_ended_badly_is_nothing_to_do() -> None:
     assert Outcome.before({"a.f": "done"}) == Outcome()
 
 
+def test_what_nobody_here_handles_is_neither_done_nor_an_attempt() -> None:
+    assert Outcome(unhandled=True).settlement() == Settlement(State.UNHANDLED, "NoHandler", spend=False)
+
+
 def test_the_shortest_wait_decides_and_names_its_cause() -> None:
     outcome = (
         Outcome()

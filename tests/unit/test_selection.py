@@ -100,6 +100,7 @@ def test_a_limit_alone_selects_nothing() -> None:
         ({State.DEAD, State.DATA_GONE}, (INDEX.dead,)),
         ({State.ACCEPTED, State.WAITING}, (INDEX.open,)),
         ({State.QUARANTINED, State.WAITING}, (INDEX.open, INDEX.quarantined)),
+        ({State.UNHANDLED}, tuple(sorted(INDEX.all_unhandled))),
         ({State.DONE, State.DEAD}, ()),
         (set(), ()),
     ],
