@@ -50,7 +50,7 @@ def test_its_own_tests_pass(accounts: Path) -> None:
 def test_its_tests_notice_a_handler_that_may_not_run_again(accounts: Path) -> None:
     module = accounts / "accounts.py"
     module.write_text(module.read_text().replace("INSERT OR IGNORE", "INSERT"))
-    with pytest.raises(AssertionError, match="accounts.note_issuance cannot run again"):
+    with pytest.raises(AssertionError, match="note_issuance cannot run again"):
         run(accounts, "pytest", "-q")
 
 
