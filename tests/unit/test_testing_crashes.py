@@ -1,6 +1,7 @@
 """Where a handler can die: at each of its awaits, whatever it awaits."""
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -104,6 +105,13 @@ async def test_each_await_is_a_place_to_die_before_and_after(
 async def test_the_place_is_the_authors_line() -> None:
     injector, _ = await crashes(calls, Crash(2))
     assert injector.crashed_at == f"{__file__}:{calls.__code__.co_firstlineno + 2}"
+
+
+@pytest.mark.parametrize("handler", [gathers, wraps, waits])
+async def test_nobody_complains_of_what_it_has_left(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
+    await crashes(handler, Crash(1, "before"))
+    gc.collect()
+    assert caplog.records == []
 
 
 async def test_nobody_survives_a_crash() -> None:
