@@ -7,7 +7,7 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,4 +82,5 @@ def keyboard() -> Iterator[Keyboard]:
     try:
         yield Keyboard(listens=True)
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # The terminal is gone.
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

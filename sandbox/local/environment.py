@@ -137,7 +137,8 @@ class LocalEnvironment:
     def end(self, name: str) -> None:
         """End a process, if it still runs: ask, wait, insist."""
         if name in self._processes:
-            _end([self._processes.pop(name)])
+            _end([self._processes[name]])
+            del self._processes[name]  # Not before: who is interrupted here has `stop` end it.
 
     def stop(self) -> None:
         """End every process: ask all, wait, insist."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import credhook
 from developing import MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
@@ -115,3 +116,32 @@ def test_keys_make_things_happen_replay_and_quit(folder: Path) -> None:
         os.write(ours, b"q")
         assert dev.process.wait(60) == 0
     assert nothing_is_left(folder)
+
+
+def test_a_terminal_that_is_closed_ends_everything(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    with developing(folder, "accounts", terminal=theirs) as dev:
+        dev.ready(1)
+        os.close(theirs)
+        os.close(ours)
+        assert dev.process.wait(60) == 0, dev.text
+    assert nothing_is_left(folder)
+
+
+def test_a_new_package_runs_as_its_readme_says(tmp_path: Path) -> None:
+    assert credhook("new", "enrolments", environment={"PATH": os.environ["PATH"]}, folder=tmp_path).returncode == 0
+    with developing(tmp_path / "enrolments") as dev:
+        dev.ready(1)
+        (resource,) = dev.happens()
+        dev.shows(rf"{resource}  enrolments\.note_issuance  done")
+        assert "enrolments:handlers, named by pyproject.toml" in dev.text
+
+
+def test_without_a_module_a_built_in_handler_runs_and_says_how_to_name_one(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    with developing(folder) as dev:
+        dev.ready(1)
+        (resource,) = dev.happens()
+        dev.shows(rf"{resource}  log\.event  done")
+        assert "Name yours: credhook dev accounts" in dev.text

@@ -1,0 +1,60 @@
+"""Which handlers `credhook dev` takes, in which order, and what of theirs it watches."""
+
+from pathlib import Path
+
+import pytest
+
+from credhook.sandbox.dev.modules import Modules, NoModule, choose
+from credhook.sandbox.local.environment import CannotStart
+
+PROJECT = '[project.entry-points."credhook.handlers"]\naccounts = "accounts:handlers"\n'
+
+
+def test_each_is_named_by_the_first_that_names_any(tmp_path: Path) -> None:
+    found = [choose((), {}, tmp_path)]
+    (tmp_path / "handlers.py").touch()
+    found.append(choose((), {}, tmp_path))
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    found.append(choose((), {}, tmp_path))
+    found.append(choose((), {"CREDHOOK_HANDLERS": "mine, yours:both"}, tmp_path))
+    found.append(choose(("a.b",), {"CREDHOOK_HANDLERS": "mine"}, tmp_path))
+    assert found == [
+        Modules((), ""),
+        Modules(("handlers",), "handlers.py"),
+        Modules(("accounts:handlers",), "pyproject.toml"),
+        Modules(("mine", "yours:both"), "CREDHOOK_HANDLERS"),
+        Modules(("a.b",), "the command line"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n"])
+def test_a_project_that_offers_none_is_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert choose((), {}, tmp_path) == Modules((), "")
+
+
+@pytest.mark.parametrize("text", ["[project", "project = 1", '[project.entry-points]\n"credhook.handlers" = 1'])
+def test_a_project_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(CannotStart, match=r"^pyproject\.toml cannot be read"):
+        choose((), {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("accounts.py", "accounts"), ("src/accounts.py", "src.accounts"), ("a-b", "a.b")]
+)
+def test_a_file_is_told_its_modules_name(tmp_path: Path, name: str, near: str) -> None:
+    with pytest.raises(NoModule, match=f"name it as in an import: {near}$"):
+        choose((name,), {}, tmp_path)
+
+
+def test_the_folder_is_watched_and_packages_that_are_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    (here / "own").mkdir(parents=True)
+    (elsewhere / "package").mkdir(parents=True)
+    (elsewhere / "package" / "__init__.py").touch()
+    (elsewhere / "single.py").touch()
+    monkeypatch.syspath_prepend(elsewhere)
+    names = ("own", "package.inner:handlers", "package", "single", "not_there_yet")
+    assert Modules(names, "").folders(here) == (here, elsewhere / "package", elsewhere / "single.py")
+    assert Modules((), "").folders(here) == ()

@@ -1,0 +1,50 @@
+"""Saves while events come: each is handled, and none again once it is recorded as done."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from developing import MODULE, developing
+from waiting import until
+
+#: Long enough for saves to find some under way.
+SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
+
+
+def saved_during(folder: Path, *, saves: int, events: int) -> str:
+    """Save the module so often while so many events come; counts."""
+    folder.mkdir()
+    (folder / "accounts.py").write_text(SLOW)
+    with developing(folder, "accounts") as dev:
+        dev.ready(1)
+        for number in range(1, saves + 1):
+            dev.happens(count=events // saves)
+            dev.save(SLOW + f"# {number}\n")
+            dev.ready(1 + number)
+        until(lambda: (folder / "seen").read_text().count("\n") >= events, what="every event", within=120)
+        until(lambda: {one["state"] for one in dev.records().values()} == {"done"}, what="every event done")
+        records = dev.records()
+        settled = {webhook_id: settled_at(record) for webhook_id, record in records.items()}
+        text = dev.stop()
+    runs = [line.split() for line in (folder / "seen").read_text().splitlines()]
+    assert len(records) == events
+    assert {webhook_id for webhook_id, _ in runs} == records.keys()
+    after = [webhook_id for webhook_id, began in runs if float(began) > settled[webhook_id] + 1]
+    assert after == []
+    assert text.count(" done ") == events
+    return f"{saves} saves, {events} events, {len(runs)} runs, none after its event was done"
+
+
+def settled_at(record: dict[str, object]) -> float:
+    """When it was settled, in ms, by the clock of this machine."""
+    return datetime.fromisoformat(str(record["settled_at"])).timestamp() * 1000
+
+
+def test_five_saves_during_fifty_events_lose_none_and_repeat_none_that_is_done(tmp_path: Path) -> None:
+    saved_during(tmp_path / "project", saves=5, events=50)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_fifty_saves_during_a_thousand_events(tmp_path: Path) -> None:
+    print(saved_during(tmp_path / "project", saves=50, events=1_000))  # noqa: T201  It prints the counts.
