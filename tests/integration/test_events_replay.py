@@ -72,7 +72,8 @@ def test_one_handler_is_named_and_only_its_record_goes(redis_client: Redis, even
     plant(redis_client, "m1", State.DONE, ended={"a.good": "done", "a.other": "done"})
     plant(redis_client, "m2", State.DEAD, ended=HANDLED)
     plant(redis_client, "m3", State.DONE, ended={"a.other": "done"})
-    result = events("replay", "--all", "--handler", "a.good")
+    built_in = "credhook.worker.handlers.logging_handler"
+    result = events("replay", "--all", "--handler", "a.good", CREDHOOK_HANDLERS=built_in)
     assert result.stdout == "replayed 2, left 1 (1 that the handler does not want)\n"
     assert "h:a.good" not in record(redis_client, "m1")
     assert record(redis_client, "m1")["h:a.other"] == "done"

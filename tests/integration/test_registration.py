@@ -8,6 +8,7 @@ import pytest
 from commands import Done, credhook
 from serving import Platform
 
+BUILT_IN = "credhook.worker.handlers.logging_handler"
 URL = "https://inbox.example/webhooks"
 
 Run = Callable[..., Done]
@@ -18,7 +19,7 @@ def endpoints(sandbox: Platform) -> Iterator[Run]:
     """Run `credhook endpoints …`; what it has registered is gone afterwards."""
 
     def run(*arguments: str, **settings: str) -> Done:
-        environment = {**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, **settings}
+        environment = {**sandbox.environment, "CREDHOOK_PUBLIC_URL": URL, "CREDHOOK_HANDLERS": BUILT_IN, **settings}
         return credhook("endpoints", *arguments, environment=environment)
 
     yield run
