@@ -4,8 +4,8 @@ One hash per event is its record and its mark of having been seen, so that neith
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
                                   holder, the token of the worker that has it; deaths and killed, how often a
-                                  worker has died with it among others, and with it alone; only, the one handler
-                                  that a replay wants; h:<name> as each handler ends
+                                  worker has died with it among others, and with it alone; only and pending, the
+                                  handlers that it still waits for; h:<name> as each handler ends
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
@@ -49,8 +49,11 @@ MOST_CONFLICTS: Final = 100
 HANDLER: Final = "h:"
 #: How a handler that was given up is recorded there; the cause follows.
 GAVE_UP: Final = "dead: "
-#: Field of an event's hash that names the one handler that a replay of a done event wants. It goes when that has ended.
+#: Field of an event's hash that names the handlers that alone are to run: the one that a replay of a done event wants,
+#: or those that an unhandled one waits for while others have ended. It goes when they have, too.
 ONLY: Final = "only"
+#: Field of an event's hash that names the handlers for which a waiting one waits: it is not done without them.
+PENDING: Final = "pending"
 #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
 RESOURCE: Final = PREFIX + "resource:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.

@@ -20,6 +20,7 @@ from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.execution.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Claims
+from credhook.worker.recovery.replay import How, Replay, Settled
 
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
@@ -101,14 +102,19 @@ async def test_what_has_run_is_recorded_although_the_event_is_handed_back(
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
     made: Attempts, told: Told, redis_url: str, stub: Stub, redis_client: Redis
 ) -> None:
-    """Of a worker that the handler which failed was taken out of: nothing is left to do, or to look at."""
+    """And stays while a worker has it that lacks the handler which failed."""
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
     assert redis_client.exists("credhook:snapshot:e1")
     async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
-        assert (await other.next()).state is State.DONE
+        assert (await other.next()).state is State.UNHANDLED
+    assert redis_client.exists("credhook:snapshot:e1")
+    Replay(redis_client, queue="credhook")([Settled("e1", "unhandled")], how=How.RESUME)
+    told.ends["second"] = None
+    assert (await made.next()).state is State.DONE
     assert len(stub.calls) == 1
+    assert told.ran == [("first", False), ("second", False), ("second", False)]
     assert not redis_client.exists("credhook:snapshot:e1")
 
 

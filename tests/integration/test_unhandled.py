@@ -108,6 +108,40 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_nothi
     assert ran == ["new m1 1", "later m1 1", "later m1 2"]
 
 
+async def test_a_handler_that_failed_is_waited_for_where_only_its_neighbours_are(
+    redis_url: str, stub: Stub, redis_client: Redis
+) -> None:
+    """A deploy brings two handlers; an old worker takes what they have failed at, and has nothing left to do."""
+    ran: list[str] = []
+    before, after = told("old", COMPLETED, ran=ran), told("old", COMPLETED, ran=ran)
+    failing = {"late", "later"}
+
+    def brought(name: str) -> Any:
+        async def handle(event: Any, context: Any) -> None:
+            ran.append(name)
+            if name in failing:
+                raise Retry(after=0.01)
+
+        handle.__name__ = name
+        return handle
+
+    for name in ("late", "later"):
+        after.on(COMPLETED)(brought(name))
+    wanted = {COMPLETED: ("old.handle", "old.late")}
+    async with attempts(redis_url, stub, after) as new, attempts(redis_url, stub, before) as old:
+        await new.accept("m1", COMPLETED, "r1")
+        assert (await new.next()).state is State.WAITING
+        assert record(redis_client, "m1")["pending"] == "old.late old.later"
+        assert (await old.next()).state is State.UNHANDLED
+        assert record(redis_client, "m1")["only"] == "old.late old.later"
+        assert Unhandled(redis_client, queue="credhook", wanted={COMPLETED: ("old.handle",)}).put_back() == 0
+        assert Unhandled(redis_client, queue="credhook", wanted=wanted).put_back() == 1
+        failing.clear()
+        assert (await new.next()).state is State.DONE
+    assert sorted(ran) == ["late", "late", "later", "later", "old m1 1"]
+    assert not {"only", "pending"} & record(redis_client, "m1").keys()
+
+
 def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(redis_client: Redis) -> None:
     for number, kind in enumerate((COMPLETED, OFFERED, FAILED, OFFERED, COMPLETED)):
         plant(redis_client, f"m{number}", State.UNHANDLED, kind, age=number, attempts="0", error="NoHandler")

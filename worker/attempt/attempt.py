@@ -38,6 +38,9 @@ class Attempt:
     records: dict[str, str] = field(default_factory=dict)
     #: How they have ended in this attempt, whether or not the ledger knows.
     ends: dict[str, str] = field(default_factory=dict)
+    #: The handlers that were dispatched, and those that the event waits for and that nobody has here.
+    dispatched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     #: The handlers that have done their part in this attempt, and the milliseconds that they took.
     ran: dict[str, float] = field(default_factory=dict)
     _task: "asyncio.Task[object] | None" = None

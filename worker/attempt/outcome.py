@@ -64,8 +64,12 @@ class Outcome:
             return marked
         return replace(marked, again=wait, error=named)
 
-    def settlement(self) -> Settlement:
-        """How the event is to be written down."""
+    def settlement(self, missing: tuple[str, ...] = ()) -> Settlement:
+        """How the event is to be written down.
+
+        Args:
+            missing: handlers that it waits for and that are not here. Without them it is not done.
+        """
         if self.unhandled:
             # Nothing was tried: workers with and without the handler may pass it on for as long as a deploy takes.
             return Settlement(State.UNHANDLED, "NoHandler", spend=False)
@@ -73,4 +77,6 @@ class Outcome:
             return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
         if self.gave_up:
             return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
+        if missing:
+            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         return Settlement(State.DONE)

@@ -111,7 +111,9 @@ class Processor:
         if claim.attempt > most_attempts or claim.killed >= MOST_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",))
             return
-        wanted = [one for one in matching if claim.only in {"", one.name}]
+        here = {one.name for one in matching}
+        attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
+        wanted = [one for one in matching if not claim.only or one.name in claim.only]
         if not wanted:
             attempt.outcome = Outcome(unhandled=True)
             return
@@ -144,6 +146,7 @@ class Processor:
         attempt.version = version(claim.type, details.updated_at)
         stale = is_stale(attempt.version, claim.latest)
         names = [one.name for one in matching]
+        attempt.dispatched = tuple(one.name for one in handlers)
         await Dispatch(self._dispatcher, event, attempt, slot, bound, stale, names).run(handlers)
 
     async def _settle(
@@ -168,12 +171,15 @@ class Processor:
         elif attempt.interruption is Interruption.STOPPED:
             settlement = Settlement(State.DEAD, "Stopped")
         else:
-            settlement = attempt.outcome.settlement()
+            settlement = attempt.outcome.settlement(attempt.missing)
+        claim, ended = attempt.claim, attempt.claim.ended.keys() | attempt.ends.keys()
+        pending = sorted(claim.pending.union(attempt.missing, attempt.dispatched) - ended)
         fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
         return replace(
             settlement,
             records=attempt.records,
-            sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
+            pending=tuple(pending) if settlement.state is State.WAITING else (),
+            sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
         )
 
@@ -189,7 +195,8 @@ def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.Bo
         bound.info("event_handed_back", **ran)
     elif settlement.state is State.UNHANDLED:
         hint = "no handler that is loaded here wants it; it waits for a worker that has one"
-        bound.warning("event_unhandled", handler=attempt.claim.only or "any", hint=hint)
+        lacking = settlement.only or sorted(attempt.claim.only)
+        bound.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **ran)
     else:
         hint = f"credhook events show {attempt.claim.event_id}"
         bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **ran)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, State, job_id
+from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, job_id
 
 
 class NotClaimed(Enum):
@@ -50,7 +50,8 @@ class Claim:
         execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
         killed: how many workers have died with it as the only one under way.
         suspect: whether it is to be the only one under way.
-        only: the one handler that is to run, or "" for all that want it.
+        only: the handlers that alone are to run; none stands for all that want it.
+        pending: the handlers that it has been waiting for since an earlier attempt.
     """
 
     event_id: str
@@ -68,7 +69,8 @@ class Claim:
     execution: str
     killed: int = 0
     suspect: bool = False
-    only: str = ""
+    only: frozenset[str] = frozenset()
+    pending: frozenset[str] = frozenset()
 
     @property
     def age(self) -> float:
@@ -86,6 +88,8 @@ class Settlement:
         wait: seconds until the next attempt, if it is `waiting`.
         spend: whether the attempt counts.
         records: handler → how it ended, for those not recorded yet.
+        only: the handlers that it waits for, if it is `unhandled` and others of its type are here.
+        pending: those that have not ended, if it is `waiting` for them.
         sealed: whether presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
     """
@@ -95,6 +99,8 @@ class Settlement:
     wait: float = 0.0
     spend: bool = True
     records: Mapping[str, str] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
     sealed: bool = False
     latest: tuple[int, int] | None = None
 
@@ -162,5 +168,6 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         execution=execution.decode(),
         killed=deaths[0],
         suspect=bool(deaths[1]),
-        only=fields.get(ONLY, ""),
+        only=frozenset(fields.get(ONLY, "").split()),
+        pending=frozenset(fields.get(PENDING, "").split()),
     )

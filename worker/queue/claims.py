@@ -90,6 +90,8 @@ class Claims:
             "wait": int(settlement.wait * 1000),
             "spend": settlement.spend,
             "records": settlement.records,
+            "only": " ".join(settlement.only),
+            "pending": " ".join(settlement.pending),
             "sealed": settlement.sealed,
             "rank": settlement.latest[0] if settlement.latest else False,
             "updated": settlement.latest[1] if settlement.latest else False,

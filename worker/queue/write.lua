@@ -86,9 +86,10 @@ local function set_status(job, status)
 end
 
 -- Fields of `what`: `state`, where the event stands now; `error`; `wait`, in ms; `spend`, whether the attempt counts;
--- `records`, how each handler has ended; `sealed`, whether a snapshot may have been kept; `rank` and `updated`, the
--- state of the resource that handlers have seen, or false; `who`, for whom to claim the resource's next event, or
--- false.
+-- `records`, how each handler has ended; `only`, the handlers that an unhandled event waits for, and `pending`, those
+-- that a waiting one does, with spaces between them, or ''; `sealed`, whether a snapshot may have been kept; `rank` and
+-- `updated`, the state of the resource that handlers have seen, or false; `who`, for whom to claim the resource's next
+-- event, or false.
 function write.settle(id, fence, job, execution, what)
     local key = $EVENT .. id
     -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
@@ -116,12 +117,18 @@ function write.settle(id, fence, job, execution, what)
     if is_open then
         put('fence', string.format('%.0f', fence + 1))  -- So that no late renewal brings the claim back.
         if what.state == $WAITING then put('due', now + what.wait) end
+        if what.pending ~= '' then put($PENDING, what.pending) end
     else
         put('settled', now)
         for _, field in ipairs({'fence', 'deaths', 'killed'}) do unset[#unset + 1] = field end
         if what.spend and tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
         if what.state == $DONE then unset[#unset + 1] = 'seen' end
-        if what.state ~= $UNHANDLED then unset[#unset + 1] = $ONLY end
+        unset[#unset + 1] = $PENDING
+        if what.state ~= $UNHANDLED then
+            unset[#unset + 1] = $ONLY
+        elseif what.only ~= '' then
+            put($ONLY, what.only)
+        end
     end
     unless_odd('ZREM', leases, id)
     call('HSET', key, unpack(set))

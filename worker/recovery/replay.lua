@@ -55,7 +55,7 @@ local function start_over(id, key, state)
     else
         redis.call('HDEL', key, $HANDLER .. handler)
     end
-    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY)
+    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY, $PENDING)
     if handler ~= '' and state == $DONE then redis.call('HSET', key, $ONLY, handler) end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
     if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end

@@ -47,7 +47,7 @@ class Unhandled:
         self._redis = redis
         self._index = Index(queue)
         self._replay = Replay(redis, queue=queue)
-        self._wanted = {event_type: names for event_type, names in wanted.items() if names}
+        self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
         #: How many of a type, from the oldest on, the next round leaves out: they are for handlers of other workers.
         self._start = Counter[str]()
 
@@ -97,7 +97,8 @@ class Unhandled:
         ours: list[tuple[int, Found]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # It may be no hash.
-            if only is None or only.decode(errors="replace") in self._wanted[one.type]:
+            names = (only or b"").decode(errors="replace").split()
+            if not names or not self._wanted[one.type].isdisjoint(names):
                 ours.append((int(received) if received and received.isdigit() else 0, one))
         return [one for _, one in sorted(ours)]
 
