@@ -62,10 +62,10 @@ def _run(modules: Modules, here: Path, port: int, public_url: str | None, consol
             own["CREDHOOK_PUBLIC_URL"] = public_url
             local = stack.enter_context(started(own_handlers=True, sandbox=None, port=port, environ=own))
         local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json")
-        local.wait_for("receiver", f"{local.receiver_url}/readyz")
         if public_url is None:
-            local.run(*CREDHOOK, "endpoints", "apply", "--all")
-        else:
+            local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.
+        local.wait_for("receiver", f"{local.receiver_url}/readyz")
+        if public_url is not None:
             stack.enter_context(registered(local, public_url))
         keys = stack.enter_context(keyboard())
         session = Session(local, Worker(local, modules.names), saves, keys, console)

@@ -207,17 +207,15 @@ def started(
 
 def _play_platform(local: LocalEnvironment, port: int, options: Sequence[str]) -> None:
     """Start the sandbox, and have every other process work with it."""
-    sandbox = (*CREDHOOK, "sandbox", "--port", str(port))
     local.environment |= {
         "CREDHOOK_TLS_CERTFILE": str(local.folder / "receiver.pem"),
         "CREDHOOK_PUBLIC_URL": f"{local.receiver_url}/webhooks",
         "CREDHOOK_SANDBOX_URL": local.sandbox_url,
     }
-    for line in local.run(*sandbox, "--env").splitlines():
-        name, _, value = line.partition("=")
-        local.environment[name] = value
-    local.start("sandbox", *sandbox, "--ca", str(local.ca), *options)
+    local.start("sandbox", *CREDHOOK, "sandbox", "--port", str(port), "--ca", str(local.ca), *options)
     local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
+    printed = local.logs["sandbox"].read_text().splitlines()  # What points the others at it, before all else.
+    local.environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
 
 
 def _trusting(ca: Path) -> ssl.SSLContext:
