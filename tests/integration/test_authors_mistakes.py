@@ -5,6 +5,8 @@ One is not here: that a handler is not idempotent cannot be seen from outside.
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -295,3 +297,35 @@ def test_what_does_not_block_is_not_said_to(harness: Harness) -> None:
         harness.reaches("m1", "done")
         assert worker.stop() == 0
     assert "handler_blocks_loop" not in worker.text
+
+
+def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiting(harness: Harness) -> None:
+    failing = "@handlers.startup\ndef connect():\n    if not Path('up').exists():\n        raise OSError('Jane Doe')\n"
+    written(harness.folder, Mistake(plugin("from pathlib import Path\n" + failing + ONE), ()))
+    with harness.worker() as worker:
+        harness.happens("m1")
+        until(lambda: worker.text.count('"startup_failed"') >= 2, what="a second try")
+        assert record(harness.redis, "m1")["state"] == "accepted"
+        (harness.folder / "up").write_text("")
+        harness.reaches("m1", "done")
+        assert worker.stop() == 0
+    line = next(json.loads(one) for one in worker.text.splitlines() if '"startup_failed"' in one)
+    assert (line["plugin"], line["error"], line["retry_in"]) == ("accounts", "OSError", 1.0)
+    assert re.search(r"/plugin\.py:9 connect$", line["at"][-1])
+    assert "no event is taken" in line["hint"]
+    assert "Jane" not in worker.text
+
+
+def test_a_handler_that_is_not_idempotent_is_found_by_the_test_kit_with_the_line(tmp_path: Path) -> None:
+    text = "rows = []\n" + handler("rows.append(event.resource_id)", "await asyncio.sleep(0)")
+    folder = written(tmp_path, Mistake(plugin(text), ()))
+    trial = (
+        "from plugin import f, rows; from credhook.testing import assert_idempotent, event\n"
+        "made = event('openid4vc.issuance.completed')\n"
+        "assert_idempotent(f, made, fresh=rows.clear, effects=lambda: list(rows))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", trial], cwd=folder, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert "AssertionError: accounts.f" in done.stderr
+    assert done.stderr.count("iss_") == 0, last
