@@ -1,0 +1,105 @@
+"""Tried against an endpoint in this process: no network, no Redis."""
+
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from notify import Endpoint, message, refusal, tell_issuance, tell_presentation
+from standardwebhooks import Webhook
+
+from credhook import GiveUp, Retry
+from credhook.testing import assert_idempotent, event, run
+
+COMPLETED = "openid4vc.issuance.completed"
+DATA = "openid4vc.verification.data"
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+class Taker:
+    """An endpoint that answers with these statuses in turn, then with 202, and verifies what it is sent."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.signing = Webhook("whsec_bm90aWZ5LW9ubHktZm9yLXRlc3Rz")
+        #: What it was told, by webhook-id.
+        self.told: dict[str, object] = {}
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.told[request.headers["webhook-id"]] = self.signing.verify(request.content, dict(request.headers))
+        status = self.statuses.pop(0) if self.statuses else 202
+        return httpx.Response(status, headers={"retry-after": "120"})
+
+    def endpoint(self) -> Endpoint:
+        """The handlers' state, which leads here."""
+        return Endpoint(httpx.AsyncClient(transport=httpx.MockTransport(self.answer)), "https://taker/", self.signing)
+
+
+def test_the_endpoint_is_told_ids_types_and_states() -> None:
+    taker, made = Taker(), event(DATA, webhook_id="msg_1", resource_id="p1")
+    assert run(tell_presentation, made, state=taker.endpoint()).outcome == "done"
+    said = {"type": DATA, "timestamp": made.received_at.isoformat(), "data": {"id": "p1", "status": "verified"}}
+    assert taker.told == {"msg_1:notify:tell_presentation": said}
+
+
+def test_no_claim_leaves() -> None:
+    assert "Ada" not in message(event(DATA, attributes={"givenName": "Ada"}))
+
+
+def test_nobody_is_told_what_cannot_be_believed() -> None:
+    taker = Taker()
+    assert run(tell_presentation, event(DATA, is_valid=False), state=taker.endpoint()).outcome == "skipped"
+    assert taker.told == {}
+
+
+def test_a_busy_endpoint_is_told_again_under_the_same_id() -> None:
+    taker = Taker(429, 503)
+    first = run(tell_issuance, event(COMPLETED), state=Taker(429).endpoint())
+    assert (first.outcome, first.retry_in) == ("waiting", 120)
+    result = run(tell_issuance, event(COMPLETED), state=taker.endpoint(), attempts="until settled")
+    assert (result.outcome, result.attempts, len(taker.told)) == ("done", 3, 1)
+
+
+def test_an_endpoint_that_is_gone_is_left_alone() -> None:
+    result = run(tell_issuance, event(COMPLETED), state=Taker(410).endpoint())
+    assert (result.outcome, result.cause.split(":")[0]) == ("dead", "the endpoint is gone (410)")
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+def test_what_was_taken_is_taken(status: int) -> None:
+    assert refusal(status, "120", NOW) is None
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
+def test_what_the_endpoint_does_not_want_is_given_up(status: int) -> None:
+    refused = refusal(status, "120", NOW)
+    assert isinstance(refused, GiveUp)
+    assert str(status) in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "seconds"),
+    [
+        (None, None),
+        ("120", 120),
+        ("Mon, 04 May 2026 12:01:30 GMT", 90),
+        ("Mon, 04 May 2026 11:00:00 GMT", 0),
+        ("9" * 40, 604_800),
+        ("9" * 400, None),
+        ("soon", None),
+        ("-1", None),
+    ],
+)
+def test_it_says_when_to_come_back(retry_after: str | None, seconds: float | None) -> None:
+    refused = refusal(503, retry_after, NOW)
+    assert isinstance(refused, Retry)
+    assert refused.after == seconds
+
+
+def test_it_may_run_again() -> None:
+    taken: list[Taker] = []
+
+    def fresh() -> Endpoint:
+        taken.append(Taker())
+        return taken[-1].endpoint()
+
+    assert_idempotent(tell_issuance, event(COMPLETED), fresh=fresh, effects=lambda: taken[-1].told)
