@@ -1,0 +1,75 @@
+"""The state of every presentation in PostgreSQL, and each event that told of it, once. No claims."""
+
+import os
+from typing import Final, TypeAlias
+
+from psycopg import AsyncConnection, DataError, IntegrityError
+from psycopg_pool import AsyncConnectionPool
+
+from credhook import AsyncContext, FetchedEvent, Handlers, Presentation
+
+Pool: TypeAlias = AsyncConnectionPool[AsyncConnection]
+
+handlers = Handlers[Pool]("presentations")
+
+_SCHEMA: Final = """
+    CREATE TABLE IF NOT EXISTS presentation_events (
+        key text PRIMARY KEY, presentation text NOT NULL, type text NOT NULL, received_at timestamptz NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS presentations (
+        id text PRIMARY KEY, status text NOT NULL, trusted boolean NOT NULL
+    );
+"""
+_EVENT: Final = """
+    INSERT INTO presentation_events VALUES (%(key)s, %(id)s, %(type)s, %(received_at)s) ON CONFLICT (key) DO NOTHING
+"""
+_STATE: Final = """
+    INSERT INTO presentations VALUES (%(id)s, %(status)s, %(trusted)s)
+    ON CONFLICT (id) DO UPDATE SET status = excluded.status, trusted = excluded.trusted
+"""
+
+
+@handlers.startup
+async def connect() -> Pool:
+    """Make the tables where there are none, then the pool of this worker process.
+
+    Raises:
+        KeyError: no database is named.
+        psycopg.OperationalError: it cannot be reached. The worker tries again.
+    """
+    database = os.environ["PRESENTATIONS_DATABASE_URL"]
+    async with await AsyncConnection.connect(database, connect_timeout=10) as connection:
+        await connection.execute(_SCHEMA)
+    pool = Pool(database, min_size=1, max_size=4, timeout=10, open=False, check=Pool.check_connection)
+    await pool.open()
+    return pool
+
+
+@handlers.shutdown
+async def disconnect(pool: Pool) -> None:
+    """Close the connections."""
+    await pool.close()
+
+
+@handlers.on(
+    "openid4vc.verification.requested",
+    "openid4vc.verification.verified",
+    "openid4vc.verification.failed",
+    "openid4vc.verification.expired",
+    concurrency=16,  # In the whole fleet: no more than the database has connections to give.
+    give_up_on=(DataError, IntegrityError),  # The same row would be refused tomorrow.
+)
+async def store(event: FetchedEvent[Presentation], context: AsyncContext[Pool]) -> None:
+    """Write down the event once, and the presentation's state unless a later one stands there."""
+    row = {
+        "key": context.idempotency_key,
+        "id": event.resource_id,
+        "type": event.type,
+        "received_at": event.received_at,
+        "status": event.details.status,
+        "trusted": event.details.trusted,
+    }
+    async with context.state.connection() as connection:  # One transaction: all of it, or nothing.
+        await connection.execute(_EVENT, row)
+        if not context.stale:
+            await connection.execute(_STATE, row)
