@@ -16,10 +16,11 @@ _OUTCOMES: Final = {
     "event_dead": ("dead", "red"),
     "event_data_gone": ("data_gone", "red"),
     "event_handed_back": ("handed back", "yellow"),
+    "event_unhandled": ("no handler wants this type", "yellow"),
     "lease_lost": ("lost to another worker", "yellow"),
 }
 #: What is told together with what becomes of the event.
-_CAUSES: Final = {"handler_failed", "fetch_failed", "event_unhandled"}
+_CAUSES: Final = {"handler_failed", "fetch_failed"}
 _FAILED: Final = {"event_waiting", "event_dead", "event_data_gone"}
 #: Said by the line that `credhook worker` ends with, or of no interest while handlers are written.
 _SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
@@ -91,15 +92,14 @@ def _event(line: Line, causes: list[Line]) -> Iterator[Text]:
     handlers = line.get("handlers") or []
     for handler, ms in zip(handlers, line.get("ms") or [], strict=False):
         yield _row(line, handler, "done", "green", ms)
-    failures = [cause for cause in causes if cause["event"] != "event_unhandled"]
-    for failure in failures:
+    for failure in causes:
         given_up = bool(failure.get("final"))
         how = ("dead", "red") if given_up else (outcome, colour)
         yield _row(line, failure.get("handler", "the details"), *how, failure.get("ms"))
         yield from _error(failure)
-    if len(causes) > len(failures):
-        yield _row(line, "", "no handler wants this type", "yellow", None)
-    elif not handlers and not failures:
+    if isinstance(lacking := line.get("lacking"), list):
+        yield _row(line, ", ".join(lacking), "not loaded here: it waits for a worker that has it", "yellow", None)
+    elif not handlers and not causes:
         error = f": {line['error']}" if line.get("error") else ""
         yield _row(line, "", outcome + error, colour, None)
 

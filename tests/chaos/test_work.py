@@ -1,7 +1,8 @@
 """Every handler runs at least once, and never again once it is recorded as done: workers and Redis die again and again.
 
 What was done twice is told apart by the handlers' own notes, one for each begin and each end of a run. Two handlers run
-for each event, and each has its mark of being done at a moment that a note can be compared with:
+for each event, the second after the first, and each has its mark of being done at a moment that a note can be compared
+with:
 
 - the first one's is written, and confirmed by a Redis that fsyncs each write, before the second begins: a run of the
   first that begins after a run of the second has begun is one too many;
@@ -50,7 +51,7 @@ async def run(name, event, context):
 async def first(event, context):
     await run("first", event, context)
 
-@handlers.on("*")
+@handlers.on("*", after=first)
 async def second(event, context):
     await run("second", event, context)
 """

@@ -103,7 +103,7 @@ def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_pat
     with local_redis(tmp_path, options=("--appendfsync", "everysec")) as url:
         with administered(tmp_path, url) as (process, admin):
             assert post(process) == 503
-            until(lambda: '"check": "fsync"' in process.text)
+            until(lambda: '"check":"fsync"' in process.text)
             answer = httpx.get(f"{admin}/readyz")
             assert answer.status_code == 503
             assert "CREDHOOK_DURABILITY" in answer.json()["checks"]["fsync"]
@@ -142,7 +142,7 @@ def test_memory_without_a_bound_leaves_it_ready_and_is_said_once(tmp_path: Path,
         assert httpx.get(process.url.replace("/webhooks", "/readyz")).status_code == 200
         until(lambda: '"redis_safe"' in process.text)
         (line,) = [one for one in process.text.splitlines() if '"redis_warning"' in one]
-        assert '"check": "maxmemory"' in line
+        assert '"check":"maxmemory"' in line
         assert '"redis_unsafe"' not in process.text
 
 
@@ -152,7 +152,7 @@ def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> N
         local_redis(tmp_path, options=options) as url,
         receiver(tmp_path, url, CREDHOOK_DURABILITY="standard") as process,
     ):
-        until(lambda: '"check": "append_only_file"' in process.text and '"check": "noeviction"' in process.text)
+        until(lambda: '"check":"append_only_file"' in process.text and '"check":"noeviction"' in process.text)
 
 
 def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> None:

@@ -76,7 +76,7 @@ def test_headers_of_almost_16_kib_are_read_and_a_wrong_key_is_hinted_at(server: 
     assert answer(server.port, request(*signed("msg_heads"), "x-pad: " + "a" * 16_000))[0] == 202
     before = len(server.text)
     answer(server.port, refusal("another key").sent)
-    until(lambda: '"hint": "check CREDHOOK_WEBHOOK_SECRETS"' in server.text[before:])
+    until(lambda: '"hint":"check CREDHOOK_WEBHOOK_SECRETS"' in server.text[before:])
 
 
 def test_the_server_is_alive_and_well_after_all_of_them(server: Receiver) -> None:
