@@ -120,7 +120,7 @@ class _Handler(logging.StreamHandler[Any]):
         """Write a line that is ready; nothing if it cannot be written."""
         self.acquire()
         try:
-            with suppress(OSError, ValueError):
+            with suppress(Exception):  # As logging's own: no line is worth an error in whoever writes it.
                 self.stream.write(line + "\n")
                 self.flush()
         finally:

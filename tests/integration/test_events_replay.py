@@ -26,6 +26,7 @@ def test_what_gave_up_is_as_if_it_had_just_been_accepted(
     assert int(after.pop("fence")) > int(before["settled"]) - 1
     assert after == {
         "type": COMPLETED, "resource": "r1", "state": "accepted", "received": before["received"], "h:a.good": "done",
+        "pending": "a.bad",
     }  # fmt: skip
     assert redis_client.ttl(EVENT + "m1") == -1
     assert redis_client.zcard(INDEX.dead) == redis_client.zcard(INDEX.failed) == 0

@@ -1,5 +1,6 @@
 """Events that no worker had a handler for: kept, shown, and put back for the first worker that has one."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -16,12 +17,15 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
+from credhook.backoff import Backoff
 from credhook.ledger import EVENT, State, job_id
 from credhook.listener.admin import create_admin
-from credhook.worker.execution.retry import Retry
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.execution.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.recovery import unhandled
 from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.recovery.replay import Replay, Settled
 from credhook.worker.recovery.unhandled import Unhandled
 
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
@@ -100,9 +104,10 @@ async def test_passing_between_workers_with_and_without_the_handler_spends_nothi
     async with attempts(redis_url, stub, handlers) as new:
         await old.accept("m1", COMPLETED, "r1")
         assert (await new.next()).state is State.WAITING
+        wanted = {COMPLETED: ("new.handle", "new.later")}
         for _ in range(15):
             assert (await old.next()).state is State.UNHANDLED
-            assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 1
+            assert Unhandled(redis_client, queue="credhook", wanted=wanted).put_back() == 1
         failing = False
         assert (await new.next()).state is State.DONE
     assert ran == ["new m1 1", "later m1 1", "later m1 2"]
@@ -256,3 +261,132 @@ async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> 
     Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run()
     for key in INDEX.all_unhandled:
         assert redis_client.zrange(key, 0, -1) == [b"young"]
+
+
+class Fleet:
+    """Handlers of two workers on one queue, each ending as the test says.
+
+    Attributes:
+        ran: which have run, in order.
+        ends: name → what it raises, or waits for.
+    """
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.ends: dict[str, Any] = {}
+
+    def __call__(self, *names: str, **options: dict[str, Any]) -> Any:
+        handlers: Any = Handlers("test")
+        for name in names:
+
+            async def handle(event: Any, context: Any, name: str = name) -> None:
+                self.ran.append(name)
+                end = self.ends.get(name)
+                if isinstance(end, asyncio.Event):
+                    await end.wait()
+                elif end is not None:
+                    raise end
+
+            handle.__name__ = name
+            handlers.on(COMPLETED, **options.get(name, {}))(handle)
+        return handlers
+
+
+WITH_B = {COMPLETED: ("test.a", "test.b")}
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return Fleet()
+
+
+async def back_to(made: Attempts, redis: Redis, *, wanted: Mapping[str, tuple[str, ...]] = WITH_B) -> State:
+    """Where the event stands after a worker that has what is wanted has put it back and tried it."""
+    assert Unhandled(redis, queue="credhook", wanted=wanted).put_back() == 1
+    return (await made.next()).state
+
+
+async def test_a_handler_that_was_broken_off_by_a_drain_is_waited_for(
+    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
+) -> None:
+    fleet.ends["b"] = asyncio.Event()
+    async with attempts(redis_url, stub, fleet("a", "b")) as new, attempts(redis_url, stub, fleet("a")) as old:
+        await new.accept("m1", COMPLETED, "r1")
+        attempt = Attempt(await new.claim())
+        trial = asyncio.create_task(new.make(attempt))
+        async with asyncio.timeout(20):
+            while "h:test.a" not in record(redis_client, "m1"):  # noqa: ASYNC110  Redis has no event.
+                await asyncio.sleep(0.01)
+        assert record(redis_client, "m1")["pending"] == "test.b"  # For whoever comes after a kill -9.
+        attempt.interrupt(Interruption.DRAINED)
+        await trial
+        assert (await old.next()).state is State.UNHANDLED
+        fleet.ends.clear()
+        assert await back_to(new, redis_client) is State.DONE
+    assert fleet.ran == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("handler", ["", "test.b"])
+async def test_a_replay_of_what_was_given_up_waits_for_the_handler(
+    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet, handler: str
+) -> None:
+    fleet.ends["b"] = GiveUp("closed")
+    async with attempts(redis_url, stub, fleet("a", "b")) as new, attempts(redis_url, stub, fleet("a")) as old:
+        await new.accept("m1", COMPLETED, "r1")
+        assert (await new.next()).state is State.DEAD
+        replay = Replay(redis_client, queue="credhook")
+        assert replay([Settled("m1", "dead")], handler=handler, types=[COMPLETED]) == [b"replayed"]
+        assert (await old.next()).state is State.UNHANDLED
+        assert replay([Settled("m1", "unhandled")]) == [b"replayed"]  # An operator's, of all that is unhandled.
+        assert (await old.next()).state is State.UNHANDLED
+        fleet.ends.clear()
+        assert await back_to(new, redis_client) is State.DONE
+    assert fleet.ran == ["a", "b", "b"]
+
+
+async def test_a_worker_without_any_handler_does_not_forget_which_was_waited_for(
+    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
+) -> None:
+    fleet.ends["b"] = Retry(after=0.01)
+    async with (
+        attempts(redis_url, stub, fleet("a", "b")) as new,
+        attempts(redis_url, stub, told("other", FAILED, ran=[])) as other,
+    ):
+        await new.accept("m1", COMPLETED, "r1")
+        assert (await new.next()).state is State.WAITING
+        assert (await other.next()).state is State.UNHANDLED
+        assert Unhandled(redis_client, queue="credhook", wanted={COMPLETED: ("test.a",)}).put_back() == 0
+        fleet.ends.clear()
+        assert await back_to(new, redis_client) is State.DONE
+    assert fleet.ran == ["a", "b", "b"]
+
+
+async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(
+    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
+) -> None:
+    """Neither for the attempts of which the handler has more, nor for a neighbour that was given up."""
+    fleet.ends = {"a": GiveUp("closed"), "b": ValueError()}
+    stubborn = {"retries": 50, "backoff": Backoff(first=0.001, longest=0.001)}
+    async with (
+        attempts(redis_url, stub, fleet("a", "b", b=stubborn), MAX_ATTEMPTS=2) as new,
+        attempts(redis_url, stub, fleet("a"), MAX_ATTEMPTS=2) as old,
+    ):
+        await new.accept("m1", COMPLETED, "r1")
+        assert [(await new.next()).state for _ in range(3)] == [State.WAITING] * 3
+        assert (await old.next()).state is State.UNHANDLED
+        fleet.ends.clear()
+        assert await back_to(new, redis_client) is State.DEAD
+    assert fleet.ran == ["a", "b", "b", "b", "b"]
+
+
+async def test_a_handler_that_is_asked_to_catch_up_does_not_wait_for_one_that_is_not(
+    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
+) -> None:
+    async with attempts(redis_url, stub, fleet("b")) as before:
+        await before.accept("m1", COMPLETED, "r1")
+        assert (await before.next()).state is State.DONE
+    replay = Replay(redis_client, queue="credhook")
+    assert replay([Settled("m1", "done")], handler="test.b", types=[COMPLETED]) == [b"replayed"]
+    async with attempts(redis_url, stub, fleet("a", "b", b={"after": "a"})) as after:
+        assert (await after.next()).state is State.DONE
+    assert fleet.ran == ["b", "b"]

@@ -8,6 +8,7 @@ import pytest
 from credhook import AsyncContext, Backoff, Context, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.execution.retry import GiveUp, Retry, after_handler
+from credhook.worker.fleet.breaker import PlatformPaused
 from credhook.worker.handlers.handler import Handler
 
 
@@ -46,6 +47,11 @@ def test_what_is_not_said_is_left_to_the_settings() -> None:
         ({"concurrency": 0}, "concurrency should be a whole number from 1 on"),
         ({"concurrency": True}, "concurrency should be a whole number"),
         ({"backoff": 5}, r"backoff should be a Backoff\(first=…, longest=…\)"),
+        ({"backoff": Backoff(first=5, longest=1)}, "backoff should be"),
+        ({"backoff": Backoff(first=float("nan"), longest=1)}, "backoff should be"),
+        ({"backoff": Backoff(first=-1, longest=1)}, "backoff should be"),
+        ({"backoff": Backoff(first=1, longest=2, growth=0)}, "backoff should be"),
+        ({"backoff": Backoff(first=1, longest=2, jitter=2)}, "backoff should be"),
         ({"give_up_on": "KeyError"}, "give_up_on should be an exception class"),
         ({"give_up_on": (KeyError, SystemExit)}, "give_up_on should be an exception class"),
         ({"condition": True}, "condition should be a plain function of the event"),
@@ -131,6 +137,12 @@ def test_what_an_author_says_of_failures_decides() -> None:
     assert isinstance(decided(ValueError(), 3, handler), GiveUp)
     assert isinstance(decided(KeyError("x"), 1, handler), GiveUp)
     assert isinstance(decided(IndexError(), 1, on(give_up_on=(KeyError, LookupError))), GiveUp)
+    everything = on(give_up_on=Exception)
+    asked = Retry(after=30)
+    assert decided(asked, 1, everything) is asked
+    assert isinstance(decided(PlatformPaused("x", operation="x"), 1, everything), Retry)
+    longest = decided(ValueError(), 12, on(retries=99, backoff=Backoff(first=3_600, longest=30 * 86_400)))
+    assert longest.after == 604_800  # type: ignore[union-attr]
 
 
 def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:

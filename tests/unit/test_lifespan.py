@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -92,6 +93,51 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
         await span.stop()
     assert ended == [5, None, 1]
     assert [line["plugin"] for line in lines] == ["third", "second"]
+
+
+async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifespan, "_SLOW", 0.01)
+    enough, tries = asyncio.Event(), []
+
+    async def hangs() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise asyncio.CancelledError
+        await enough.wait()
+        return 1
+
+    async def sleep(_: float) -> None: ...
+
+    span = Lifespan([plugin("a", hangs)], sleep=sleep)
+    with capture_logs() as lines:
+        starting = asyncio.create_task(span.start())
+        while not any(line["event"] == "startup_slow" for line in lines):  # noqa: ASYNC110  A list has no event.
+            await asyncio.sleep(0.01)
+        enough.set()
+        await starting
+    assert span.states == {"a": 1}
+    assert [line["plugin"] for line in lines if line["event"] == "startup_failed"] == ["a"]
+
+
+async def test_a_shutdown_that_swallows_its_cancellation_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifespan, "_SHUTDOWN", 0.05)
+    enough, ended = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_: Any) -> None:
+        while not enough.is_set():
+            with suppress(asyncio.CancelledError):
+                await enough.wait()
+        ended.set()
+
+    span = Lifespan([plugin("a", lambda: 1, stubborn)])
+    await span.start()
+    with capture_logs() as lines:
+        await span.stop()
+    assert [(line["event"], line["plugin"]) for line in lines] == [("shutdown_failed", "a")]
+    enough.set()
+    await ended.wait()
 
 
 async def test_what_has_not_started_is_not_shut_down() -> None:

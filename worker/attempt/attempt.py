@@ -41,6 +41,8 @@ class Attempt:
     #: The handlers that were dispatched, and those that the event waits for and that nobody has here.
     dispatched: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    #: Whether the platform was to be asked: until then, what was admitted for that can be given back.
+    asks: bool = False
     #: The handlers that have done their part in this attempt, and the milliseconds that they took.
     ran: dict[str, float] = field(default_factory=dict)
     _task: "asyncio.Task[object] | None" = None
@@ -49,6 +51,12 @@ class Attempt:
     #: Whether the interruption was one more such request.
     _cancelled: bool = False
     _over: bool = False
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The handlers that the event still waits for, here or elsewhere."""
+        waited_for = self.claim.pending.union(self.missing, self.dispatched)
+        return tuple(sorted(waited_for - self.claim.ended.keys() - self.ends.keys()))
 
     def begin(self) -> None:
         """The current task works on it from now on.

@@ -50,7 +50,7 @@ class Dispatcher:
     async def record(self, attempt: Attempt) -> None:
         """Write down the ends that the ledger does not know of yet."""
         for name, how in list(attempt.records.items()):
-            await self.claims.record(attempt.claim, name, how)
+            await self.claims.record(attempt.claim, name, how, attempt.pending)
             attempt.records.pop(name, None)
 
 
@@ -65,7 +65,7 @@ class Dispatch:
         slot: the clients to use.
         log: bound to the event.
         stale: whether a later state has been handled before.
-        matching: the names of all that want the event, those that ended in earlier attempts among them.
+        matching: the names of all that are to run for the event, those that ended in earlier attempts among them.
     """
 
     by: Dispatcher
@@ -115,11 +115,7 @@ class Dispatch:
             attempt.outcome = attempt.outcome.with_ended(handler.name, how)
             return
         attempt.go_on()
-        needed = self._how_the_needed_ended(handler)
-        if needed is None:
-            return  # It comes again, and this one with it.
-        if needed.startswith(GAVE_UP):
-            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log)
+        if not self._may_begin(handler):
             return
         log = self.log.bind(handler=handler.name)
         api: Any = self.slot.calling if handler.is_async else self.slot.in_thread
@@ -127,7 +123,7 @@ class Dispatch:
             api, log, f"{self.event.webhook_id}:{handler.name}", self.stale, by.states.get(handler.plugin)
         )
         try:
-            wanted = handler.condition is None or handler.condition(self.event)
+            wanted = handler.condition is None or bool(handler.condition(self.event))
         except Exception as error:  # noqa: BLE001  Other people's code.
             self._failed(handler, error, log)
             return
@@ -144,11 +140,20 @@ class Dispatch:
         attempt.ran[handler.name] = ms
         log.debug("event_handled")
 
-    def _how_the_needed_ended(self, handler: Handler) -> str | None:
-        """How the handler ended that this one is to run after; None if it has not, and comes again."""
+    def _may_begin(self, handler: Handler) -> bool:
+        """Whether the handler that this one is to run after has ended well; if it will not, this one has ended, too."""
         if handler.after is None or handler.after not in self.matching:
-            return DONE
-        return self.attempt.ends.get(handler.after) or self.attempt.claim.ended.get(handler.after)
+            return True
+        needed = self.attempt.ends.get(handler.after) or self.attempt.claim.ended.get(handler.after)
+        if needed is None:
+            return False  # It comes again, and this one with it.
+        if needed == SKIPPED:
+            self._ended(handler, SKIPPED)
+        elif needed.startswith(GAVE_UP):
+            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log)
+        else:
+            return True
+        return False
 
     def _failed(
         self, handler: Handler, error: Exception, log: structlog.stdlib.BoundLogger, ms: float | None = None

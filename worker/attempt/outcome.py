@@ -25,6 +25,7 @@ class Outcome:
         data_gone: whether it was given up for presented data that is gone.
         spent: whether anything failed that counts as an attempt: a platform that is known to be down does not.
         unhandled: whether there is no handler for it here.
+        whole: whether it was given up whatever its handlers may say, those that are not here among them.
     """
 
     again: float | None = None
@@ -33,6 +34,7 @@ class Outcome:
     data_gone: bool = False
     spent: bool = False
     unhandled: bool = False
+    whole: bool = False
 
     @classmethod
     def before(cls, ended: Mapping[str, str]) -> Self:
@@ -57,7 +59,7 @@ class Outcome:
         named = f"{handler}: {cause(error)}" if handler else cause(error)
         if isinstance(decision, GiveUp):
             data_gone = self.data_gone or isinstance(error, DataGone)
-            return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone)
+            return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone, whole=self.whole or not handler)
         marked = replace(self, spent=self.spent or not isinstance(decision, Postponed))
         wait = decision.after or 0.0
         if self.again is not None and self.again <= wait:
@@ -68,15 +70,15 @@ class Outcome:
         """How the event is to be written down.
 
         Args:
-            missing: handlers that it waits for and that are not here. Without them it is not done.
+            missing: handlers that it waits for and that are not here. Without them it has not ended.
         """
         if self.unhandled:
             # Nothing was tried: workers with and without the handler may pass it on for as long as a deploy takes.
-            return Settlement(State.UNHANDLED, "NoHandler", spend=False)
+            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         if self.again is not None:
             return Settlement(State.WAITING, self.error, wait=self.again, spend=self.spent)
+        if missing and not self.whole:
+            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         if self.gave_up:
             return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
-        if missing:
-            return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         return Settlement(State.DONE)

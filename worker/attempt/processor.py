@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
+from redis.exceptions import RedisError
 
 from credhook.ledger import State
 from credhook.worker.api.calls.hints import hint
@@ -98,6 +100,8 @@ class Processor:
                 tried()
             if not wanted:
                 raise asyncio.CancelledError
+            if attempt.admitted and not attempt.asks:
+                await self._give_back()
             return await self._settle(attempt, bound, follow=follow)
         finally:
             self.leases.release(claim)
@@ -106,13 +110,14 @@ class Processor:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
-        most_attempts = max([self._max_attempts, *(one.most_attempts(0) for one in matching)])
-        # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
-        if claim.attempt > most_attempts or claim.killed >= MOST_KILLED:
-            attempt.outcome = Outcome(gave_up=("WorkerDied",))
-            return
         here = {one.name for one in matching}
         attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
+        most_attempts = max([self._max_attempts, *(one.most_attempts(0) for one in matching)])
+        # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
+        # How many attempts a handler has that is not here, only others know.
+        if (claim.attempt > most_attempts and not attempt.missing) or claim.killed >= MOST_KILLED:
+            attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
+            return
         wanted = [one for one in matching if not claim.only or one.name in claim.only]
         if not wanted:
             attempt.outcome = Outcome(unhandled=True)
@@ -127,27 +132,41 @@ class Processor:
             attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
             return
         if limits := {one.name: one.concurrency for one in handlers if one.concurrency}:
-            full = await self._semaphores.acquire(claim, limits)
+            full = await self._without_place(claim, limits)
             if full is not None:
                 no_place = ConcurrencyReached()
                 attempt.outcome = attempt.outcome.after(full, no_place, no_place)
                 return
+        attempt.asks = True
         try:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
             bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error))
-            pause, limit = self._breaker.pause(), self._max_attempts
-            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=limit, pause=pause)
+            pause = self._breaker.pause()
+            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=most_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
         details = fetched.details
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         attempt.version = version(claim.type, details.updated_at)
         stale = is_stale(attempt.version, claim.latest)
-        names = [one.name for one in matching]
+        names = [*claim.ended, *(one.name for one in wanted)]
         attempt.dispatched = tuple(one.name for one in handlers)
         await Dispatch(self._dispatcher, event, attempt, slot, bound, stale, names).run(handlers)
+
+    async def _give_back(self) -> None:
+        """Let others have the call that was admitted for this event and not made."""
+        with suppress(RedisError, OSError):  # The bucket fills by itself.
+            await self._breaker.give_back(1)
+
+    async def _without_place(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
+        """The first handler that can have no further event now, or None; the first if Redis does not say."""
+        try:
+            return await self._semaphores.acquire(claim, limits)
+        except (RedisError, OSError) as error:
+            log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
+            return next(iter(limits))
 
     async def _settle(
         self, attempt: Attempt, bound: structlog.stdlib.BoundLogger, *, follow: bool
@@ -172,14 +191,13 @@ class Processor:
             settlement = Settlement(State.DEAD, "Stopped")
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
-        claim, ended = attempt.claim, attempt.claim.ended.keys() | attempt.ends.keys()
-        pending = sorted(claim.pending.union(attempt.missing, attempt.dispatched) - ended)
+        is_open = settlement.state in {State.WAITING, State.ACCEPTED}
         fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
         return replace(
             settlement,
             records=attempt.records,
-            pending=tuple(pending) if settlement.state is State.WAITING else (),
-            sealed=claim.seen or (fetched is not None and fetched.has_data),
+            pending=attempt.pending if is_open else (),
+            sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
         )
 

@@ -14,6 +14,8 @@ log = structlog.get_logger("credhook.worker")
 
 #: Waits between two tries to start a plugin.
 _BACKOFF: Final = Backoff(first=1.0, longest=60.0)
+#: Seconds after which a start-up that has not ended is named, again and again.
+_SLOW: Final = 30.0
 #: Seconds that one shutdown function may take.
 _SHUTDOWN: Final = 5.0
 
@@ -40,8 +42,10 @@ class Lifespan:
             waits = Waits(_BACKOFF)
             while startup is not None and plugin.name not in self.states:
                 try:
-                    self.states[plugin.name] = await _called(startup)
-                except (Exception, SystemExit) as error:
+                    self.states[plugin.name] = await self._watched(plugin.name, startup)
+                except (Exception, SystemExit, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                        raise
                     wait = waits.next()
                     hint = "no event is taken until it succeeds"
                     log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor keeps the message out.
@@ -53,11 +57,42 @@ class Lifespan:
             started, (startup, shutdown) = plugin.name in self.states, plugin.hooks
             if shutdown is None or not (started or startup is None):
                 continue
-            try:
-                async with asyncio.timeout(_SHUTDOWN):
-                    await _called(shutdown, self.states.pop(plugin.name, None))
-            except (Exception, SystemExit) as error:
-                log.error("shutdown_failed", plugin=plugin.name, exc_info=error)  # noqa: TRY400  As above.
+            ending = asyncio.ensure_future(_settled(_called(shutdown, self.states.pop(plugin.name, None))))
+            await asyncio.wait({ending}, timeout=_SHUTDOWN)
+            error = ending.result() if ending.done() else TimeoutError()
+            if error is not None:
+                ending.cancel()  # What goes on all the same ends with the process.
+                log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
+
+    @staticmethod
+    async def _watched(plugin: str, startup: Callable[[], Any]) -> Any:
+        """What the start-up returns. One that takes long is named: until it ends, no event is taken."""
+        watching = asyncio.ensure_future(_remarking(plugin))
+        try:
+            return await _called(startup)
+        finally:
+            watching.cancel()
+
+
+async def _remarking(plugin: str) -> None:
+    while True:
+        await asyncio.sleep(_SLOW)
+        log.warning("startup_slow", plugin=plugin, hint="no event is taken until it ends; give its calls time-outs")
+
+
+def _is_cancelled() -> bool:
+    """Whether it is us that somebody has cancelled, rather than something that was awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _settled(awaited: Awaitable[Any]) -> BaseException | None:
+    """What went wrong, or None."""
+    try:
+        await awaited
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  Other people's code.
+        return error
+    return None
 
 
 async def _called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -144,15 +144,14 @@ def after_handler(
     """
     if isinstance(error, GiveUp | Postponed):
         return error
-    if isinstance(error, give_up_on):
-        return GiveUp(cause(error))
     if (wait := _held_up(error, pause)) > 0 and age < PATIENCE:
         return _postponed(wait, chance())
-    if attempt >= max_attempts:
+    final = isinstance(error, give_up_on) and not isinstance(error, Retry | PlatformPaused)
+    if final or attempt >= max_attempts:
         return GiveUp(cause(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
-    return Retry(backoff.wait(attempt, chance()))
+    return Retry(min(backoff.wait(attempt, chance()), LONGEST.total_seconds()))
 
 
 def cause(error: Exception) -> str:

@@ -22,6 +22,7 @@ Function = Callable[[Any, Any], Any]
 
 #: What `retries` and `concurrency` may be at most; beyond it, something else was meant.
 _MOST: Final = 10_000
+_MOST_GROWTH: Final = 1_000
 
 
 class Options(TypedDict, total=False):
@@ -139,12 +140,23 @@ def _check_options(handler: Handler, options: Options) -> None:
         raise ValueError(f"{name}: retries should be a whole number from 0 on")
     if limit is not None and not (type(limit) is int and 1 <= limit <= _MOST):
         raise ValueError(f"{name}: concurrency should be a whole number from 1 on")
-    if handler.backoff is not None and not isinstance(handler.backoff, Backoff):
-        raise ValueError(f"{name}: backoff should be a Backoff(first=…, longest=…)")
+    if handler.backoff is not None and not _is_usable(handler.backoff):
+        raise ValueError(
+            f"{name}: backoff should be a Backoff(first=…, longest=…) of seconds, growth from 1 on, jitter up to 1"
+        )
     if not all(isinstance(one, type) and issubclass(one, Exception) for one in handler.give_up_on):
         raise ValueError(f"{name}: give_up_on should be an exception class, or a tuple of them")
     if handler.condition is not None and (not callable(handler.condition) or _is_async(handler.condition)):
         raise ValueError(f"{name}: condition should be a plain function of the event")
+
+
+def _is_usable(backoff: object) -> bool:
+    if not isinstance(backoff, Backoff):
+        return False
+    numbers = backoff.first, backoff.longest, backoff.growth, backoff.jitter
+    if not all(_is_number(one) and math.isfinite(one) for one in numbers):
+        return False
+    return 0 <= backoff.first <= backoff.longest and 1 <= backoff.growth <= _MOST_GROWTH and 0 <= backoff.jitter <= 1
 
 
 def _is_number(value: object) -> bool:

@@ -120,9 +120,16 @@ class Claims:
         # One whose renewal fails by itself has a record that somebody else has written to.
         return [claim for claim, stands in zip(claims, standing, strict=True) if stands != 1]
 
-    async def record(self, claim: Claim, handler: str, how: str) -> None:
-        """Remember that the handler has ended for this event, `done` or given up, and will not run again."""
-        await self._write("record", claim.event_id, handler, how)
+    async def record(self, claim: Claim, handler: str, how: str, pending: Iterable[str] = ()) -> None:
+        """Remember that the handler has ended for this event, `done` or given up, and will not run again.
+
+        Args:
+            claim: the event's.
+            handler: its name.
+            how: it has ended.
+            pending: the handlers that the event still waits for.
+        """
+        await self._write("record", claim.event_id, handler, how, " ".join(pending))
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""

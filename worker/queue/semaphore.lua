@@ -11,6 +11,7 @@ local leases, event, lasts = KEYS[1], ARGV[1], ARGV[2]
 for place = 2, #KEYS do
     local key, others = KEYS[place], 0
     if redis.call('TYPE', key).ok ~= 'set' then redis.call('DEL', key) end
+    redis.call('PEXPIRE', key, lasts)
     for _, other in ipairs(redis.call('SMEMBERS', key)) do
         local ends = redis.call('ZSCORE', leases, other)
         if not ends or tonumber(ends) < now then

@@ -5,9 +5,11 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from credhook.ledger import LONGEST_LOCK, Index, lua
+from credhook.ledger import Index, lua
 from credhook.worker.queue.claim import Claim
 
+#: Milliseconds that a set lasts after anybody has asked for it: longer than any run.
+_LASTS: Final = 86_400_000
 _ACQUIRE: Final = lua.load("credhook.worker.queue/semaphore.lua")
 
 
@@ -33,5 +35,5 @@ class Semaphores:
         """
         names = list(limits)
         keys = [self._index.leases, *(self._index.running + name for name in names)]
-        full: int = await self._script(keys=keys, args=[claim.event_id, LONGEST_LOCK, *limits.values()])
+        full: int = await self._script(keys=keys, args=[claim.event_id, _LASTS, *limits.values()])
         return names[full - 1] if full else None

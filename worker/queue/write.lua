@@ -26,8 +26,13 @@ local retention = ARGV[1]
 local write = {}
 
 -- True whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased.
-function write.record(id, handler, how)
-    if call('EXISTS', $EVENT .. id) == 1 then call('HSET', $EVENT .. id, $HANDLER .. handler, how) end
+function write.record(id, handler, how, pending)
+    local state = call('HGET', $EVENT .. id, 'state')
+    if state then call('HSET', $EVENT .. id, $HANDLER .. handler, how) end
+    -- If this process dies now, the next may lack a handler that has begun.
+    if pending and pending ~= '' and (state == $ACCEPTED or state == $WAITING) then
+        call('HSET', $EVENT .. id, $PENDING, pending)
+    end
     return 1
 end
 

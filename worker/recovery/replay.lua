@@ -37,26 +37,36 @@ local function enqueue(id, job, data)
     jobs[#jobs + 1] = job
 end
 
--- Forget how handlers ended: those that gave up, or all.
+-- Forget how handlers ended: those that gave up, or all. Returns their names.
 local function forget_failures(key, all)
-    local record = redis.call('HGETALL', key)
+    local record, forgotten = redis.call('HGETALL', key), {}
     for i = 1, #record, 2 do
         local is_handler = string.sub(record[i], 1, #$HANDLER) == $HANDLER
         if is_handler and (all or string.sub(record[i + 1], 1, #$GAVE_UP) == $GAVE_UP) then
             redis.call('HDEL', key, record[i])
+            forgotten[#forgotten + 1] = string.sub(record[i], #$HANDLER + 1)
         end
     end
+    return forgotten
 end
 
 -- Begin anew with the event. Of one that is done, a handler that is named runs alone: others may have come since.
 local function start_over(id, key, state)
+    -- A worker that lacks one of these is not to settle it.
+    local waits_for = redis.call('HMGET', key, $ONLY, $PENDING)
+    local pending = {waits_for[1] or nil, waits_for[2] or nil}
     if handler == '' then
-        forget_failures(key, state == $DONE)
+        for _, name in ipairs(forget_failures(key, state == $DONE)) do pending[#pending + 1] = name end
     else
         redis.call('HDEL', key, $HANDLER .. handler)
+        pending[#pending + 1] = handler
     end
     redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY, $PENDING)
-    if handler ~= '' and state == $DONE then redis.call('HSET', key, $ONLY, handler) end
+    if handler ~= '' and state == $DONE then
+        redis.call('HSET', key, $ONLY, handler)
+    elseif #pending > 0 then
+        redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
+    end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
     if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
