@@ -1,0 +1,143 @@
+"""The packages of tests/examples, built, installed beside `credhook dev`, and at work with everything around them."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import plain
+import psycopg
+import pytest
+from developing import COMPLETED, Dev, developing
+from harness import DATA
+from in_thread import in_thread
+from postgres_server import MISSING, postgres_server, programs
+from sandbox_api import FORM, TOKEN, USERS
+from signing import SECRET, sign
+from waiting import until
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+REQUESTED, VERIFIED = "openid4vc.verification.requested", "openid4vc.verification.verified"
+
+
+@dataclass
+class Taker:
+    """An endpoint on a socket, which is busy when it is first told of something, and verifies what it is sent."""
+
+    url: str = ""
+    told: dict[str, list[Any]] = field(default_factory=dict)
+
+    def take(self, headers: Message, body: bytes) -> int:
+        webhook_id, timestamp = headers["webhook-id"], headers["webhook-timestamp"]
+        if headers["webhook-signature"] != sign(webhook_id, timestamp, body):
+            return 401
+        messages = self.told.setdefault(webhook_id, [])
+        messages.append(json.loads(body))
+        return 503 if len(messages) == 1 else 202
+
+    def messages(self, resource_id: str) -> dict[str, list[Any]]:
+        """What it was told of one resource, by webhook-id."""
+        return {key: said for key, said in self.told.items() if said[0]["data"]["id"] == resource_id}
+
+
+@pytest.fixture(scope="module")
+def taker() -> Iterator[Taker]:
+    taker = Taker()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            status = taker.take(self.headers, body)
+            self.send_response(status)
+            self.send_header("retry-after", "0")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The name that is overridden.
+            pass
+
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        taker.url = f"http://127.0.0.1:{server.server_address[1]}/"
+        yield taker
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str | None]:
+    """The URL of a PostgreSQL; None where there is none."""
+    with ExitStack() as stack:
+        found = programs()
+        yield None if found is None else stack.enter_context(postgres_server(found))
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory, taker: Taker, database: str | None) -> Iterator[Dev]:
+    """The session around those of the packages that have what they need; no settings name them."""
+    site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("dev")
+    names = ["onboarding", "notify", *(["presentations"] if database else [])]
+    install(names, site)
+    settings = {"NOTIFY_URL": taker.url, "NOTIFY_SECRET": SECRET, "PRESENTATIONS_DATABASE_URL": database or ""}
+    with developing(folder, environ={"PYTHONPATH": str(site)} | settings) as dev:
+        dev.ready(1)
+        assert all(f"{name}:handlers" in dev.text for name in names), dev.text
+        yield dev
+
+
+def install(names: list[str], site: Path) -> None:
+    """Have their wheels built, and unpack them there."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(site)]
+    builds = [subprocess.Popen(build, cwd=EXAMPLES / name, stdout=subprocess.DEVNULL) for name in names]
+    assert [each.wait(200) for each in builds] == [0] * len(names)
+    for wheel in site.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site)
+
+
+def users(dev: Dev, called: str) -> list[Any]:
+    """The platform's users of that name."""
+    with plain.Client(base_url=dev.environment["CREDHOOK_SANDBOX_URL"]) as api:
+        token = api.post(TOKEN, data=FORM).raise_for_status().json()["access_token"]
+        listed = api.get(USERS, headers={"authorization": f"Bearer {token}"}).raise_for_status().json()["data"]
+    return [user for user in listed if user["username"] == called]
+
+
+def test_an_issuance_that_completes_has_one_user_however_often_it_is_handled(dev: Dev) -> None:
+    (issuance,) = dev.happens(COMPLETED)
+    dev.shows(f"{issuance}  onboarding.link_user  done")
+    until(lambda: {each["state"] for each in dev.records().values()} == {"done"}, what="the end of all its handlers")
+    dev.events("replay", "--handler", "onboarding.create_user", "--since", "1h")
+    dev.shows("user_created  existed=True")
+    assert len(users(dev, issuance)) == 1
+
+
+def test_an_endpoint_that_was_busy_is_told_again_under_the_same_id_and_never_of_claims(dev: Dev, taker: Taker) -> None:
+    (presentation,) = dev.happens(DATA)
+    until(lambda: 2 in map(len, taker.messages(presentation).values()), what="the second message")
+    ((webhook_id, (first, second)),) = taker.messages(presentation).items()
+    assert webhook_id.endswith(":notify:tell_presentation")
+    assert first == second
+    assert second["data"] == {"id": presentation, "status": "verified"}
+    assert "Ada" not in json.dumps(taker.told)
+
+
+def test_the_database_has_the_state_that_a_presentation_came_to(dev: Dev, database: str | None) -> None:
+    if database is None:
+        pytest.skip(MISSING)
+    (presentation,) = dev.happens(REQUESTED)
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def state() -> Any:
+            query = "SELECT status, trusted FROM presentations WHERE id = %s"
+            return connection.execute(query, [presentation]).fetchone()
+
+        until(lambda: state() == ("requested", False), what="the first state")
+        dev.happens(VERIFIED, resourceId=presentation)
+        until(lambda: state() == ("verified", True), what="the second state")
+        query = "SELECT type FROM presentation_events WHERE presentation = %s ORDER BY received_at"
+        assert connection.execute(query, [presentation]).fetchall() == [(REQUESTED,), (VERIFIED,)]
