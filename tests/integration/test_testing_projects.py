@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -105,14 +106,15 @@ def run(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_with_pytest(project: Path) -> None:
-    """The examples of worker/README.md, and what they leave to the reader."""
-    (project / "test_accounts.py").write_text(code("worker/README.md", "test_accounts.py"))
+    """The tests that worker/README.md teaches from, and others on an event loop."""
+    for name in ("onboarding.py", "test_onboarding.py"):
+        shutil.copy(ROOT / "tests" / "examples" / "onboarding" / name, project)
     (project / "test_asynchronous.py").write_text(ASYNCHRONOUS)
     done = run(project, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
+    assert "9 passed" in done.stdout
     assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
-        "accounts.py", "pytest.ini", "test_accounts.py", "test_asynchronous.py",
+        "accounts.py", "onboarding.py", "pytest.ini", "test_asynchronous.py", "test_onboarding.py",
     ]  # fmt: skip
 
 

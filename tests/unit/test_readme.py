@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 #: Each page, by its path.
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
-    for pattern in ("*.md", "worker/*.md", "deploy/*.md", "sandbox/*.md", "tests/bench/*.md")
+    for pattern in ("*.md", "worker/*.md", "deploy/*.md", "sandbox/*.md", "tests/bench/*.md", "tests/examples/*/*.md")
     for path in ROOT.glob(pattern)
 }
 #: Where settings and commands are.
@@ -88,33 +88,33 @@ def test_every_command_explains_itself_and_all_its_options() -> None:
         explained(command)
 
 
-#: Each plugin in them, by its page and number.
-PLUGINS = {
-    f"{path.removesuffix('.md').replace('/', '_')}_{number}": code
+#: Each piece of Python in them, by its page and the file that its first line names.
+EXAMPLES = [
+    (path, *example)
     for path, text in PAGES.items()
-    for number, code in enumerate(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    if re.search(r"^handlers = Handlers", code, re.MULTILINE)
-}
+    for example in re.findall(r"^```python\n# (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+]
 
 
-@pytest.mark.parametrize(
-    ("plugin", "names"),
-    [
-        ("README_0", ["accounts.open_account"]),
-        ("worker_README_0", ["accounts.close_request"]),
-        ("worker_README_1", ["welcome.open_account", "welcome.greet"]),
-    ],
-)
-def test_the_handlers_in_it_load(
-    plugin: str, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / f"plugin_of_{plugin}.py").write_text(PLUGINS[plugin])
+def test_every_example_in_it_is_tried() -> None:
+    """The first page's is loaded here and run elsewhere; the others are of packages that the suite tests."""
+    assert sum(text.count("```python") for text in PAGES.values()) == len(EXAMPLES)
+    assert [name for path, name, _ in EXAMPLES if path != "worker/README.md"] == ["accounts.py"]
+
+
+def test_the_handlers_on_the_first_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((_, _, code),) = [example for example in EXAMPLES if example[0] == "README.md"]
+    (tmp_path / "plugin_of_the_readme.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    assert [one.name for one in load([f"plugin_of_{plugin}"]).handlers] == names
+    assert [one.name for one in load(["plugin_of_the_readme"]).handlers] == ["accounts.open_account"]
 
 
-def test_every_plugin_in_it_is_tried() -> None:
-    assert PLUGINS.keys() == {"README_0", "worker_README_0", "worker_README_1"}
+@pytest.mark.parametrize(("name", "example"), [example[1:] for example in EXAMPLES if example[0] == "worker/README.md"])
+def test_what_it_takes_from_a_package_stands_there(name: str, example: str) -> None:
+    """Word for word, part for part; two empty lines stand between its parts."""
+    (path,) = (ROOT / "tests" / "examples").glob(f"*/{name}")
+    source = path.read_text()
+    assert [part for part in example.strip().split("\n\n\n") if part not in source] == []
 
 
 @pytest.mark.parametrize("option", Options.__annotations__)
