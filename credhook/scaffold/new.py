@@ -18,6 +18,7 @@ _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
 _FILES: Final = {
     "pyproject.toml": "pyproject.toml.template",
     "README.md": "README.md.template",
+    ".gitignore": "gitignore.template",
     "{name}.py": "handlers.py.template",
     "test_{name}.py": "test_handlers.py.template",
 }

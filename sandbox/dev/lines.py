@@ -92,6 +92,9 @@ def _event(line: Line, causes: list[Line]) -> Iterator[Text]:
     handlers = line.get("handlers") or []
     for handler, ms in zip(handlers, line.get("ms") or [], strict=False):
         yield _row(line, handler, "done", "green", ms)
+    skipped = line.get("skipped") or []
+    for handler in skipped:
+        yield _row(line, handler, "skipped: its condition did not want it", "yellow", None)
     for failure in causes:
         given_up = bool(failure.get("final"))
         how = ("dead", "red") if given_up else (outcome, colour)
@@ -99,7 +102,7 @@ def _event(line: Line, causes: list[Line]) -> Iterator[Text]:
         yield from _error(failure)
     if isinstance(lacking := line.get("lacking"), list):
         yield _row(line, ", ".join(lacking), "not loaded here: it waits for a worker that has it", "yellow", None)
-    elif not handlers and not causes:
+    elif not handlers and not causes and not skipped:
         error = f": {line['error']}" if line.get("error") else ""
         yield _row(line, "", outcome + error, colour, None)
 
@@ -113,7 +116,8 @@ def _row(line: Line, handler: str, outcome: str, colour: str, ms: float | None) 
 
 def _error(line: Line) -> Iterator[Text]:
     error, message = str(line.get("error", "")), str(line.get("message", ""))
-    yield Text(f"          {error}" + (f": {message}" if message and message != error else ""), "red")
+    said = message and message not in error and message != error  # `KeyError 'givenName'` says it all.
+    yield Text(f"          {error}" + (f": {message}" if said else ""), "red")
     yield from _frames(line)
     if line.get("hint"):
         yield Text(f"          {line['hint']}", "dim")
@@ -125,11 +129,15 @@ def _frames(line: Line) -> Iterator[Text]:
 
 def _other(line: Line) -> Iterator[Text]:
     """A line of the author's, or one that is not about the end of an event."""
-    rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in _KNOWN)
+    rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in {*_KNOWN, "hint"})
     who = f"  {line['handler']}" if "handler" in line else ""
     yield Text(f"{_time(line)}{who}  {line['event']}{rest}", _COLOURS.get(str(line.get("level")), "dim"))
     if "error" in line:
         yield from _error({**line, "hint": ""})
+    elif at := line.get("at"):
+        yield Text(f"          {at}")
+    if line.get("hint"):
+        yield Text(f"          {line['hint']}", "dim")
 
 
 def _time(line: Line) -> str:

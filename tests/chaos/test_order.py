@@ -129,8 +129,8 @@ def test_events_that_overtake_each_other_never_take_the_issuance_back(rig: Fleet
     stale = sum(note.words[0] == "stale" for note in rig.notes())
     beside = assert_others_went_on(rig, rest)
     print(
-        f"\n50 events of one issuance as it changed: {stale} told that they were stale, in {took:.1f} s; {beside} of the "
-        f"{len(rest)} others were done by then"
+        f"\n50 events of one issuance as it changed: {stale} told that they were stale, in {took:.1f} s; "
+        f"{beside} of the {len(rest)} others were done by then"
     )
 
 

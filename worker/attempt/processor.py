@@ -14,7 +14,7 @@ from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
 from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
-from credhook.worker.attempt.outcome import Outcome
+from credhook.worker.attempt.outcome import SKIPPED, Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.attempt.staleness import is_stale, version
@@ -205,6 +205,8 @@ class Processor:
 def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.BoundLogger) -> None:
     """One line for each attempt, at least: what it came to, with the handlers that have ended in it and their times."""
     ran: dict[str, Any] = {"handlers": [*attempt.ran], "ms": [*attempt.ran.values()]}
+    if skipped := [name for name, how in attempt.ends.items() if how == SKIPPED]:
+        ran["skipped"] = skipped
     if settlement.state is State.DONE:
         bound.info("event_done", **ran)
     elif settlement.state is State.WAITING:
