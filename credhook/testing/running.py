@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 Function = Callable[..., Any]
 
+_NOT_SAID: Final = object()
 #: Attempts that are worth making: no event has as many, unless the platform stays down for a day.
 _MOST: Final = 10_000
 
@@ -59,7 +60,7 @@ async def arun(
     timeout: float | None = None,  # noqa: ASYNC109  The worker's, which holds for what swallows a cancellation, too.
     max_attempts: int | None = None,
     stale: bool | None = None,
-    state: object = None,
+    state: object = _NOT_SAID,
     chance: Callable[[], float] = _middle,
 ) -> Result:
     """Run a handler for an event as a worker would, and say what the worker would do next.
@@ -78,15 +79,20 @@ async def arun(
             `async def` that does not await cannot be stopped, here as there.
         max_attempts: attempts after which the worker gives up; by default a worker's default.
         stale: what `context.stale` says; by default, whether the details show a later state than the event's.
-        state: what `context.state` says.
+        state: what `context.state` says; it has to be said where the plugin has a start-up function.
         chance: a number from 0 to 1, drawn anew for each wait that the worker spreads; by default the middle.
 
     Raises:
-        ValueError: the handler is registered for other types than this, or cannot be one; or a number is below 1.
+        ValueError: the handler is registered for other types than this, or cannot be one; a number is below 1, or a
+            state is wanted.
     """
     if (attempts != "until settled" and attempts < 1) or (crash_after is not None and crash_after < 1):
         raise ValueError("attempts and crash_after are counted from 1")
     subject = handler_of(handler)
+    if state is _NOT_SAID:
+        if _has_startup(subject):
+            raise ValueError(f"{subject.plugin} has a start-up function: say state=…, what it would have returned")
+        state = None
     conditions = conditions_for(
         subject, event, timeout=timeout, max_attempts=max_attempts, stale=stale, state=state, chance=chance
     )
@@ -148,6 +154,13 @@ def handler_of(handler: Handler | Function) -> Handler:
         found = undecorated.handler_of(handler)
     assert found is not None  # noqa: S101  It has just been registered.
     return found
+
+
+def _has_startup(handler: Handler) -> bool:
+    """Whether the plugin that it is registered with has a start-up function."""
+    there = getattr(handler.function, "__globals__", {}).values()
+    plugins = [one for one in there if isinstance(one, Handlers) and one.handler_of(handler.function)]
+    return any(startup is not None for startup, _ in (plugin.hooks for plugin in plugins))
 
 
 def code_of(handler: Handler) -> Any:

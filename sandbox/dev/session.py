@@ -82,7 +82,7 @@ class Session:
             self._lines.ready = False
             if self._lines.failed and not self._first:
                 how = f"press {REPLAY}" if self._keyboard.listens else f"credhook {' '.join(REPLAY_COMMAND)}"
-                self._say(f"{len(self._lines.failed)} failed before: {how} to replay", "yellow")
+                self._say(f"{len(self._lines.failed)} failed before; to replay: {how}", "yellow")
             self._first = False
 
     def _renew(self, saved: list[Path]) -> None:

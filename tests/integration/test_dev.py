@@ -58,7 +58,7 @@ def test_what_has_failed_before_a_save_is_mended_and_replayed(dev: Dev) -> None:
     dev.save(MODULE)
     dev.ready(3)
     dev.shows(
-        r"^1 failed before: credhook events replay --state dead --state data_gone --state waiting --now to replay$"
+        r"^1 failed before; to replay: credhook events replay --state dead --state data_gone --state waiting --now$"
     )
     assert dev.environment == before
     dev.events("replay", "--state", "dead", "--state", "data_gone", "--state", "waiting", "--now")

@@ -289,3 +289,20 @@ def test_what_an_author_has_said_of_a_handler_holds_in_its_trial() -> None:
 def test_what_is_counted_from_1_is_not_0(options: Any) -> None:
     with pytest.raises(ValueError, match="attempts and crash_after are counted from 1"):
         run(activate, EVENT, **options)
+
+
+def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin: Any = Handlers("stateful")
+    plugin.startup(dict)
+    seen: list[Any] = []
+
+    async def look(event: FetchedEvent, context: Context) -> None:
+        seen.append(context.state)
+
+    plugin.on(COMPLETED)(look)
+    monkeypatch.setitem(look.__globals__, "plugin_of_this_test", plugin)
+    with pytest.raises(ValueError, match=r"stateful has a start-up function: say state=…"):
+        run(look, EVENT)
+    assert run(look, EVENT, state={"a": 1}).outcome == "done"
+    assert run(look, EVENT, state=None).outcome == "done"
+    assert seen == [{"a": 1}, None]
