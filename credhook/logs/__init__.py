@@ -49,6 +49,7 @@ def configure_logs(stream: Any = None) -> None:
         if value not in allowed:
             click.echo(f"credhook: {name}: should be one of {', '.join(allowed).lower()}", err=True)
             sys.exit(2)
+    threshold = logging.getLevelNamesMapping()[level]
     renderer = _always(
         _console_line(structlog.dev.ConsoleRenderer(colors=stream.isatty())) if form == "console" else _json_line
     )
@@ -71,13 +72,12 @@ def configure_logs(stream: Any = None) -> None:
     logging.basicConfig(handlers=[handler], level=level, force=True)
     # They announce every request and every start in words of their own; ours are structured and say the same.
     for name in ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+        logging.getLogger(name).setLevel(max(logging.WARNING, threshold))
     # What Python itself reports would be a traceback with the error's message, which may hold claims.
     sys.excepthook = lambda _, error, __: _log_uncaught("uncaught", error)
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
     warnings.showwarning = _log_warning
-    threshold = logging.getLevelNamesMapping()[level]
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *shared, renderer],
         logger_factory=lambda name="": _Logger(name, threshold, handler),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from credhook.logs.places import calls, is_authors
+from credhook.logs.places import authors_calls
 
 #: Set by `credhook dev` for the processes that it starts, and by nobody else: an error's message may quote claims.
 VARIABLE: Final = "CREDHOOK_DEV"
@@ -26,10 +26,8 @@ def explained(error: BaseException) -> dict[str, object]:
 
 
 def _own_frames(error: BaseException) -> Iterator[str]:
-    for frame, line in calls(error.__traceback__):
-        name = frame.f_code.co_filename
-        if is_authors(name):
-            yield f"{_from_here(name)}:{line} {frame.f_code.co_name}"
+    for frame, line in authors_calls(error):
+        yield f"{_from_here(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
     if isinstance(error, SyntaxError) and error.filename:
         yield f"{_from_here(error.filename)}:{error.lineno}"
 

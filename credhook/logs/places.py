@@ -66,9 +66,14 @@ def calls(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
     return found
 
 
+def authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
+    """Each frame of authors' code that an error came through, with its line, the innermost last."""
+    return [(frame, line) for frame, line in calls(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+
+
 def authors_places(error: BaseException) -> list[str]:
     """All places in authors' code that an error came through, `file:line function`, innermost last."""
-    return [_call(frame, line) for frame, line in calls(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+    return [_call(frame, line) for frame, line in authors_calls(error)]
 
 
 def places(error: BaseException, limit: int) -> list[str]:

@@ -193,6 +193,11 @@ def handler(*lines: str) -> str:
     return f"import asyncio, time\n@handlers.on('*')\nasync def f(event, context):\n{body}"
 
 
+def failing(text: str, fields: dict[str, str]) -> Lapse:
+    """A handler that fails at both events, and is given up."""
+    return Lapse(text, "handler_failed", fields, times=2, settings={"CREDHOOK_MAX_ATTEMPTS": "1"})
+
+
 #: What is said while they run. The claims of the sandbox are in what the handlers hold.
 AT_WORK = {
     "missing await": Lapse(
@@ -243,33 +248,21 @@ AT_WORK = {
         times=2,
         settings={"CREDHOOK_HANDLER_TIMEOUT": "0.1", "CREDHOOK_MAX_ATTEMPTS": "1"},
     ),
-    "missing key": Lapse(
+    "missing key": failing(
         handler("{'country': 'DE'}['givenName']"),
-        "handler_failed",
         {"error": "^KeyError 'givenName'$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
-        times=2,
-        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
     ),
-    "missing key that is a claim": Lapse(
+    "missing key that is a claim": failing(
         handler("{'FR': 1}[{'country': 'Jane'}['country']]"),
-        "handler_failed",
         {"error": "^KeyError$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
-        times=2,
-        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
     ),
-    "refused by the platform": Lapse(
+    "refused by the platform": failing(
         handler("await context.api.issuances.get('iss_nobody')"),
-        "handler_failed",
         {"error": "^NotThere 404$", "at": r"^\['\S+/plugin\.py:8 f', "},
-        times=2,
-        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
     ),
-    "claims logged": Lapse(
+    "claims logged": failing(
         handler("raise ValueError('Jane Doe', repr(event))"),
-        "handler_failed",
         {"error": "^ValueError$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
-        times=2,
-        settings={"CREDHOOK_MAX_ATTEMPTS": "1"},
     ),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import credhook
-from developing import MODULE, Dev, developing, left_running, nothing_is_left
+from developing import MODULE, Dev, developing, left_running, nothing_is_left, project
 from waiting import until
 
 #: It fails, and would come back by itself long after the test.
@@ -23,10 +23,7 @@ FAILING = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "accounts.py").write_text(MODULE)
-    return folder
+    return project(tmp_path)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 from commands import credhook
-from developing import MODULE, developing, nothing_is_left
+from developing import developing, nothing_is_left, project
 from sandbox_api import CREDS, authorized
 from serving import Platform
 from tunnel import tunnel
@@ -22,10 +22,7 @@ def urls(platform: Platform) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "accounts.py").write_text(MODULE)
-    return folder
+    return project(tmp_path)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class Processor:
         matching = self._registry.matching(claim.type)
         here = {one.name for one in matching}
         attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
-        most_attempts = max([self._max_attempts, *(one.most_attempts(0) for one in matching)])
+        most_attempts = max([self._max_attempts, *(one.most_attempts(self._max_attempts) for one in matching)])
         # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
         # How many attempts a handler has that is not here, only others know.
         if (claim.attempt > most_attempts and not attempt.missing) or claim.killed >= MOST_KILLED:
@@ -191,12 +191,11 @@ class Processor:
             settlement = Settlement(State.DEAD, "Stopped")
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
-        is_open = settlement.state in {State.WAITING, State.ACCEPTED}
         fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
         return replace(
             settlement,
             records=attempt.records,
-            pending=attempt.pending if is_open else (),
+            pending=attempt.pending,
             sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
         )

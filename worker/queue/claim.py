@@ -89,7 +89,7 @@ class Settlement:
         spend: whether the attempt counts.
         records: handler → how it ended, for those not recorded yet.
         only: the handlers that it waits for, if it is `unhandled` and others of its type are here.
-        pending: those that have not ended, if it is `waiting` for them.
+        pending: the handlers that have not ended; written down as long as the event is open.
         sealed: whether presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
     """
