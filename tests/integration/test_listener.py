@@ -13,6 +13,7 @@ import httpx
 import pytest
 import trustme
 from floods import DRIPPED_BODIES, DRIPPED_HEADS, FAST, SILENCE, Flood, Target, peak
+from following import whole, whole_lines
 from refusals import BODY, request, signed
 from serving import receiver, running
 from signing import SECRET
@@ -34,7 +35,7 @@ class Listeners:
 
     @property
     def text(self) -> str:
-        return "".join(log.read_text() for log in self.logs)
+        return "".join(whole(log.read_text()) for log in self.logs)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_the_table_costs_little_and_leaves_one_line_for_each_reason(listeners: L
     until(lambda: '"too_many_headers"' in listeners.text, what="the line in the log")
     assert max(map(peak, listeners.pids)) < 180
     assert "Traceback" not in listeners.text
-    lines = [json.loads(line) for line in listeners.logs[0].read_text().splitlines()]
+    lines = [json.loads(line) for line in whole_lines(listeners.logs[0])]
     reasons = [(line["listener"], line["reason"]) for line in lines if line["logger"] == "credhook.listener"]
     assert len(reasons) == len(set(reasons))
     assert all(line.get("hint") for line in lines if line["logger"] == "credhook.listener")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httptools
 from accepting import record
+from following import whole_lines
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from serving import Process, running
@@ -219,9 +220,7 @@ class FleetHarness:
         (self.folder / f"{name}.py").write_text(PLUGIN + text)
 
     def notes(self) -> list[Note]:
-        path = self.folder / "notes"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [Note(float(at), tuple(words)) for at, *words in map(str.split, lines)]
+        return [Note(float(at), tuple(words)) for at, *words in map(str.split, whole_lines(self.folder / "notes"))]
 
     def accept(self, *events: tuple[str, str, str]) -> None:
         """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""

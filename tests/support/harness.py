@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from accepting import accept, record
+from following import whole_lines
 from redis import Redis
 from serving import Platform, Process, running
 from waiting import until
@@ -48,8 +49,7 @@ class Harness:
         (self.folder / "plugin.py").write_text(PLUGIN + text)
 
     def notes(self) -> list[str]:
-        notes = self.folder / "notes"
-        return notes.read_text().splitlines() if notes.exists() else []
+        return whole_lines(self.folder / "notes")
 
     def happens(self, webhook_id: str, event_type: str = COMPLETED, **more: object) -> str:
         """Let it happen on the platform, and let the receiver have accepted it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import plain
+from following import whole
 from signing import SECRET
 from waiting import until
 
@@ -52,7 +53,10 @@ class Process:
 
     @property
     def text(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What it has said, in whole lines as long as it speaks."""
+        over = self.process.poll() is not None
+        text = self.log.read_text(errors="replace")
+        return text if over else whole(text)
 
 
 def children(process: Process) -> list[int]:

@@ -100,7 +100,8 @@ def _await(notes: Path, count: int, seconds: float) -> Mapping[str, float]:
     deadline = time.monotonic() + seconds
     while True:
         handled: dict[str, float] = {}
-        for line in notes.read_text().splitlines():
+        text = notes.read_text()
+        for line in text[: text.rfind("\n") + 1].splitlines():  # The last may be half written.
             event_id, at = line.split()
             handled.setdefault(event_id, float(at))
         if len(handled) >= count or time.monotonic() > deadline:
