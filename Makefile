@@ -85,10 +85,10 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK_DEMO) -o deploy/requirements-demo.txt
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@echo uv | PATH=$(BIN):$$PATH $(COMPILE) - -o deploy/requirements-uv.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/fastapi_celery.in -o tests/bench/contenders/fastapi_celery.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/celery_tasks.in -o tests/bench/contenders/celery_tasks.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/dramatiq_actors.in -o tests/bench/contenders/dramatiq_actors.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/contenders/arq_jobs.in -o tests/bench/contenders/arq_jobs.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/fastapi_celery.in -o tests/bench/programs/fastapi_celery.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/celery_tasks.in -o tests/bench/programs/celery_tasks.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/dramatiq_actors.in -o tests/bench/programs/dramatiq_actors.txt
+	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/arq_jobs.in -o tests/bench/programs/arq_jobs.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/plot.in -o tests/bench/plot.txt
 
 clean: ## remove what make has made

@@ -17,7 +17,7 @@ ROOT: Final = HERE.parents[1]
 #: Everything that the benchmark writes; git ignores it.
 SCRATCH: Final = ROOT / ".credhook" / "bench"
 
-CONTENDERS: Final = HERE / "contenders"
+PROGRAMS: Final = HERE / "programs"
 
 
 class Missing(Exception):
@@ -49,13 +49,13 @@ def node(server: Path) -> Path:
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise Missing(f"{program} is missing: install Node 20 or newer (Debian: apt install nodejs npm)")
-    lock = CONTENDERS / "package-lock.json"
+    lock = PROGRAMS / "package-lock.json"
     folder = SCRATCH / server.stem
     if not _is_current(folder, lock):
         _begin(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("package.json", lock.name):
-            shutil.copy(CONTENDERS / name, folder)
+            shutil.copy(PROGRAMS / name, folder)
         # Not `npm ci`: it refuses a lock that lacks the optional packages of other systems.
         _run(["npm", "install", "--loglevel", "error", "--no-audit", "--no-fund"], folder)
         _end(folder, lock)

@@ -1,6 +1,6 @@
 """`python -m bench.ingest`: the receiver beside its peers, on one machine, in one run.
 
-Every contender gets the same signed deliveries, one process, one core, and a Redis of its own, configured alike.
+Every competitor gets the same signed deliveries, one process, one core, and a Redis of its own, configured alike.
 """
 
 import sys
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import click
 from bench import cores, environments, report, tables
+from bench.competitors import BARE, COMPETITORS, STRICT, Competitor
 from bench.environments import SCRATCH, Missing
-from bench.field import BARE, FIELD, STRICT, Contender
-from bench.heat import HeatFailed
 from bench.load import has_wrk
 from bench.machine import setting
-from bench.meeting import Meeting, Plan
+from bench.plan import Plan, Runs
 from bench.results import Results
+from bench.run import RunFailed
 from rich.console import Console
 
 from credhook.sandbox.local.local_redis import NoRedis
@@ -39,9 +39,9 @@ _SMALL: Final = Plan(
     default=_PLAN.requests,
     show_default=True,
     type=click.IntRange(10_000),
-    help="Deliveries that are signed for a heat; none is sent twice.",
+    help="Deliveries that are signed for a run; none is sent twice.",
 )
-@click.option("--contenders", default=",".join(FIELD), show_default=True, help="Names, comma-separated.")
+@click.option("--competitors", default=",".join(COMPETITORS), show_default=True, help="Names, comma-separated.")
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Latencies at steady rates.")
 @click.option("--ledger/--no-ledger", default=True, show_default=True, help="A small ledger beside a large one.")
 @click.option("--small", is_flag=True, help="Credhook and bare Starlette, a second each: whether all this runs.")
@@ -51,33 +51,33 @@ _SMALL: Final = Plan(
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Folder for the results.  [default: .credhook/bench/results]",
 )
-def main(*, contenders: str, latency: bool, ledger: bool, small: bool, out: Path, **amounts: Any) -> None:
+def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Path, **amounts: Any) -> None:
     """Measure the receiver beside its peers: tables, a plot, and ingest.json and ingest.md with the same.
 
-    wrk makes the load (Debian: apt install wrk), Node 20 or newer runs one of the contenders; the rest does without.
+    wrk makes the load (Debian: apt install wrk), Node 20 or newer runs one of the competitors; the rest does without.
     """
     plan = _SMALL if small else replace(_PLAN, **amounts)
-    names = [STRICT.name, BARE.name] if small else contenders.split(",")
-    field = [contender for contender in map(_named, names) if _is_able(contender)]
-    if not field:
-        raise click.ClickException("no contender is left")
+    names = [STRICT.name, BARE.name] if small else competitors.split(",")
+    able = [competitor for competitor in map(_named, names) if _is_able(competitor)]
+    if not able:
+        raise click.ClickException("no competitor is left")
     if not has_wrk():
         _say(
             "wrk is missing: install it (Debian: apt install wrk); our own generator stands in, slower than the fastest"
         )
     out.mkdir(parents=True, exist_ok=True)
-    with cores.on(cores.LOAD), TemporaryDirectory(prefix="meeting-", dir=out) as folder:
-        results = Results(setting(plan), {contender.name: contender.title for contender in field})
-        meeting = Meeting(plan, field, Path(folder), _say)
+    with cores.on(cores.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
+        results = Results(setting(plan), {competitor.name: competitor.title for competitor in able})
+        runs = Runs(plan, able, Path(folder), _say)
         try:
-            meeting.throughput(results)
+            runs.throughput(results)
             if latency:
-                meeting.latency(results)
+                runs.latency(results)
             if ledger:
-                meeting.ledger(results)
-        except (HeatFailed, NoRedis) as error:
+                runs.ledger(results)
+        except (RunFailed, NoRedis) as error:
             raise click.ClickException(str(error)) from error
-        finally:  # An hour's figures should not be lost to the last heat.
+        finally:  # An hour's figures should not be lost to the last run.
             results.write(out / "ingest.json")
     sheets = report.sheets(results)
     tables.show(results.setting, sheets, Console(width=None if sys.stdout.isatty() else 120))
@@ -87,18 +87,18 @@ def main(*, contenders: str, latency: bool, ledger: bool, small: bool, out: Path
     _say(f"results: {out}")
 
 
-def _named(name: str) -> Contender:
-    if name not in FIELD:
-        raise click.BadParameter(f"{name!r} is none of {', '.join(FIELD)}", param_hint="--contenders")
-    return FIELD[name]
+def _named(name: str) -> Competitor:
+    if name not in COMPETITORS:
+        raise click.BadParameter(f"{name!r} is none of {', '.join(COMPETITORS)}", param_hint="--competitors")
+    return COMPETITORS[name]
 
 
-def _is_able(contender: Contender) -> bool:
+def _is_able(competitor: Competitor) -> bool:
     """Whether its environment is there, or could be made."""
     try:
-        contender.command()
+        competitor.command()
     except Missing as missing:
-        _say(f"{contender.title} does not take part: {missing}")
+        _say(f"{competitor.title} does not take part: {missing}")
         return False
     return True
 

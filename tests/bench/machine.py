@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import cores
 from bench.load import has_wrk
-from bench.meeting import Plan
+from bench.plan import Plan
 
 from credhook.sandbox.local.local_redis import find_server
 
@@ -32,7 +32,7 @@ def setting(plan: Plan) -> dict[str, str]:
     return here() | {
         "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {redis_version()}, {_node()}",
         "load": f"{generator}, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
-        "redis": "an empty one for every heat, appendfsync always (credhook standard: everysec), no rewrites meanwhile",
+        "redis": "an empty one for every run, appendfsync always (credhook standard: everysec), no rewrites meanwhile",
         "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
     }
 
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def redis_version() -> str:
-    """Which server the heats run on."""
+    """Which server the runs run on."""
     said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=False).stdout
     return "Redis " + next((word[2:] for word in said.split() if word.startswith("v=")), "of unknown version")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from bench.field import STRICT
+from bench.competitors import STRICT
 from bench.results import Latency, Results, middle
 from bench.tables import Sheet
 from bench.targets import sheet, targets
@@ -32,7 +32,7 @@ def _throughput(results: Results) -> Sheet:
                 f"{peak:.0f}" if peak else "",
             ]
         )
-    columns = ["contender", "deliveries/s", "rounds", "credhook / it", "µs each", "MiB"]
+    columns = ["competitor", "deliveries/s", "rounds", "credhook / it", "µs each", "MiB"]
     return Sheet("As much as each takes; processor time and memory of its process", columns, rows)
 
 
@@ -43,7 +43,7 @@ def _latency(results: Results) -> Sheet:
             rows.append(_latency_row(f"{results.titles[name]}, {float(part):.0%}", rounds))
     if results.same_rate:
         rows.append(_latency_row("bare Starlette at half of credhook's maximum", results.same_rate))
-    columns = ["contender, part of its maximum", "deliveries/s", "p50, ms", "p99, ms", "generator late, ms"]
+    columns = ["competitor, part of its maximum", "deliveries/s", "p50, ms", "p99, ms", "generator late, ms"]
     return Sheet("Latency at steady rates, counted from when a request was due", columns, rows)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-#: Parts of its own maximum at which each contender's latencies are measured.
+#: Parts of its own maximum at which each competitor's latencies are measured.
 LOADS: Final = (0.25, 0.5, 0.75)
 
 #: The load of `Results.same_rate`.
@@ -54,9 +54,9 @@ class Results:
 
     Attributes:
         setting: what it was measured on, and how, for people.
-        titles: the contenders, by name.
-        throughput: by contender.
-        latency: by contender, then by load as a key of JSON ("0.5").
+        titles: the competitors, by name.
+        throughput: by competitor.
+        latency: by competitor, then by load as a key of JSON ("0.5").
         same_rate: bare Starlette at half of what credhook (strict) takes at most.
         ledger: of credhook (strict), by the number of records in its ledger.
     """
@@ -69,11 +69,11 @@ class Results:
     ledger: dict[str, list[Throughput]] = field(default_factory=dict)
 
     def rate(self, name: str) -> float:
-        """The median of what a contender takes."""
+        """The median of what a competitor takes."""
         return median(one.rate for one in self.throughput[name])
 
     def peak(self, name: str) -> float | None:
-        """The most memory that a contender ever had, in MiB."""
+        """The most memory that a competitor ever had, in MiB."""
         peaks = [one.peak for one in self.throughput[name]]
         peaks += [one.peak for rounds in self.latency.get(name, {}).values() for one in rounds]
         return max((peak for peak in peaks if peak is not None), default=None)

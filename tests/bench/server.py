@@ -1,4 +1,4 @@
-"""A contender's server as a process."""
+"""A competitor's server as a process."""
 
 import http.client
 import time
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.competitors import Competitor
 from bench.deliveries import SECRET
 from bench.environments import ROOT
-from bench.field import Contender
 from bench.process import Process
 
 from credhook.sandbox.local.local_redis import free_port
@@ -19,7 +19,7 @@ _START_TIMEOUT: Final = 30.0
 
 
 class NotServing(Exception):
-    """A contender's server did not start; the message holds the end of its log."""
+    """A competitor's server did not start; the message holds the end of its log."""
 
 
 class Server(Process):
@@ -29,7 +29,7 @@ class Server(Process):
         port: on loopback.
     """
 
-    def __init__(self, contender: Contender, redis_url: str, log: Path) -> None:
+    def __init__(self, competitor: Competitor, redis_url: str, log: Path) -> None:
         self.port = free_port()
         told = {
             "PORT": str(self.port),
@@ -39,7 +39,7 @@ class Server(Process):
             "CREDHOOK_WEBHOOK_SECRETS": SECRET,
             "NODE_ENV": "production",
         }
-        super().__init__(contender.command(), told | contender.settings, log, folder=ROOT)
+        super().__init__(competitor.command(), told | competitor.settings, log, folder=ROOT)
 
     def await_answer(self) -> None:
         """Return once it answers anything at all.
@@ -63,13 +63,13 @@ class Server(Process):
 
 
 @contextmanager
-def serving(contender: Contender, redis_url: str, folder: Path) -> Iterator[Server]:
-    """Run a contender's server on a free port.
+def serving(competitor: Competitor, redis_url: str, folder: Path) -> Iterator[Server]:
+    """Run a competitor's server on a free port.
 
     Raises:
         NotServing: see there.
     """
-    server = Server(contender, redis_url, folder / "server.log")
+    server = Server(competitor, redis_url, folder / "server.log")
     try:
         server.await_answer()
         yield server

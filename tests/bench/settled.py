@@ -26,7 +26,7 @@ end
 """
 
 
-#: Records that have been and gone: memory for the events and jobs of a heat, and room in the table of keys.
+#: Records that have been and gone: memory for the events and jobs of a run, and room in the table of keys.
 _GONE: Final = 550_000
 
 # ARGV: first number, how many.
@@ -46,7 +46,7 @@ def fill(redis: Redis, records: int) -> None:
 
     What a growing Redis does once is so left out of the measurement: to get memory from the system, and to double its
     table of keys, which slows it down for a while whenever a power of two is passed. An empty key stands for each
-    record that has gone, or a small ledger's table would shrink, and grow again within the heat.
+    record that has gone, or a small ledger's table would shrink, and grow again within the run.
     """
     now, most = int(time.time() * 1_000), records + _GONE
     for first, count in _blocks(0, most):

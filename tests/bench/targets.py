@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from bench.field import BARE, FASTAPI_CELERY, FASTIFY_BULLMQ, STANDARD, STRICT
+from bench.competitors import BARE, FASTAPI_CELERY, FASTIFY_BULLMQ, STANDARD, STRICT
 from bench.results import HALF, Results, middle
 from bench.tables import Sheet
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.competitors import BARE, STRICT
 from bench.deliveries import sign
 from bench.environments import ROOT
-from bench.field import BARE, STRICT
-from bench.heat import HeatFailed, heat
 from bench.results import LOADS, Results
+from bench.run import RunFailed, run
 from bench.settled import fill
 from redis import Redis
 
@@ -43,17 +43,17 @@ def test_one_command_measures_the_receiver_beside_the_limit(tmp_path: Path) -> N
 
 
 def test_deliveries_that_run_out_spoil_the_figures(tmp_path: Path) -> None:
-    folder = tmp_path / "heat"
+    folder = tmp_path / "run"
     folder.mkdir()
     with (
-        pytest.raises(HeatFailed, match="all 100 deliveries were sent before the time was up: raise --requests"),
-        heat(BARE, sign(tmp_path / "deliveries", 100), folder, connections=1, prepare=lambda _: None) as running,
+        pytest.raises(RunFailed, match="all 100 deliveries were sent before the time was up: raise --requests"),
+        run(BARE, sign(tmp_path / "deliveries", 100), folder, connections=1, prepare=lambda _: None) as running,
     ):
         running.throughput(1)
 
 
 def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None:
-    done = bench("--contenders", "fastify-bullmq", "--out", str(tmp_path), PATH=str(tmp_path))
+    done = bench("--competitors", "fastify-bullmq", "--out", str(tmp_path), PATH=str(tmp_path))
     assert done.returncode == 1
     assert "Node: fastify + BullMQ does not take part: node is missing: install Node 20 or newer" in done.stderr
 
@@ -61,10 +61,10 @@ def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None
 def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
     idle = replace(BARE, title="an idler", jobs="rq:queue:credhook")
     found = r"an idler: a forged, a first and a repeated delivery gave \[202, 202, 202\] and 0 jobs"
-    (tmp_path / "heat").mkdir()
+    (tmp_path / "run").mkdir()
     with (
-        pytest.raises(HeatFailed, match=found),
-        heat(idle, sign(tmp_path / "deliveries", 10), tmp_path / "heat", connections=1, prepare=lambda _: None),
+        pytest.raises(RunFailed, match=found),
+        run(idle, sign(tmp_path / "deliveries", 10), tmp_path / "run", connections=1, prepare=lambda _: None),
     ):
         pass
 

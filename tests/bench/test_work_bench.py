@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from bench.environments import ROOT
-from bench.heat import HeatFailed
 from bench.process import Process
+from bench.run import RunFailed
 from bench.work.api import answering
-from bench.work.field import LIMIT, OURS, RQ_SIMPLE
-from bench.work.heat import Terms, heat, round_trips
+from bench.work.competitors import LIMIT, OURS, RQ_SIMPLE
 from bench.work.results import Results, rate
+from bench.work.run import Terms, round_trips, run
 from redis import Redis
 from threads import sync_api
 from waiting import until
@@ -53,8 +53,8 @@ def test_one_command_measures_the_worker_beside_the_limit(tmp_path: Path) -> Non
 def test_a_worker_that_fetches_an_event_twice_is_found_out(tmp_path: Path) -> None:
     hasty = replace(LIMIT, arguments=("-c", FETCHES_TWICE))
     with (
-        pytest.raises(HeatFailed, match=r"the limit\): 5 requests were made for 1 events"),
-        heat(hasty, replace(TERMS, events=5), tmp_path) as running,
+        pytest.raises(RunFailed, match=r"the limit\): 5 requests were made for 1 events"),
+        run(hasty, replace(TERMS, events=5), tmp_path) as running,
     ):
         running.measure()
 
@@ -62,21 +62,21 @@ def test_a_worker_that_fetches_an_event_twice_is_found_out(tmp_path: Path) -> No
 def test_a_worker_that_leaves_something_undone_is_found_out(tmp_path: Path) -> None:
     idle = replace(RQ_SIMPLE, arguments=LIMIT.arguments)
     with (
-        pytest.raises(HeatFailed, match="all events were fetched, but rq:queue:default is not empty"),
-        heat(idle, TERMS, tmp_path) as running,
+        pytest.raises(RunFailed, match="all events were fetched, but rq:queue:default is not empty"),
+        run(idle, TERMS, tmp_path) as running,
     ):
         running.measure()
 
 
 def test_a_worker_that_ends_is_found_out_with_its_last_words(tmp_path: Path) -> None:
     broken = replace(LIMIT, arguments=("-c", "raise SystemExit('no idea what to do')"))
-    with pytest.raises(HeatFailed, match="it ended: no idea what to do"), heat(broken, TERMS, tmp_path) as running:
+    with pytest.raises(RunFailed, match="it ended: no idea what to do"), run(broken, TERMS, tmp_path) as running:
         running.measure()
 
 
 def test_a_slow_worker_is_measured_until_its_time_is_up(tmp_path: Path) -> None:
     terms = replace(TERMS, latency=0.1, events=1_000, seconds=1_000.0, limit=0.3)
-    with heat(replace(LIMIT, slots=1), terms, tmp_path) as running:
+    with run(replace(LIMIT, slots=1), terms, tmp_path) as running:
         work = running.measure()
     assert 1 <= work.events < 10
     assert not work.whole

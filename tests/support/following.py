@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines that are there to their end; none before the file is. A reader may meet half of what is being written."""
+    """The lines that are there to their end, none before the file is: a reader meets half of what is being written."""
     if not path.exists():
         return []
     return whole(path.read_text(errors="replace")).splitlines()

@@ -1,6 +1,6 @@
 """`python -m bench.work`: the worker beside its peers, on one machine, in one run.
 
-Every contender gets the same events, one process, one core, and a Redis of its own, configured alike; all fetch the
+Every competitor gets the same events, one process, one core, and a Redis of its own, configured alike; all fetch the
 same details from the same stub, over loopback and without TLS.
 """
 
@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import click
 from bench import cores, environments, machine, tables
-from bench.environments import CONTENDERS, SCRATCH, Missing
+from bench.environments import PROGRAMS, SCRATCH, Missing
 from bench.generator import Broken
-from bench.heat import HeatFailed
+from bench.run import RunFailed
 from bench.work.api import NotAnswering, answering
-from bench.work.field import FIELD, LIMIT, OURS, Contender
-from bench.work.meeting import Meeting, Plan
+from bench.work.competitors import COMPETITORS, LIMIT, OURS, Competitor
+from bench.work.plan import Plan, Runs
 from bench.work.results import Results
 from bench.work.sheets import sheets
 from rich.console import Console
@@ -51,7 +51,7 @@ _STUB_SECONDS: Final = 0.5
 @click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
 @click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
 @click.option("--limit", default=_PLAN.limit, show_default=True, help="Seconds after which a slow worker is stopped.")
-@click.option("--contenders", default=",".join(FIELD), show_default=True, help="Names, comma-separated.")
+@click.option("--competitors", default=",".join(COMPETITORS), show_default=True, help="Names, comma-separated.")
 @click.option("--latencies/--no-latencies", "by_latency", default=True, show_default=True, help="Other latencies.")
 @click.option("--processes/--no-processes", "by_processes", default=True, show_default=True, help="More processes.")
 @click.option("--end-to-end/--no-end-to-end", default=True, show_default=True, help="From delivery to handler.")
@@ -63,31 +63,31 @@ _STUB_SECONDS: Final = 0.5
     help="Folder for the results.  [default: .credhook/bench/results]",
 )
 def main(
-    *, contenders: str, by_latency: bool, by_processes: bool, end_to_end: bool, small: bool, out: Path, **amounts: Any
+    *, competitors: str, by_latency: bool, by_processes: bool, end_to_end: bool, small: bool, out: Path, **amounts: Any
 ) -> None:
     """Measure the worker beside its peers: tables, a plot, and work.json and work.md with the same."""
     plan = _SMALL if small else replace(_PLAN, **amounts)
-    names = [OURS.name, LIMIT.name] if small else contenders.split(",")
-    field = [contender for contender in map(_named, names) if _is_able(contender)]
-    if not field:
-        raise click.ClickException("no contender is left")
+    names = [OURS.name, LIMIT.name] if small else competitors.split(",")
+    able = [competitor for competitor in map(_named, names) if _is_able(competitor)]
+    if not able:
+        raise click.ClickException("no competitor is left")
     out.mkdir(parents=True, exist_ok=True)
-    with cores.on(cores.LOAD), TemporaryDirectory(prefix="meeting-", dir=out) as folder:
-        titles = {contender.name: contender.title for contender in field}
-        meeting = Meeting(plan, field, Path(folder), _say)
+    with cores.on(cores.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
+        titles = {competitor.name: competitor.title for competitor in able}
+        runs = Runs(plan, able, Path(folder), _say)
         results = Results({}, titles, plan.latency)
         try:
             results.setting = _setting(plan, Path(folder))
-            meeting.throughput(results)
+            runs.throughput(results)
             if by_latency:
-                meeting.latencies(results)
+                runs.latencies(results)
             if by_processes and _has_processes():
-                meeting.processes(results)
+                runs.processes(results)
             if end_to_end:
-                meeting.end_to_end(results)
-        except (HeatFailed, NoRedis, NotAnswering, Broken) as error:
+                runs.end_to_end(results)
+        except (RunFailed, NoRedis, NotAnswering, Broken) as error:
             raise click.ClickException(str(error)) from error
-        finally:  # An hour's figures should not be lost to the last heat.
+        finally:  # An hour's figures should not be lost to the last run.
             results.write(out / "work.json")
     found = sheets(results)
     tables.show(results.setting, found, Console(width=None if sys.stdout.isatty() else 120))
@@ -111,14 +111,14 @@ def _setting(plan: Plan, folder: Path) -> dict[str, str]:
         "api": f"a stub on the other core, HTTP on loopback without TLS; alone it answers {capacity:,.0f} requests/s",
         "events": f"each fetched once, {plan.events:,} at most; a worker that is not done is stopped after "
         f"{plan.limit:g} s; median of {plan.rounds} rounds",
-        "redis": "a new one for every heat, no rewrites meanwhile; credhook's fsyncs always, as we ship it, "
+        "redis": "a new one for every run, no rewrites meanwhile; credhook's fsyncs always, as we ship it, "
         "its peers' every second, which is faster",
         "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
     }
 
 
 def _pinned(name: str, lock: str) -> str:
-    found = re.search(rf"^{name}==(\S+)", (CONTENDERS / f"{lock}.txt").read_text(), re.MULTILINE)
+    found = re.search(rf"^{name}==(\S+)", (PROGRAMS / f"{lock}.txt").read_text(), re.MULTILINE)
     return found[1] if found else "of unknown version"
 
 
@@ -131,18 +131,18 @@ def _has_processes() -> bool:
     return False
 
 
-def _named(name: str) -> Contender:
-    if name not in FIELD:
-        raise click.BadParameter(f"{name!r} is none of {', '.join(FIELD)}", param_hint="--contenders")
-    return FIELD[name]
+def _named(name: str) -> Competitor:
+    if name not in COMPETITORS:
+        raise click.BadParameter(f"{name!r} is none of {', '.join(COMPETITORS)}", param_hint="--competitors")
+    return COMPETITORS[name]
 
 
-def _is_able(contender: Contender) -> bool:
+def _is_able(competitor: Competitor) -> bool:
     """Whether its environment is there, or could be made."""
     try:
-        contender.works()
+        competitor.works()
     except Missing as missing:
-        _say(f"{contender.title} does not take part: {missing}")
+        _say(f"{competitor.title} does not take part: {missing}")
         return False
     return True
 

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from bench import generator
+from bench.competitors import STRICT
 from bench.deliveries import sign
-from bench.field import STRICT
 from bench.generator import Broken
-from bench.heat import NO_REWRITES, HeatFailed, percentile
 from bench.load import Spoilt
+from bench.run import NO_REWRITES, RunFailed, percentile
 from bench.server import NotServing, serving
 from bench.work.api import NotAnswering, answering
-from bench.work.field import OURS
-from bench.work.heat import told_to, working
+from bench.work.competitors import OURS
 from bench.work.results import EndToEnd
+from bench.work.run import told_to, working
 
 from credhook.sandbox.local.local_redis import local_redis
 
@@ -51,13 +51,13 @@ def end_to_end(pace: Pace, folder: Path) -> EndToEnd:
     """Deliver signed events, and see when each one's handler is called.
 
     Raises:
-        HeatFailed: the figures would mean nothing.
+        RunFailed: the figures would mean nothing.
     """
     notes = folder / "notes"
     notes.touch()
-    contender = replace(
+    competitor = replace(
         OURS,
-        settings={"CREDHOOK_HANDLERS": "bench.contenders.credhook_events:noting", "NOTES": str(notes)},
+        settings={"CREDHOOK_HANDLERS": "bench.programs.credhook_events:noting", "NOTES": str(notes)},
     )
     count = round(pace.rate * pace.seconds)
     try:
@@ -65,7 +65,7 @@ def end_to_end(pace: Pace, folder: Path) -> EndToEnd:
             local_redis(folder, options=NO_REWRITES) as url,
             answering(pace.latency, folder) as api,
             serving(STRICT, url, folder) as receiver,
-            working(contender, told_to(contender, url, api.url), folder),
+            working(competitor, told_to(competitor, url, api.url), folder),
         ):
             warm_up, deliveries = sign(folder / "deliveries", pace.warm_up + count).split(pace.warm_up)
             generator.drive(receiver.port, warm_up, rate=None, seconds=_PATIENCE, connections=_CONNECTIONS)
@@ -75,9 +75,9 @@ def end_to_end(pace: Pace, folder: Path) -> EndToEnd:
             )
             handled = _await(notes, pace.warm_up + count, _PATIENCE)
     except (Spoilt, Broken, NotServing, NotAnswering) as error:
-        raise HeatFailed(f"{OURS.title}, from delivery to handler: {error}") from error
+        raise RunFailed(f"{OURS.title}, from delivery to handler: {error}") from error
     if sent.refused:
-        raise HeatFailed(f"{sent.refused} deliveries were refused")
+        raise RunFailed(f"{sent.refused} deliveries were refused")
     due = {f"msg_{deliveries.first + number:024x}": sent.begun + number / pace.rate for number in range(count)}
     beyond = [handled.get(event_id, math.inf) - at - pace.latency for event_id, at in due.items()]
     return EndToEnd(

@@ -9,7 +9,7 @@ from bench.work.results import Results, rate
 
 
 def draw(results: Results, picture: Path) -> None:
-    """Draw the field on the left, credhook and the limit by the API's latency on the right."""
+    """Draw the competitors on the left, credhook and the limit by the API's latency on the right."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), width_ratios=(1.4, 1), layout="constrained")
     colours = dict(zip(results.titles, plt.get_cmap("tab10").colors, strict=False))
     _field(left, results, colours)
@@ -34,7 +34,7 @@ def _field(axes: Any, results: Results, colours: dict[str, Any]) -> None:
 
 
 def _latencies(axes: Any, results: Results, colours: dict[str, Any]) -> None:
-    fields = {float(latency): field for latency, field in results.latencies.items()}
+    fields = {float(latency): found for latency, found in results.latencies.items()}
     fields[results.latency * 1_000] = results.throughput
     latencies = sorted(fields)
     names = [name for name in results.titles if all(name in fields[latency] for latency in latencies)]

@@ -56,10 +56,10 @@ class Results:
 
     Attributes:
         setting: what it was measured on, and how, for people.
-        titles: the contenders, by name.
+        titles: the competitors, by name.
         latency: seconds after which the API answers, but for `latencies`.
-        throughput: by contender.
-        latencies: by the API's latency in milliseconds, then by contender.
+        throughput: by competitor.
+        latencies: by the API's latency in milliseconds, then by competitor.
         processes: of credhook, by the number of its processes, on all cores.
         end_to_end: of credhook.
     """
@@ -81,7 +81,7 @@ class Results:
         """What was kept."""
         kept: dict[str, Any] = json.loads(path.read_text())
         kept["throughput"] = _works(kept["throughput"])
-        kept["latencies"] = {latency: _works(field) for latency, field in kept["latencies"].items()}
+        kept["latencies"] = {latency: _works(found) for latency, found in kept["latencies"].items()}
         kept["processes"] = _works(kept["processes"])
         kept["end_to_end"] = [EndToEnd(**one) for one in kept["end_to_end"]]
         return cls(**kept)

@@ -4,7 +4,7 @@ from statistics import median
 
 from bench.tables import Sheet
 from bench.targets import sheet
-from bench.work.field import LIMIT, OURS
+from bench.work.competitors import LIMIT, OURS
 from bench.work.results import Results, Work, peak, rate
 from bench.work.targets import targets
 
@@ -22,18 +22,18 @@ def _field(results: Results) -> Sheet:
         [results.titles[name], *_rates(rounds), f"{ours / rate(rounds):.2f}" if ours else "", *_costs(rounds)]
         for name, rounds in ranked
     ]
-    columns = ["contender", "events/s", "rounds", "credhook / it", "µs each", "MiB", "Redis round trips each"]
+    columns = ["competitor", "events/s", "rounds", "credhook / it", "µs each", "MiB", "Redis round trips each"]
     title = f"Events handled, one process, an API that answers after {results.latency * 1_000:g} ms"
     return Sheet(title, columns, rows)
 
 
 def _latencies(results: Results) -> Sheet:
-    by_latency = {float(latency): field for latency, field in results.latencies.items()}
+    by_latency = {float(latency): found for latency, found in results.latencies.items()}
     if by_latency and {OURS.name, LIMIT.name} <= results.throughput.keys():
         by_latency[results.latency * 1_000] = results.throughput
     rows = []
-    for latency, field in sorted(by_latency.items()):
-        ours, limit = rate(field[OURS.name]), rate(field[LIMIT.name])
+    for latency, found in sorted(by_latency.items()):
+        ours, limit = rate(found[OURS.name]), rate(found[LIMIT.name])
         rows.append([f"{latency:g} ms", f"{ours:,.0f}", f"{limit:,.0f}", f"{ours / limit:.2f}"])
     columns = ["API answers after", "credhook, events/s", "bare httpx", "credhook / it"]
     return Sheet("By the API's latency, one process", columns, rows)

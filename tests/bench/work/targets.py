@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from bench.targets import Target
-from bench.work.field import LIMIT, OURS, PEERS, RQ_SIMPLE
+from bench.work.competitors import LIMIT, OURS, PEERS, RQ_SIMPLE
 from bench.work.results import EndToEnd, Results, peak, rate
 
 #: Milliseconds beyond the API's own that 99 of 100 events may take from delivery to handler.

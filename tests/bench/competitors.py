@@ -1,4 +1,4 @@
-"""The field: who takes part, how each is started, and where its jobs can be counted."""
+"""The competitors: who takes part, how each is started, and where its jobs can be counted."""
 
 import sys
 from collections.abc import Callable
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Final
 
 from bench import environments
-from bench.environments import CONTENDERS
+from bench.environments import PROGRAMS
 
 #: uvicorn as our receiver sets it up; uvloop and httptools are what it chooses itself where they are installed.
 _UVICORN: Final = (
-    *("-m", "uvicorn", "--app-dir", str(CONTENDERS), "--loop", "uvloop", "--http", "httptools"),
+    *("-m", "uvicorn", "--app-dir", str(PROGRAMS), "--loop", "uvloop", "--http", "httptools"),
     *("--no-access-log", "--no-proxy-headers", "--no-server-header", "--log-level", "warning"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Competitor:
     """One way to receive webhooks.
 
     Attributes:
@@ -37,8 +37,8 @@ class Contender:
     settings: dict[str, str] = field(default_factory=dict)
 
 
-def _receiver(title: str, durability: str, appendfsync: str) -> Contender:
-    return Contender(
+def _receiver(title: str, durability: str, appendfsync: str) -> Competitor:
+    return Competitor(
         durability,
         title,
         lambda: (sys.executable, "-m", "credhook.receiver"),
@@ -55,21 +55,23 @@ def _on_uvicorn(app: str, lock: Path | None = None) -> tuple[str | Path, ...]:
 
 STRICT: Final = _receiver("credhook, strict", "strict", "always")
 STANDARD: Final = _receiver("credhook, standard", "standard", "everysec")
-FASTIFY_BULLMQ: Final = Contender(
+FASTIFY_BULLMQ: Final = Competitor(
     "fastify-bullmq",
     "Node: fastify + BullMQ",
-    lambda: ("node", environments.node(CONTENDERS / "fastify_bullmq.mjs")),
+    lambda: ("node", environments.node(PROGRAMS / "fastify_bullmq.mjs")),
     "bull:events:wait",
 )
-FASTAPI_CELERY: Final = Contender(
+FASTAPI_CELERY: Final = Competitor(
     "fastapi-celery",
     "FastAPI + Celery",
-    lambda: _on_uvicorn("fastapi_celery", CONTENDERS / "fastapi_celery.txt"),
+    lambda: _on_uvicorn("fastapi_celery", PROGRAMS / "fastapi_celery.txt"),
     "celery",
 )
-STARLETTE_RQ: Final = Contender(
+STARLETTE_RQ: Final = Competitor(
     "starlette-rq", "Starlette + RQ in a thread", lambda: _on_uvicorn("starlette_rq"), "rq:queue:default"
 )
-BARE: Final = Contender("bare", "bare Starlette (the limit)", lambda: _on_uvicorn("bare"), None)
+BARE: Final = Competitor("bare", "bare Starlette (the limit)", lambda: _on_uvicorn("bare"), None)
 
-FIELD: Final = {each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTAPI_CELERY, STARLETTE_RQ, BARE)}
+COMPETITORS: Final = {
+    each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTAPI_CELERY, STARLETTE_RQ, BARE)
+}

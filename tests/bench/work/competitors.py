@@ -1,4 +1,4 @@
-"""The field: who takes part, how each is filled and started, and where its unfinished work can be seen."""
+"""The competitors: who takes part, how each is filled and started, and where its unfinished work can be seen."""
 
 import sys
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Final
 
 from bench import environments
-from bench.environments import CONTENDERS
+from bench.environments import PROGRAMS
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Competitor:
     """One way to work on events.
 
     Attributes:
         name: for options and for the results' file.
         title: for people.
         slots: how many events it may have under way.
-        module: of bench.contenders; run as a program, it fills the queue. The limit has none, and is the program.
+        module: of bench.programs; run as a program, it fills the queue. The limit has none, and is the program.
         arguments: what the interpreter is given to start the worker.
         unfinished: Redis keys that are there as long as anything is left to do, or has failed.
         appendfsync: how its Redis is configured. Celery waits for Redis at each step: `always`, which we ship, would
@@ -50,11 +50,11 @@ class Contender:
         Raises:
             Missing: its environment could not be made.
         """
-        return (self.interpreter(), "-m", f"bench.contenders.{self.module}") if self.unfinished else None
+        return (self.interpreter(), "-m", f"bench.programs.{self.module}") if self.unfinished else None
 
 
-def _rq(name: str, worker: str) -> Contender:
-    return Contender(
+def _rq(name: str, worker: str) -> Competitor:
+    return Competitor(
         name,
         f"RQ, {worker}",
         1,
@@ -64,9 +64,9 @@ def _rq(name: str, worker: str) -> Contender:
     )
 
 
-def _celery(name: str, title: str, pool: str, slots: int) -> Contender:
-    arguments = ("-m", "celery", "-A", "bench.contenders.celery_tasks", "worker", "--loglevel", "WARNING")
-    return Contender(
+def _celery(name: str, title: str, pool: str, slots: int) -> Competitor:
+    arguments = ("-m", "celery", "-A", "bench.programs.celery_tasks", "worker", "--loglevel", "WARNING")
+    return Competitor(
         name,
         title,
         slots,
@@ -78,12 +78,12 @@ def _celery(name: str, title: str, pool: str, slots: int) -> Contender:
 
 
 def _in(module: str) -> Callable[[], Path]:
-    """The interpreter of a contender's own environment."""
-    return lambda: environments.python(CONTENDERS / f"{module}.txt")
+    """The interpreter of a competitor's own environment."""
+    return lambda: environments.python(PROGRAMS / f"{module}.txt")
 
 
 #: RQ, which our worker runs on, and httpx are among our requirements, in the versions we run on.
-OURS: Final = Contender(
+OURS: Final = Competitor(
     "credhook",
     "credhook",
     100,
@@ -91,33 +91,33 @@ OURS: Final = Contender(
     ("-m", "credhook.worker"),
     ("rq:queue:credhook", "rq:failed:credhook", "credhook:credhook:open", "credhook:credhook:dead"),
     appendfsync="always",
-    settings={"CREDHOOK_HANDLERS": "bench.contenders.credhook_events:nothing"},
+    settings={"CREDHOOK_HANDLERS": "bench.programs.credhook_events:nothing"},
 )
 RQ_WORKER: Final = _rq("rq-worker", "Worker")
 RQ_SIMPLE: Final = _rq("rq-simple", "SimpleWorker")
 CELERY_THREADS: Final = _celery("celery-threads", "Celery, 64 threads", "threads", 64)
 CELERY_GEVENT: Final = _celery("celery-gevent", "Celery, 100 of gevent", "gevent", 100)
-DRAMATIQ: Final = Contender(
+DRAMATIQ: Final = Competitor(
     "dramatiq",
     "dramatiq, 64 threads",
     64,
     "dramatiq_actors",
-    ("-m", "dramatiq", "bench.contenders.dramatiq_actors", "--processes", "1", "--threads", "64"),
+    ("-m", "dramatiq", "bench.programs.dramatiq_actors", "--processes", "1", "--threads", "64"),
     ("dramatiq:default", "dramatiq:default.msgs", "dramatiq:default.XQ"),
     _in("dramatiq_actors"),
 )
-ARQ: Final = Contender(
+ARQ: Final = Competitor(
     "arq",
     "arq, 100 jobs",
     100,
     "arq_jobs",
-    ("-m", "arq", "bench.contenders.arq_jobs.Worker", "--custom-log-dict", "bench.contenders.arq_jobs.QUIET"),
+    ("-m", "arq", "bench.programs.arq_jobs.Worker", "--custom-log-dict", "bench.programs.arq_jobs.QUIET"),
     ("arq:queue",),
     _in("arq_jobs"),
 )
-LIMIT: Final = Contender(
-    "bare-httpx", "bare httpx (the limit)", 100, "bare_httpx", ("-m", "bench.contenders.bare_httpx"), ()
+LIMIT: Final = Competitor(
+    "bare-httpx", "bare httpx (the limit)", 100, "bare_httpx", ("-m", "bench.programs.bare_httpx"), ()
 )
 
 PEERS: Final = (RQ_WORKER, RQ_SIMPLE, CELERY_THREADS, CELERY_GEVENT, DRAMATIQ, ARQ)
-FIELD: Final = {each.name: each for each in (OURS, *PEERS, LIMIT)}
+COMPETITORS: Final = {each.name: each for each in (OURS, *PEERS, LIMIT)}

@@ -1,4 +1,4 @@
-"""The meeting: which heats are run, in which order."""
+"""What is run, and in which order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench import settled
+from bench.competitors import BARE, STRICT, Competitor
 from bench.deliveries import Deliveries, sign
-from bench.field import BARE, STRICT, Contender
-from bench.heat import Heat, heat
 from bench.results import HALF, LOADS, Results
+from bench.run import Run, run
 from redis import Redis
 
-#: Seconds that a heat takes beside its load: Redis, the server, counting, and time to spare.
+#: Seconds that a run takes beside its load: Redis, the server, counting, and time to spare.
 _AROUND: Final = 60
 
 #: One delivery in so many is kept for warming up.
@@ -27,12 +27,12 @@ class Plan:
     """How much is run.
 
     Attributes:
-        rounds: how often; contenders take turns, and a figure is the median of its rounds.
-        seconds: of full load in a heat.
+        rounds: how often; competitors take turns, and a figure is the median of its rounds.
+        seconds: of full load in a run.
         latency_seconds: at each of the steady rates.
-        warm_up_seconds: of full load before a heat.
+        warm_up_seconds: of full load before a run.
         connections: kept alive between the load and a server.
-        requests: signed for a heat, none of which is sent twice.
+        requests: signed for a run, none of which is sent twice.
         records: sizes of ledger to compare.
     """
 
@@ -45,42 +45,42 @@ class Plan:
     records: tuple[int, ...] = (10_000, 2_000_000)
 
 
-class Meeting:
-    """The heats of a plan, with what they have in common."""
+class Runs:
+    """The runs of a plan, with what they have in common."""
 
-    def __init__(self, plan: Plan, field: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, competitors: Sequence[Competitor], folder: Path, say: Callable[[str], None]) -> None:
         """`folder`: for what is written meanwhile; `say`: told what is going on."""
         self._plan = plan
-        self._field = field
+        self._competitors = competitors
         self._folder = folder
         self._signed: Deliveries | None = None
         self._say = say
 
     def throughput(self, results: Results) -> None:
-        """As much as each takes; every round begins with another contender."""
+        """As much as each takes; every round begins with another competitor."""
         for number in range(self._plan.rounds):
-            turn = number % len(self._field)
-            for contender in (*self._field[turn:], *self._field[:turn]):
-                with self._heat(contender) as running:
+            turn = number % len(self._competitors)
+            for competitor in (*self._competitors[turn:], *self._competitors[:turn]):
+                with self._run(competitor) as running:
                     measured = running.throughput(self._plan.seconds)
-                results.throughput.setdefault(contender.name, []).append(measured)
-                self._say(f"round {number + 1}: {contender.title}: {measured.rate:,.0f} deliveries a second")
+                results.throughput.setdefault(competitor.name, []).append(measured)
+                self._say(f"round {number + 1}: {competitor.title}: {measured.rate:,.0f} deliveries a second")
 
     def latency(self, results: Results) -> None:
         """How long each takes to answer at parts of what it takes at most."""
         for number in range(self._plan.rounds):
-            for contender in self._field:
-                most = results.rate(contender.name)
-                found = results.latency.setdefault(contender.name, {})
-                with self._heat(contender) as running:
+            for competitor in self._competitors:
+                most = results.rate(competitor.name)
+                found = results.latency.setdefault(competitor.name, {})
+                with self._run(competitor) as running:
                     for part in LOADS:
                         measured = running.latency(most * part, self._plan.latency_seconds)
                         found.setdefault(str(part), []).append(measured)
                         self._say(
-                            f"round {number + 1}: {contender.title} at {part:.0%}: "
+                            f"round {number + 1}: {competitor.title} at {part:.0%}: "
                             f"p50 {measured.p50:.1f} ms, p99 {measured.p99:.1f} ms"
                         )
-                    if contender is BARE and STRICT.name in results.throughput:
+                    if competitor is BARE and STRICT.name in results.throughput:
                         half = results.rate(STRICT.name) * HALF
                         results.same_rate.append(running.latency(half, self._plan.latency_seconds))
 
@@ -88,26 +88,26 @@ class Meeting:
         """Whether a ledger that remembers more is slower."""
         for number in range(self._plan.rounds):
             for records in self._plan.records:
-                with self._heat(STRICT, prepare=partial(settled.fill, records=records)) as running:
+                with self._run(STRICT, prepare=partial(settled.fill, records=records)) as running:
                     measured = running.throughput(self._plan.seconds)
                 results.ledger.setdefault(str(records), []).append(measured)
                 self._say(f"round {number + 1}: {records:,} records: {measured.rate:,.0f} deliveries a second")
 
     @contextmanager
-    def _heat(self, contender: Contender, prepare: Callable[[Redis], None] = lambda _: None) -> Iterator[Heat]:
-        """A heat that has been warmed up."""
+    def _run(self, competitor: Competitor, prepare: Callable[[Redis], None] = lambda _: None) -> Iterator[Run]:
+        """A run that has been warmed up."""
         plan, deliveries = self._plan, self._deliveries()
         with (
             TemporaryDirectory(dir=self._folder) as folder,
-            heat(contender, deliveries, Path(folder), connections=plan.connections, prepare=prepare) as running,
+            run(competitor, deliveries, Path(folder), connections=plan.connections, prepare=prepare) as running,
         ):
             running.warm_up(plan.warm_up_seconds, plan.requests // _WARM_UP_PART)
             yield running
 
     def _deliveries(self) -> Deliveries:
-        """The signed deliveries, signed anew when their signatures would become too old within the heat.
+        """The signed deliveries, signed anew when their signatures would become too old within the run.
 
-        Every heat has an empty Redis, so the same deliveries are new to each.
+        Every run has an empty Redis, so the same deliveries are new to each.
         """
         plan = self._plan
         seconds = plan.warm_up_seconds + max(plan.seconds, 2 * len(LOADS) * plan.latency_seconds) + _AROUND

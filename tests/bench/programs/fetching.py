@@ -1,4 +1,4 @@
-"""What every contender but credhook does with an event: fetch its details with httpx, as fast as httpx can.
+"""What every competitor but credhook does with an event: fetch its details with httpx, as fast as httpx can.
 
 httpx's pool slows down with the square of its connections, so that each fetch under way has a client of its own, with
 one connection, and all clients share their trust for TLS, which is slow to load.

@@ -1,4 +1,4 @@
-"""The meeting: which heats are run, in which order."""
+"""What is run, and in which order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import cores
+from bench.work.competitors import LIMIT, OURS, Competitor
 from bench.work.end_to_end import Pace, end_to_end
-from bench.work.field import LIMIT, OURS, Contender
-from bench.work.heat import Terms, heat
 from bench.work.results import Results, Work
+from bench.work.run import Terms, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Plan:
     """How much is run.
 
     Attributes:
-        rounds: how often; contenders take turns, and a figure is the median of its rounds.
+        rounds: how often; competitors take turns, and a figure is the median of its rounds.
         events: in the queue at most.
         seconds: that a worker whose slots are never empty would be busy, at most.
         limit: seconds after which a slow worker is stopped.
@@ -41,34 +41,34 @@ class Plan:
     warm_up: int = 300
 
 
-class Meeting:
-    """The heats of a plan, with what they have in common."""
+class Runs:
+    """The runs of a plan, with what they have in common."""
 
-    def __init__(self, plan: Plan, field: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, competitors: Sequence[Competitor], folder: Path, say: Callable[[str], None]) -> None:
         """`folder`: for what is written meanwhile; `say`: told what is going on."""
         self._plan = plan
-        self._field = field
+        self._competitors = competitors
         self._folder = folder
         self._say = say
         self._terms = Terms(plan.latency, plan.events, plan.seconds, plan.limit)
 
     def throughput(self, results: Results) -> None:
-        """Everybody, one process on one core each; every round begins with another contender."""
+        """Everybody, one process on one core each; every round begins with another competitor."""
         for number in range(self._plan.rounds):
-            turn = number % len(self._field)
-            for contender in (*self._field[turn:], *self._field[:turn]):
-                work = self._measure(number, contender, self._terms)
-                results.throughput.setdefault(contender.name, []).append(work)
+            turn = number % len(self._competitors)
+            for competitor in (*self._competitors[turn:], *self._competitors[:turn]):
+                work = self._measure(number, competitor, self._terms)
+                results.throughput.setdefault(competitor.name, []).append(work)
 
     def latencies(self, results: Results) -> None:
         """Credhook and the limit before APIs that are faster and slower."""
         for number in range(self._plan.rounds):
             for latency in self._plan.latencies:
                 found = results.latencies.setdefault(f"{latency * 1_000:g}", {})
-                for contender in (OURS, LIMIT):
+                for competitor in (OURS, LIMIT):
                     terms = Terms(latency, self._plan.events, self._plan.seconds, self._plan.limit)
-                    work = self._measure(number, contender, terms, f", an API of {latency * 1_000:g} ms")
-                    found.setdefault(contender.name, []).append(work)
+                    work = self._measure(number, competitor, terms, f", an API of {latency * 1_000:g} ms")
+                    found.setdefault(competitor.name, []).append(work)
 
     def processes(self, results: Results) -> None:
         """One command, several processes; they share all cores with Redis and the API."""
@@ -98,9 +98,9 @@ class Meeting:
                 f"p99 {found.p99:.1f} ms beyond the API; {found.handled:,} of {found.deliveries:,} handled in time"
             )
 
-    def _measure(self, number: int, contender: Contender, terms: Terms, how: str = "") -> Work:
-        with TemporaryDirectory(dir=self._folder) as folder, heat(contender, terms, Path(folder)) as running:
+    def _measure(self, number: int, competitor: Competitor, terms: Terms, how: str = "") -> Work:
+        with TemporaryDirectory(dir=self._folder) as folder, run(competitor, terms, Path(folder)) as running:
             work = running.measure()
         enough = "" if work.whole else f" ({work.events:,} until its time was up)"
-        self._say(f"round {number + 1}: {contender.title}{how}: {work.rate:,.0f} events a second{enough}")
+        self._say(f"round {number + 1}: {competitor.title}{how}: {work.rate:,.0f} events a second{enough}")
         return work

@@ -1,4 +1,4 @@
-"""A heat: one contender's server on a Redis of its own, proven to do its work, then put under load."""
+"""A run: one competitor's server on a Redis of its own, proven to do its work, then put under load."""
 
 import re
 import socket
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from bench import generator, load
+from bench.competitors import Competitor
 from bench.deliveries import Deliveries
-from bench.field import Contender
 from bench.generator import Broken
 from bench.load import Spoilt
 from bench.results import Latency, Throughput
@@ -22,23 +22,23 @@ from credhook.sandbox.local.local_redis import local_redis
 #: Seconds without a new job after which the jobs are counted: requests are under way when wrk stops.
 _QUIET: Final = 0.2
 
-#: By default Redis rewrites its append-only file when it has doubled; here never, so that no heat meets it by chance.
+#: By default Redis rewrites its append-only file when it has doubled; here never, so that no run meets it by chance.
 NO_REWRITES: Final = ("--auto-aof-rewrite-percentage", "0")
 
 _SIGNATURE: Final = re.compile(rb"webhook-signature: [^\r]+")
 
 
-class HeatFailed(Exception):
-    """A heat gave no figures that mean anything; the message says whose, and why."""
+class RunFailed(Exception):
+    """A run gave no figures that mean anything; the message says whose, and why."""
 
 
-class Heat:
-    """A contender's server that runs, and the deliveries that it has not seen yet."""
+class Run:
+    """A competitor's server that runs, and the deliveries that it has not seen yet."""
 
     def __init__(
-        self, contender: Contender, server: Server, redis: Redis, deliveries: Deliveries, connections: int
+        self, competitor: Competitor, server: Server, redis: Redis, deliveries: Deliveries, connections: int
     ) -> None:
-        self._contender = contender
+        self._competitor = competitor
         self._server = server
         self._redis = redis
         self._unseen = deliveries
@@ -50,7 +50,7 @@ class Heat:
         Raises:
             Spoilt: it does not.
         """
-        if self._contender.jobs is None:
+        if self._competitor.jobs is None:
             return
         good, other = self._take(1).read(), self._take(1).read()
         forged = _SIGNATURE.sub(_SIGNATURE.findall(other)[0], good)
@@ -103,11 +103,11 @@ class Heat:
         return taken
 
     def _jobs(self) -> int:
-        return int(self._redis.llen(self._contender.jobs)) if self._contender.jobs else 0
+        return int(self._redis.llen(self._competitor.jobs)) if self._competitor.jobs else 0
 
     def _jobs_at_rest(self) -> int:
         jobs = self._jobs()
-        while self._contender.jobs:
+        while self._competitor.jobs:
             time.sleep(_QUIET)
             before, jobs = jobs, self._jobs()
             if jobs == before:
@@ -117,35 +117,35 @@ class Heat:
     def _check_jobs(self, before: int, accepted: int, *, under_way: int) -> None:
         """See that every acknowledged delivery is a job, and nothing else but what was under way at the end."""
         made = self._jobs_at_rest() - before
-        if self._contender.jobs and not accepted <= made <= accepted + under_way:
+        if self._competitor.jobs and not accepted <= made <= accepted + under_way:
             raise Spoilt(f"{accepted} deliveries were acknowledged, but {made} jobs are there")
 
 
 @contextmanager
-def heat(
-    contender: Contender,
+def run(
+    competitor: Competitor,
     deliveries: Deliveries,
     folder: Path,
     *,
     connections: int,
     prepare: Callable[[Redis], None],
-) -> Iterator[Heat]:
-    """Run a contender's server in an empty folder, on a Redis that `prepare` has filled.
+) -> Iterator[Run]:
+    """Run a competitor's server in an empty folder, on a Redis that `prepare` has filled.
 
     Raises:
-        HeatFailed: see there.
+        RunFailed: see there.
     """
     try:
         with local_redis(folder, options=NO_REWRITES) as url, Redis.from_url(url) as redis:
             redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
             prepare(redis)
-            redis.config_set("appendfsync", contender.appendfsync)
-            with serving(contender, url, folder) as server:
-                running = Heat(contender, server, redis, deliveries, connections)
+            redis.config_set("appendfsync", competitor.appendfsync)
+            with serving(competitor, url, folder) as server:
+                running = Run(competitor, server, redis, deliveries, connections)
                 running.prove()
                 yield running
     except (Spoilt, Broken, NotServing) as error:
-        raise HeatFailed(f"{contender.title}: {error}") from error
+        raise RunFailed(f"{competitor.title}: {error}") from error
 
 
 def _status(port: int, request: bytes) -> int:

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from bench.contenders.fetching import event_ids, fetch
+from bench.programs.fetching import event_ids, fetch
 from redis import Redis
 from rq import Queue
 
@@ -13,7 +13,7 @@ def handle(event_id: str) -> None:
 
 
 def fill() -> None:
-    function = "bench.contenders.rq_jobs.handle"
+    function = "bench.programs.rq_jobs.handle"
     jobs: list[Any] = [Queue.prepare_data(function, (event_id,), job_id=event_id) for event_id in event_ids()]
     Queue(connection=Redis.from_url(os.environ["REDIS_URL"])).enqueue_many(jobs)
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 
-from bench.contenders.fetching import event_ids, fetch_async
+from bench.programs.fetching import event_ids, fetch_async
 
 
 async def main() -> None:

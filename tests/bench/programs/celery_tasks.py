@@ -5,7 +5,7 @@
 
 import os
 
-from bench.contenders.fetching import event_ids, fetch
+from bench.programs.fetching import event_ids, fetch
 from celery import Celery
 
 app = Celery("tasks", broker=os.environ["REDIS_URL"])

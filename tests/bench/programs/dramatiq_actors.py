@@ -6,7 +6,7 @@
 import os
 
 import dramatiq
-from bench.contenders.fetching import event_ids, fetch
+from bench.programs.fetching import event_ids, fetch
 from dramatiq.brokers.redis import RedisBroker
 
 dramatiq.set_broker(RedisBroker(url=os.environ["REDIS_URL"]))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from arq import create_pool
 from arq.connections import RedisSettings
-from bench.contenders.fetching import event_ids, fetch_async
+from bench.programs.fetching import event_ids, fetch_async
 
 REDIS = RedisSettings.from_dsn(os.environ["REDIS_URL"])
 

@@ -1,4 +1,4 @@
-"""A heat: one contender's worker on a full queue in a Redis of its own, watched until it is done or its time is up."""
+"""A run: one competitor's worker on a full queue in a Redis of its own, watched until it is done or its time is up."""
 
 import math
 import time
@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from bench import cores
 from bench.environments import HERE, ROOT
-from bench.heat import NO_REWRITES, HeatFailed
 from bench.load import Spoilt
 from bench.process import Process
+from bench.run import NO_REWRITES, RunFailed
 from bench.work.api import Api, NotAnswering, Seen, answering
-from bench.work.field import Contender
+from bench.work.competitors import Competitor
 from bench.work.results import Work
 from redis import Redis
 
@@ -32,7 +32,7 @@ _LOOK: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is asked of a contender.
+    """What is asked of a competitor.
 
     Attributes:
         latency: seconds after which the API answers.
@@ -41,7 +41,7 @@ class Terms:
         limit: seconds after which a slow worker is stopped.
         patience: seconds until a worker that has fetched everything must have settled it.
         options: for the worker's command.
-        processes: that work; each has the contender's slots.
+        processes: that work; each has the competitor's slots.
         cores: that they share.
     """
 
@@ -54,21 +54,21 @@ class Terms:
     processes: int = 1
     cores: frozenset[int] = cores.SERVER
 
-    def queue(self, contender: Contender) -> int:
+    def queue(self, competitor: Competitor) -> int:
         """How many events its queue is filled with: no more than it could handle if the API were all it waited for."""
         if not self.latency:
             return self.events
-        return min(self.events, math.ceil(self.processes * contender.slots * self.seconds / self.latency))
+        return min(self.events, math.ceil(self.processes * competitor.slots * self.seconds / self.latency))
 
 
-class Heat:
-    """A contender that has begun."""
+class Run:
+    """A competitor that has begun."""
 
     def __init__(
-        self, contender: Contender, terms: Terms, worker: Process, redis: Redis, api: Api, trips_before: int
+        self, competitor: Competitor, terms: Terms, worker: Process, redis: Redis, api: Api, trips_before: int
     ) -> None:
         """`trips_before`: that Redis had counted when the worker was started."""
-        self._contender = contender
+        self._competitor = competitor
         self._terms = terms
         self._worker = worker
         self._redis = redis
@@ -81,7 +81,7 @@ class Heat:
         Raises:
             Spoilt: it did not do what it was to do.
         """
-        events = self._terms.queue(self._contender)
+        events = self._terms.queue(self._competitor)
         # Processor time is counted from the first request on: what starting takes is not an event's.
         begun, cpu_before = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT), self._worker.cpu_seconds()
         seen = self._watch(lambda seen: seen.answered >= events, self._terms.limit)
@@ -118,19 +118,19 @@ class Heat:
     def _await_settled(self) -> None:
         """Return once nothing is left of all that it was given."""
         deadline = time.monotonic() + self._terms.patience
-        while self._contender.unfinished and self._redis.exists(*self._contender.unfinished):
+        while self._competitor.unfinished and self._redis.exists(*self._competitor.unfinished):
             if time.monotonic() > deadline:
-                left = [name for name in self._contender.unfinished if self._redis.exists(name)]
+                left = [name for name in self._competitor.unfinished if self._redis.exists(name)]
                 raise Spoilt(f"all events were fetched, but {', '.join(left)} is not empty")
             time.sleep(_LOOK)
 
 
 @contextmanager
-def heat(contender: Contender, terms: Terms, folder: Path) -> Iterator[Heat]:
-    """Fill a contender's queue and start its worker, in an empty folder.
+def run(competitor: Competitor, terms: Terms, folder: Path) -> Iterator[Run]:
+    """Fill a competitor's queue and start its worker, in an empty folder.
 
     Raises:
-        HeatFailed: see there.
+        RunFailed: see there.
     """
     try:
         with (
@@ -138,15 +138,15 @@ def heat(contender: Contender, terms: Terms, folder: Path) -> Iterator[Heat]:
             Redis.from_url(url) as redis,
             answering(terms.latency, folder) as api,
         ):
-            told = told_to(contender, url, api.url) | {"EVENTS": str(terms.queue(contender))}
+            told = told_to(competitor, url, api.url) | {"EVENTS": str(terms.queue(competitor))}
             redis.config_set("appendfsync", "everysec")  # What fills it need not wait for the disk.
-            _fill(contender, told, folder)
-            redis.config_set("appendfsync", contender.appendfsync)
+            _fill(competitor, told, folder)
+            redis.config_set("appendfsync", competitor.appendfsync)
             trips = round_trips(redis)
-            with working(contender, told, folder, options=terms.options, on=terms.cores) as worker:
-                yield Heat(contender, terms, worker, redis, api, trips)
+            with working(competitor, told, folder, options=terms.options, on=terms.cores) as worker:
+                yield Run(competitor, terms, worker, redis, api, trips)
     except (Spoilt, NotAnswering) as error:
-        raise HeatFailed(f"{contender.title}: {error}") from error
+        raise RunFailed(f"{competitor.title}: {error}") from error
 
 
 def round_trips(redis: Redis) -> int:
@@ -158,8 +158,8 @@ def round_trips(redis: Redis) -> int:
     return int(statistics["total_reads_processed"])
 
 
-def _fill(contender: Contender, told: dict[str, str], folder: Path) -> None:
-    command = contender.fills()
+def _fill(competitor: Competitor, told: dict[str, str], folder: Path) -> None:
+    command = competitor.fills()
     if command is None:
         return
     filling = Process(command, told, folder / "fill.log", folder=ROOT, on=cores.ALL)
@@ -172,32 +172,32 @@ def _fill(contender: Contender, told: dict[str, str], folder: Path) -> None:
 
 @contextmanager
 def working(
-    contender: Contender,
+    competitor: Competitor,
     told: dict[str, str],
     folder: Path,
     *,
     options: tuple[str, ...] = (),
     on: frozenset[int] = cores.SERVER,
 ) -> Iterator[Process]:
-    """Run a contender's worker, its log in `folder`."""
-    worker = Process(contender.works(*options), told, folder / "worker.log", folder=ROOT, on=on)
+    """Run a competitor's worker, its log in `folder`."""
+    worker = Process(competitor.works(*options), told, folder / "worker.log", folder=ROOT, on=on)
     try:
         yield worker
     finally:
         worker.stop()
 
 
-def told_to(contender: Contender, redis_url: str, api_url: str) -> dict[str, str]:
-    """A contender's environment."""
+def told_to(competitor: Competitor, redis_url: str, api_url: str) -> dict[str, str]:
+    """A competitor's environment."""
     return {
         "PYTHONPATH": str(HERE.parent),
         "REDIS_URL": redis_url,
         "RQ_REDIS_URL": redis_url,
         "API_URL": api_url,
-        "SLOTS": str(contender.slots),
+        "SLOTS": str(competitor.slots),
         "CREDHOOK_API_URL": api_url,
         "CREDHOOK_TOKEN_URL": f"{api_url}/token",
         "CREDHOOK_CLIENT_ID": "bench",
         "CREDHOOK_CLIENT_SECRET": "bench",
-        "CREDHOOK_CONCURRENCY": str(contender.slots),
-    } | contender.settings
+        "CREDHOOK_CONCURRENCY": str(competitor.slots),
+    } | competitor.settings
