@@ -8,7 +8,7 @@ from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
 from credhook.worker.fleet.breaker import PlatformPaused
-from credhook.worker.fleet.notice import Notice
+from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 
 SILENCE = [RedisTimeout(), ReadOnlyError(), ConnectionRefusedError()]
@@ -20,8 +20,8 @@ class Store:
     def __init__(self) -> None:
         self.says: Exception | tuple[int, float] = (0, 0.0)
 
-    async def load(self) -> Notice | None:
-        return Notice(at=1)
+    async def load(self) -> CircuitSnapshot | None:
+        return CircuitSnapshot(at=1)
 
     async def acquire(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
         if isinstance(self.says, Exception):

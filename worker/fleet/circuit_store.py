@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 
 from credhook.ledger import PREFIX, lua
 from credhook.worker.fleet.breaker import Circuit
-from credhook.worker.fleet.notice import LONGEST, NotANotice, Notice, read, read_message, written
+from credhook.worker.fleet.circuit_snapshot import LONGEST, CircuitSnapshot, NotACircuit, read, read_message, written
 from credhook.worker.fleet.unreadable import ANOTHER_TYPE, Unreadable
 
 log = structlog.get_logger("credhook.worker")
@@ -55,13 +55,13 @@ _OTHER: Final = b"(another type)"
 
 
 class CircuitStore:
-    """The fleet's notice about one platform."""
+    """The circuit of one platform, as the whole fleet sees it."""
 
     def __init__(self, redis: Redis, api_url: str, *, timeout: float, patience: float = PATIENCE) -> None:
         """Prepare.
 
         Args:
-            redis: where the notice is.
+            redis: where it is.
             api_url: the platform's.
             timeout: seconds that a call may take.
             patience: seconds until a silent Redis counts as gone, and for which it is then left alone.
@@ -84,13 +84,15 @@ class CircuitStore:
         self._left_alone_until = 0.0
         self._cut_off = False
 
-    async def load(self) -> Notice | None:
+    async def load(self) -> CircuitSnapshot | None:
         """What stands there, also when Redis was silent just now."""
         self._left_alone_until = 0.0
         reply = await self._written(b"?", b"", 0.0)
         return reply and reply[0]
 
-    async def compare_and_set(self, known: Notice, circuit: Circuit, *, probed: bool) -> tuple[Notice, bool] | None:
+    async def compare_and_set(
+        self, known: CircuitSnapshot, circuit: Circuit, *, probed: bool
+    ) -> tuple[CircuitSnapshot, bool] | None:
         """Write a circuit where `known` still stands, and tell everybody.
 
         Args:
@@ -149,8 +151,8 @@ class CircuitStore:
         self._judge("bucket", self._bucket, "it is no number that we would write" if unreadable else "")
         return taken, wait / _MICROSECONDS
 
-    async def changes(self) -> AsyncGenerator[Notice | None]:
-        """Each notice when it is published, and what stands there each second; for ever, through all outages."""
+    async def changes(self) -> AsyncGenerator[CircuitSnapshot | None]:
+        """Each snapshot when it is published, and what stands there each second; for ever, through all outages."""
         while True:
             try:
                 async with self._redis.pubsub() as subscription:
@@ -163,16 +165,16 @@ class CircuitStore:
                             due = time.monotonic() + LOOK_EACH
                             continue
                         message = await subscription.get_message(ignore_subscribe_messages=True, timeout=left)
-                        notice = message and self._change(message["data"])
-                        if notice:
-                            yield notice
+                        snapshot = message and self._change(message["data"])
+                        if snapshot:
+                            yield snapshot
             except (RedisError, OSError):
                 yield await self.load()
                 await asyncio.sleep(LOOK_EACH * random.uniform(0.5, 1.0))  # noqa: S311  Jitter, no secret.
 
     async def _written(
         self, expected: bytes, new: bytes, lasts: float, *, probed: bool = False
-    ) -> tuple[Notice, bool] | None:
+    ) -> tuple[CircuitSnapshot, bool] | None:
         ended = self._name if probed else ""
         arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), ended, LONGEST - 1, _OTHER]
         asked_at = time.monotonic()
@@ -186,7 +188,7 @@ class CircuitStore:
             return None
         at, text, written = reply
         self._set_clock(at / _MICROSECONDS, asked_at, time.monotonic())
-        return self._notice(at, text), bool(written)
+        return self._snapshot(at, text), bool(written)
 
     def _set_clock(self, now: float, earliest: float, latest: float) -> None:
         """Learn that Redis's clock said `now` between two readings of ours."""
@@ -194,26 +196,26 @@ class CircuitStore:
             self._ahead = now - (earliest + latest) / 2
         self._ahead = min(max(self._ahead, now - latest), now - earliest)
 
-    def _notice(self, at: int, text: bytes) -> Notice:
+    def _snapshot(self, at: int, text: bytes) -> CircuitSnapshot:
         """What stands there; nothing, if it cannot be read."""
         circuit, why = Circuit(), ANOTHER_TYPE if text == _OTHER else ""
         if not why:
             try:
                 circuit = read(text, now=time.monotonic(), ahead=self._offset)
-            except NotANotice as error:
+            except NotACircuit as error:
                 why = str(error)
         self._judge("circuit", self._key, why)
-        return Notice(at, text, circuit)
+        return CircuitSnapshot(at, text, circuit)
 
-    def _change(self, data: bytes) -> Notice | None:
+    def _change(self, data: bytes) -> CircuitSnapshot | None:
         """What was published, if it can be read."""
         try:
             at, text = read_message(data)
-        except NotANotice as error:
+        except NotACircuit as error:
             self._judge("change", self._key, str(error))
             return None
         self._judge("change", self._key, "")
-        return self._notice(at, text)
+        return self._snapshot(at, text)
 
     def _judge(self, what: str, key: str, why: str) -> None:
         """Say why it cannot be read, or nothing if it can."""

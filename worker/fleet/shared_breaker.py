@@ -21,8 +21,8 @@ from credhook.worker.api.calls.hints import CAUSES, advice
 from credhook.worker.api.guard import Guard
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart
 from credhook.worker.fleet.breaker_guard import BreakerGuard, BreakerPermit
+from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
 from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
-from credhook.worker.fleet.notice import Notice
 from credhook.worker.fleet.trial import Trial
 
 log = structlog.get_logger("credhook.worker")
@@ -36,7 +36,7 @@ REFUSED: Final = Counter("credhook_platform_refused", "Calls to the platform tha
 BEGIN: Final = 5.0
 #: Seconds after which to ask again whether the probe is free, about.
 ASK_AGAIN: Final = 0.2
-#: Seconds by which a pause must differ to be worth a log line, or a second notice.
+#: Seconds by which a pause must differ to be worth a log line, or a second message.
 WORTH_SAYING: Final = 1.0
 #: Poll interval while slow start's budget is spent, in seconds.
 SOON: Final = 0.05
@@ -78,7 +78,7 @@ class SharedBreaker:
         """Know nothing yet.
 
         Args:
-            redis: where the fleet's notice is; not closed by us.
+            redis: where the fleet's circuit is; not closed by us.
             api_url: root of the API.
             rate: requests per second that the whole fleet makes, or None for any number.
             timeout: seconds that a call may take, and that it may wait for its turn.
@@ -88,7 +88,7 @@ class SharedBreaker:
         self._rate = rate
         self._timeout = timeout
         #: What Redis said last, the outcomes that it has not been told, and what follows from both.
-        self._notice = Notice()
+        self._snapshot = CircuitSnapshot()
         self._unpublished: list[Outcome] = []
         self._circuit = Circuit()
         self._publisher: asyncio.Task[None] | None = None
@@ -110,9 +110,9 @@ class SharedBreaker:
     async def watch(self) -> None:
         """Learn what the others find out; until cancelled."""
         second_passes_at = time.monotonic()
-        async with aclosing(self._store.changes()) as notices:
-            async for notice in notices:
-                self._read(notice)
+        async with aclosing(self._store.changes()) as snapshots:
+            async for snapshot in snapshots:
+                self._read(snapshot)
                 if time.monotonic() >= second_passes_at:
                     second_passes_at = time.monotonic() + 1.0
                     self._slow_start.second_passed()
@@ -274,22 +274,22 @@ class SharedBreaker:
 
     async def _load(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
-        if not self._notice.at:
+        if not self._snapshot.at:
             self._read(await self._store.load())
 
-    def _read(self, notice: Notice | None) -> None:
+    def _read(self, snapshot: CircuitSnapshot | None) -> None:
         """Take in what Redis has, and what it has not been told on top.
 
         A pause never ends early: where Redis has none, it was away or has forgotten, and is told again.
         """
-        if notice is None:
+        if snapshot is None:
             return
-        if not notice.precedes(self._notice):
-            known, self._notice = self._notice.circuit, notice
+        if not snapshot.precedes(self._snapshot):
+            known, self._snapshot = self._snapshot.circuit, snapshot
             now = time.monotonic()
-            if known.is_open and known.until - max(now, notice.circuit.until) > WORTH_SAYING:
+            if known.is_open and known.until - max(now, snapshot.circuit.until) > WORTH_SAYING:
                 self._unpublished.append(Outcome(Kind.REFUSED, now, known.until - now, cause="forgotten"))
-        self._set(self._notice.circuit.after_all(self._unpublished))
+        self._set(self._snapshot.circuit.after_all(self._unpublished))
         self._publish_soon()
 
     def _set(self, circuit: Circuit) -> None:
@@ -307,7 +307,7 @@ class SharedBreaker:
     async def _publish(self) -> None:
         """Tell the others, all that has come together in the meantime at once."""
         while self._unpublished or self._probe_is_over:
-            count, known = len(self._unpublished), self._notice
+            count, known = len(self._unpublished), self._snapshot
             probed, self._probe_is_over = self._probe_is_over, False
             circuit = known.circuit.after_all(self._unpublished)
             if circuit == known.circuit and not probed:
@@ -318,13 +318,13 @@ class SharedBreaker:
             if reply is None:
                 # Ours is all there is to go by, until Redis is back.
                 self._log_transition(known.circuit, self._circuit, cause)
-                self._notice = replace(self._notice, circuit=self._circuit)
+                self._snapshot = replace(self._snapshot, circuit=self._circuit)
                 self._unpublished.clear()
                 return
-            notice, is_ours = reply
-            if is_ours or (circuit, notice.text) == (known.circuit, known.text):
+            snapshot, is_ours = reply
+            if is_ours or (circuit, snapshot.text) == (known.circuit, known.text):
                 del self._unpublished[:count]
-            self._read(notice)
+            self._read(snapshot)
             if is_ours:
                 self._log_transition(known.circuit, circuit, cause)
             else:

@@ -1,4 +1,4 @@
-"""The fleet's notice of a platform's circuit as it is written in Redis, and how it is read back. Pure.
+"""A platform's circuit as the fleet has it written in Redis, and how it is read back. Pure.
 
 <open: 0 or 1> <score> <trips> <until, in seconds of Redis's clock> <when it was written, in microseconds of it>
 """
@@ -9,7 +9,7 @@ from typing import Final
 
 from credhook.worker.fleet.breaker import LONGEST_ASKED, THRESHOLD, Circuit
 
-#: Bytes of a notice, at most: no more of what stands there is looked at.
+#: Bytes of what is written, at most: no more of what stands there is looked at.
 LONGEST: Final = 100
 #: Seconds beyond the longest pause that is written: two looks at Redis's clock can be as far apart.
 SLACK: Final = 60.0
@@ -21,12 +21,12 @@ _FORM: Final = re.compile(rb"([01]) (\d{1,3}) (\d{1,9}) (\d{1,16}\.\d{3}) \d{1,2
 _MESSAGE: Final = re.compile(rb"(\d{1,20}) (.*)", re.DOTALL)
 
 
-class NotANotice(ValueError):
+class NotACircuit(ValueError):
     """Somebody else has written it, or a version of ours that is yet to come. The message quotes none of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class CircuitSnapshot:
     """What stood there at some moment.
 
     Attributes:
@@ -39,7 +39,7 @@ class Notice:
     text: bytes = b""
     circuit: Circuit = field(default_factory=Circuit)
 
-    def precedes(self, other: "Notice") -> bool:
+    def precedes(self, other: "CircuitSnapshot") -> bool:
         """Whether it is the older one, and not of a clock that was set back."""
         return other.at - _SET_BACK < self.at < other.at
 
@@ -64,21 +64,21 @@ def read(text: bytes, *, now: float, ahead: float) -> Circuit:
         ahead: seconds by which Redis's clock is ahead of that.
 
     Raises:
-        NotANotice: it says nothing that we would write.
+        NotACircuit: it says nothing that we would write.
     """
     if not text:
         return Circuit()
     match = _FORM.fullmatch(text)
     if match is None:
-        raise NotANotice("it has not the form of a notice")
+        raise NotACircuit("it has not the form of a circuit")
     is_open, score, trips, until = match.groups()
     if is_open == b"0":
         if int(score) >= THRESHOLD:
-            raise NotANotice("its score would have opened the breaker")
+            raise NotACircuit("its score would have opened the breaker")
         return Circuit(score=int(score))
     ends = float(until) - ahead
     if ends - now > LONGEST_ASKED + SLACK:
-        raise NotANotice(f"it asks for a pause of {ends - now:.0f} s, and none is longer than {LONGEST_ASKED:.0f} s")
+        raise NotACircuit(f"it asks for a pause of {ends - now:.0f} s, and none is longer than {LONGEST_ASKED:.0f} s")
     return Circuit(is_open=True, trips=int(trips), until=ends)
 
 
@@ -86,9 +86,9 @@ def read_message(data: bytes) -> tuple[int, bytes]:
     """When a change was published, in microseconds of Redis's clock, and the text that stands there since.
 
     Raises:
-        NotANotice: it is no message of ours.
+        NotACircuit: it is no message of ours.
     """
     match = _MESSAGE.fullmatch(data[: 2 * LONGEST])
     if match is None:
-        raise NotANotice("it has not the form of a change")
+        raise NotACircuit("it has not the form of a change")
     return int(match[1]), match[2]

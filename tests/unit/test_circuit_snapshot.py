@@ -1,11 +1,19 @@
-"""The fleet's notice as it is written and read, by us and by somebody else."""
+"""A circuit as it is written and read, by us and by somebody else."""
 
 from dataclasses import replace
 
 import pytest
 
 from credhook.worker.fleet.breaker import LONGEST_ASKED, MARGIN, THRESHOLD, Circuit
-from credhook.worker.fleet.notice import LONGEST, SLACK, NotANotice, Notice, read, read_message, written
+from credhook.worker.fleet.circuit_snapshot import (
+    LONGEST,
+    SLACK,
+    CircuitSnapshot,
+    NotACircuit,
+    read,
+    read_message,
+    written,
+)
 
 #: This process's clock, and how far Redis's is ahead of it, in seconds.
 NOW, AHEAD = 5_000.0, 1_700_000_000.0
@@ -63,7 +71,7 @@ def test_nothing_is_a_circuit_of_which_there_is_nothing_to_say() -> None:
     ],
 )
 def test_what_somebody_else_wrote_is_no_notice(text: bytes) -> None:
-    with pytest.raises(NotANotice):
+    with pytest.raises(NotACircuit):
         read_now(text)
 
 
@@ -73,13 +81,13 @@ def test_a_pause_that_is_longer_than_any_is_not_believed(wait: float, believed: 
     if believed:
         assert read_now(text).is_open
     else:
-        with pytest.raises(NotANotice, match="3661 s"):
+        with pytest.raises(NotACircuit, match="3661 s"):
             read_now(text)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"17", b"x 1 0 1", b"-5 1", b"9" * 40 + b" x"])
 def test_a_message_of_somebody_elses_is_no_change(data: bytes) -> None:
-    with pytest.raises(NotANotice):
+    with pytest.raises(NotACircuit):
         read_message(data)
 
 
@@ -97,4 +105,4 @@ SECOND = 1_000_000
     [(10, 20, True), (20, 20, False), (30, 20, False), (9 * SECOND, 10 * SECOND, True), (1, 10 * SECOND, False)],
 )
 def test_an_older_look_is_not_believed_unless_the_clock_was_set_back(at: int, known: int, older: bool) -> None:
-    assert Notice(at).precedes(Notice(known)) is older
+    assert CircuitSnapshot(at).precedes(CircuitSnapshot(known)) is older
