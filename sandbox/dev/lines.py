@@ -43,6 +43,7 @@ class Lines:
     def __init__(self) -> None:
         self.failed: set[str] = set()
         self.ready = False
+        self._handlers = ""
         self._causes: dict[str, list[Line]] = {}
 
     def read(self, text: str) -> list[Text]:
@@ -57,12 +58,17 @@ class Lines:
         if event in _OUTCOMES:
             self._note(event, webhook_id)
             return list(_event(line, self._causes.pop(webhook_id, [])))
-        if event == "worker_started":
-            self.ready = True
-            return [Text(f"{_time(line)}  ready: {', '.join(line['handlers'])}", "dim")]
+        if event in {"worker_started", "plugins_started"}:
+            return [Text(f"{_time(line)}  {self._begun(line)}", "dim")]
         if event == "handlers_not_loaded":
             return [Text(f"{_time(line)}  {line['handlers']} does not import", "red"), *_frames(line)]
         return [] if event in _SILENT else list(_other(line))
+
+    def _begun(self, line: Line) -> str:
+        self._handlers = ", ".join(line.get("handlers", [self._handlers]))
+        starting = line.get("starting", [])
+        self.ready = not starting
+        return f"starting: {', '.join(starting)}" if starting else f"ready: {self._handlers}"
 
     def _note(self, event: str, webhook_id: str) -> None:
         if event in _FAILED:

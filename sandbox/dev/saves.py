@@ -44,6 +44,11 @@ class Saves:
             files |= change
 
 
+def _is_test(path: Path) -> bool:
+    """Whether only pytest reads it: no handler has changed then."""
+    return path.name == "conftest.py" or path.stem.startswith("test_") or path.stem.endswith("_test")
+
+
 @contextmanager
 def watched(folders: Sequence[Path]) -> Iterator[Saves]:
     """Watch these folders and files, with what is below them, for as long as this lasts."""
@@ -60,7 +65,7 @@ def watched(folders: Sequence[Path]) -> Iterator[Saves]:
                 stop_event=end,
                 raise_interrupt=False,
             ):
-                saves.put({Path(path) for _, path in changes})
+                saves.put({path for path in (Path(each) for _, each in changes) if not _is_test(path)})
         except Exception as error:  # noqa: BLE001  It is told where somebody listens.
             saves.put(error)
 

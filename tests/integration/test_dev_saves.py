@@ -7,6 +7,8 @@ import pytest
 from developing import MODULE, developing
 from waiting import until
 
+from credhook.sandbox.dev.saves import Saves, watched
+
 #: Long enough for saves to find some under way.
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
 
@@ -38,6 +40,25 @@ def saved_during(folder: Path, *, saves: int, events: int) -> str:
 def settled_at(record: dict[str, object]) -> float:
     """When it was settled, in ms, by the clock of this machine."""
     return datetime.fromisoformat(str(record["settled_at"])).timestamp() * 1000
+
+
+def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
+    def told(saves: Saves) -> list[str]:
+        (tmp_path / "accounts.py").touch()  # Until the watch has begun.
+        return [path.name for path in saves.taken()]
+
+    with watched([tmp_path]) as saves:
+        until(lambda: told(saves), what="the watch")
+        for name in ("test_accounts.py", "accounts_test.py", "conftest.py", "contest.py"):
+            (tmp_path / name).touch()
+        found = list[str]()
+
+        def last() -> bool:
+            found.extend(path.name for path in saves.taken())
+            return "contest.py" in found
+
+        until(last, what="the last")
+    assert set(found) <= {"accounts.py", "contest.py"}
 
 
 def test_five_saves_during_fifty_events_lose_none_and_repeat_none_that_is_done(tmp_path: Path) -> None:

@@ -55,6 +55,16 @@ def test_an_event_is_a_line_for_each_of_its_handlers(lines: list[str], expected:
     assert shown(*lines) == expected
 
 
+def test_a_worker_is_ready_once_its_plugins_have_started() -> None:
+    reader = Lines()
+    (begins,) = reader.read(line("worker_started", handlers=["a.one"], starting=["a"]))
+    assert begins.plain.endswith("  starting: a")
+    assert not reader.ready
+    (ready,) = reader.read(line("plugins_started", plugins=["a"]))
+    assert ready.plain.endswith("  ready: a.one")
+    assert reader.ready
+
+
 @pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
 def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
     assert [text.plain for text in Lines().read(printed)] == [printed]

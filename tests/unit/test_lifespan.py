@@ -60,6 +60,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
     assert waited == [1, 2, 4]
     assert span.states["a"] == "at last"
     assert started == ["b"]
+    assert lines.pop() == {"event": "plugins_started", "log_level": "info", "plugins": ["a", "b"]}
     assert [(line["event"], line["plugin"], line["retry_in"]) for line in lines] == [
         ("startup_failed", "a", 1.0),
         ("startup_failed", "a", 2.0),

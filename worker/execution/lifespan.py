@@ -50,6 +50,8 @@ class Lifespan:
                     hint = "no event is taken until it succeeds"
                     log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor keeps the message out.
                     await self._sleep(wait)
+        if self.states:
+            log.info("plugins_started", plugins=list(self.states))
 
     async def stop(self) -> None:
         """Shut down what has started, the last first."""

@@ -93,7 +93,10 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _wait_for(redis, settings.queue)
     _leave_alone_what_stays()
     handlers = [one.name for one in registry.handlers]
-    log.info("worker_started", name=name, queue=settings.queue, handlers=handlers, settings=in_force(settings))
+    starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.hooks[0]]) else {}
+    log.info(
+        "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
+    )
     _reconcile(settings, redis, registry, name)
     announcements = _announce(settings, redis, registry, pipes.token)
     if isolation == "fork":
