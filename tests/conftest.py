@@ -1,6 +1,7 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from redis import Redis
 from serving import Platform, platform
 
 from credhook.sandbox.local.local_redis import local_redis
+
+# Who runs the suite with nohup or in the background has them ignored, and so would all that it starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine behind a proxy would have hosts that do not exist answered by it.
 for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

@@ -57,7 +57,7 @@ def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_l
     # The leases were not waited for, and nobody was blamed.
     assert {record.get("killed") for record in rig.records(ids).values()} == {None}
     told = rig.logs()
-    assert ('"worker_missed"' in told) == whole
+    assert '"worker_missed"' in told or not whole
     assert '"events_put_back"' not in told
     print(f"\nkill -9 with 100 events in flight: all under way again after {took:.1f} s ({promised:.0f} promised)")
 

@@ -40,10 +40,19 @@ def test_all_ten_are_handled_once_and_nothing_is_left(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["Procfile"]
 
 
-@pytest.mark.parametrize("instant", range(3))
-def test_ctrl_c_at_any_moment_leaves_nothing(folder: Path, instant: int) -> None:
+def test_ctrl_c_at_some_moment_leaves_nothing(folder: Path) -> None:
+    interrupted(folder, random.uniform(0.0, 3.0))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_ctrl_c_at_any_moment_leaves_nothing(folder: Path) -> None:
+    for tenth in range(60):
+        interrupted(folder, tenth / 10)
+
+
+def interrupted(folder: Path, seconds: float) -> None:
     demo = start(folder)
-    seconds = random.uniform(instant, instant + 1.0)
     try:
         demo.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -116,10 +116,10 @@ async def slow(proxy: Proxy, kind: int) -> None:
     """Return when it is cut off, which never finishes its request: a byte of header or of body a second, or nothing."""
     with suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await asyncio.open_connection("localhost", proxy.port, ssl=proxy.trust)
+        closed = asyncio.create_task(reader.read())
         try:
             if kind == 1:
                 writer.write(b"POST /webhooks HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
-            closed = asyncio.create_task(reader.read())
             while not closed.done():
                 if kind != 2:
                     writer.write(b"a")
@@ -127,10 +127,21 @@ async def slow(proxy: Proxy, kind: int) -> None:
                 await asyncio.wait({closed}, timeout=1.0)
         finally:
             writer.close()
+            closed.cancel()
+            await asyncio.gather(closed, return_exceptions=True)
 
 
+async def test_slow_connections_do_not_keep_deliveries_out(proxy: Proxy) -> None:
+    await delivered_beside(proxy, 200)
+
+
+@pytest.mark.soak
 async def test_a_thousand_slow_connections_do_not_keep_deliveries_out(proxy: Proxy) -> None:
-    crowd = [asyncio.create_task(slow(proxy, number % 3)) for number in range(1_000)]
+    await delivered_beside(proxy, 1_000)
+
+
+async def delivered_beside(proxy: Proxy, connections: int) -> None:
+    crowd = [asyncio.create_task(slow(proxy, number % 3)) for number in range(connections)]
     statuses: Counter[int] = Counter()
     async with httpx.AsyncClient(verify=proxy.trust, timeout=60) as client:
         number = 0
@@ -142,5 +153,4 @@ async def test_a_thousand_slow_connections_do_not_keep_deliveries_out(proxy: Pro
             number += 10
             statuses.update(answer.status_code for answer in await asyncio.gather(*sent))
     await asyncio.gather(*crowd)
-    assert number >= 50
     assert statuses[202] / number >= 0.999, statuses

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,33 +12,41 @@ import pytest
 TYPED = Path(__file__).parents[1] / "support" / "typed"
 
 
-def mypy(path: Path) -> set[int]:
-    """The lines on which mypy --strict finds errors."""
-    options = ["--strict", "--no-error-summary", "--config-file=", f"--cache-dir={path.parent / '.mypy_cache'}"]
-    command = [sys.executable, "-m", "mypy", *options, path.name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
-    assert done.returncode in {0, 1}, done.stderr
-    return {int(line) for line in re.findall(rf"^{path.name}:(\d+): error", done.stdout, re.MULTILINE)}
+NAMES = "fits.py", "misfits.py"
 
 
-def pyright(path: Path) -> set[int]:
-    """The lines on which pyright finds errors: basedpyright, which is it with Node.js in a wheel."""
-    options = ["--level", "error", "--outputjson", "--pythonpath", sys.executable]
-    command = [sys.executable, "-m", "basedpyright", *options, path.name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent)
+def mypy(folder: Path) -> set[tuple[str, int]]:
+    """The files and lines on which mypy --strict finds errors."""
+    options = ["--strict", "--no-error-summary", "--config-file=", f"--cache-dir={folder / '.mypy_cache'}"]
+    done = run(folder, "mypy", *options)
+    return {(name, int(line)) for name, line in re.findall(r"^(\w+\.py):(\d+): error", done, re.MULTILINE)}
+
+
+def pyright(folder: Path) -> set[tuple[str, int]]:
+    """Those on which pyright does: basedpyright, which is it with Node.js in a wheel."""
+    (folder / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard"}))
+    done = run(folder, "basedpyright", "--level", "error", "--outputjson", "--pythonpath", sys.executable)
+    found = json.loads(done)["generalDiagnostics"]
+    return {(Path(one["file"]).name, one["range"]["start"]["line"] + 1) for one in found}
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *NAMES], capture_output=True, text=True, check=False, cwd=folder
+    )
     assert done.returncode in {0, 1}, done.stderr
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    return {one["range"]["start"]["line"] + 1 for one in found}
+    return done.stdout
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-@pytest.mark.parametrize("name", ["fits.py", "misfits.py"])
-def test_a_type_checker_refuses_every_mistake_and_nothing_else(checker: object, name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    text = (TYPED / name).read_text()
-    path.write_text(text)
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "standard"}))
-    refused = {number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# refused")}
-    assert bool(refused) == (name == "misfits.py")
-    assert callable(checker)
-    assert checker(path) == refused
+def test_a_type_checker_refuses_every_mistake_and_nothing_else(
+    checker: Callable[[Path], set[tuple[str, int]]], tmp_path: Path
+) -> None:
+    refused = set()
+    for name in NAMES:
+        text = (TYPED / name).read_text()
+        (tmp_path / name).write_text(text)
+        lines = enumerate(text.splitlines(), 1)
+        refused |= {(name, number) for number, line in lines if line.endswith("# refused")}
+    assert {name for name, _ in refused} == {"misfits.py"}
+    assert checker(tmp_path) == refused
