@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import plain
 import pytest
 from mortal_redis import mortal_redis
 from redis import Redis
@@ -143,7 +144,7 @@ async def test_concurrent_deliveries_of_one_id_are_one_job(
     count = 50 if size == SHORT else 1_000
     statuses: Counter[str] = Counter()
     with receiver(tmp_path, redis_url) as process:
-        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=32)) as client:
+        async with plain.AsyncClient(limits=httpx.Limits(max_connections=32)) as client:
             for webhook_id in ids(count):
                 content = body(resource_id=f"iss_{webhook_id}")
                 sent = [

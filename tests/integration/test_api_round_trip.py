@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import plain
 import pytest
 from commands import credhook
 from serving import Platform, platform
@@ -86,8 +86,8 @@ def test_a_user_is_onboarded_twice_found_and_linked_twice(operator: Operator) ->
 
 
 def test_a_certificate_is_imported(operator: Operator, sandbox: Platform, tmp_path: Path) -> None:
-    request = httpx.get(f"{sandbox.url}/sandbox/csrs").json()["data"][0]
-    chain = httpx.post(f"{sandbox.url}/sandbox/csrs/{request['id']}/sign").raise_for_status().json()["data"]
+    request = plain.get(f"{sandbox.url}/sandbox/csrs").json()["data"][0]
+    chain = plain.post(f"{sandbox.url}/sandbox/csrs/{request['id']}/sign").raise_for_status().json()["data"]
     certificate = tmp_path / "certificate.pem"
     certificate.write_text(chain["certificate"])
     parents: list[str] = []

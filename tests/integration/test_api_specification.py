@@ -111,7 +111,7 @@ class Bench:
         self.platform = platform
         self.wire = Recording()
         self._opened = ExitStack()
-        self.aside = httpx.Client(base_url=f"{platform.url}/sandbox", verify=shared_ssl_context())
+        self.aside = httpx.Client(base_url=f"{platform.url}/sandbox", verify=shared_ssl_context(), timeout=60)
         self.now = 1_000.0
         self.api = self._opened.enter_context(sync_api(platform.url, self.new_auth(), transport=self.wire))
 

@@ -59,7 +59,7 @@ def inbox(harness: Harness, authority: trustme.CA) -> Iterator[str]:
         def ready() -> bool:
             assert process.process.poll() is None, process.text
             try:
-                return httpx.get(f"{url}/readyz", verify=trust).is_success
+                return httpx.get(f"{url}/readyz", verify=trust, timeout=60).is_success
             except httpx.TransportError:
                 return False
 

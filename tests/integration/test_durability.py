@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import plain
 import pytest
 from redis import Redis
 from redis_proxy import redis_proxy
@@ -28,7 +29,7 @@ def administered(folder: Path, redis_url: str) -> Iterator[tuple[Receiver, str]]
 
 def reaches(url: str) -> bool:
     try:
-        return httpx.get(url).is_success
+        return plain.get(url).is_success
     except httpx.TransportError:
         return False
 
@@ -104,10 +105,10 @@ def test_on_everysec_without_waitaof_strict_refuses_and_standard_accepts(tmp_pat
         with administered(tmp_path, url) as (process, admin):
             assert post(process) == 503
             until(lambda: '"check":"fsync"' in process.text)
-            answer = httpx.get(f"{admin}/readyz")
+            answer = plain.get(f"{admin}/readyz")
             assert answer.status_code == 503
             assert "CREDHOOK_DURABILITY" in answer.json()["checks"]["fsync"]
-            assert httpx.get(process.url.replace("/webhooks", "/readyz")).text == "not ready\n"
+            assert plain.get(process.url.replace("/webhooks", "/readyz")).text == "not ready\n"
             # Mended while it runs, it is noticed within the ten seconds that the facts last.
             with Redis.from_url(url) as redis:
                 redis.config_set("appendfsync", "always")
@@ -135,11 +136,11 @@ def test_on_everysec_with_waitaof_strict_waits_for_it(tmp_path: Path) -> None:
 def test_memory_without_a_bound_leaves_it_ready_and_is_said_once(tmp_path: Path, redis_client: Redis) -> None:
     url = "redis://127.0.0.1:{port}/0".format(**redis_client.connection_pool.connection_kwargs)
     with administered(tmp_path, url) as (process, admin):
-        answer = httpx.get(f"{admin}/readyz")
+        answer = plain.get(f"{admin}/readyz")
         assert answer.status_code == 200
         assert answer.json()["ready"] is True
         assert answer.json()["checks"]["maxmemory"].startswith("warning: maxmemory is 0")
-        assert httpx.get(process.url.replace("/webhooks", "/readyz")).status_code == 200
+        assert plain.get(process.url.replace("/webhooks", "/readyz")).status_code == 200
         until(lambda: '"redis_safe"' in process.text)
         (line,) = [one for one in process.text.splitlines() if '"redis_warning"' in one]
         assert '"check":"maxmemory"' in line
@@ -175,8 +176,8 @@ def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> N
 def test_metrics_count_outcomes_refusals_and_what_the_ledger_holds(tmp_path: Path, redis_url: str) -> None:
     with administered(tmp_path, redis_url) as (process, admin):
         assert [post(process), post(process)] == [202, 202]
-        assert httpx.post(process.url, content=body()).status_code == 400
-        metrics = httpx.get(f"{admin}/metrics").text
+        assert plain.post(process.url, content=body()).status_code == 400
+        metrics = plain.get(f"{admin}/metrics").text
     for line in (
         'credhook_deliveries_total{outcome="accepted"} 1.0',
         'credhook_deliveries_total{outcome="duplicate"} 1.0',

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 import trustme
 from floods import DRIPPED_BODIES, DRIPPED_HEADS, FAST, SILENCE, Flood, Target, peak
@@ -235,12 +235,12 @@ def test_an_answer_that_is_not_read_keeps_nothing_waiting(listeners: Listeners) 
         with suppress(OSError):
             for _ in range(2_000):
                 raw.sendall(sent)
-        assert httpx.get(f"http://127.0.0.1:{listeners.targets['admin'].port}/healthz").is_success
+        assert plain.get(f"http://127.0.0.1:{listeners.targets['admin'].port}/healthz").is_success
     assert peak(listeners.pids[0]) < before + 20
 
 
 def test_honest_connections_are_kept_for_their_next_request(listeners: Listeners) -> None:
-    with httpx.Client() as client:
+    with plain.Client() as client:
         for number in range(5):
             url = f"http://127.0.0.1:{listeners.targets['public'].port}/healthz"
             assert client.get(url).is_success, number

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import httpx
+import plain
 import pytest
 from accepting import RANGE, READ
 from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
@@ -220,7 +220,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
         assert rig.redis.exists("credhook:snapshot:stopped")
         assert_nowhere(rig)
         rig.settles()
-        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        metrics = plain.get(f"http://127.0.0.1:{port}/metrics").text
         assert "credhook_attempts" in metrics
         shown = [credhook(rig, "events", "show", name) for name in names]
         listed = credhook(rig, "events", "list", "--json")

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import plain
 import pytest
 import trustme
 from family import own_signals
@@ -39,7 +40,7 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         assert redis_client.zcard("credhook:credhook:open") == 200
         assert redis_client.llen("rq:queue:credhook") == 200
 
-        async with httpx.AsyncClient() as client:
+        async with plain.AsyncClient() as client:
             metrics = (await client.get(f"http://{admin}/metrics")).text.splitlines()
         assert 'credhook_deliveries_total{outcome="accepted"} 200.0' in metrics
         assert 'credhook_deliveries_total{outcome="duplicate"} 400.0' in metrics
@@ -84,7 +85,9 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         for place, connection in enumerate(begun):
             connection.sendall(request(*signed(f"m{place}")))
         # Answered after them, since they were sent after them: all twenty have been read and wait for Redis.
-        with httpx.Client(verify=False, headers={"connection": "close"}) as client:  # So that each process is asked.
+        with httpx.Client(
+            verify=False, timeout=60, headers={"connection": "close"}
+        ) as client:  # So that each process is asked.
             for _ in range(20 if options else 1):
                 assert client.get(process.url.replace("/webhooks", "/healthz")).is_success
         process.process.send_signal(number)
@@ -106,7 +109,7 @@ def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path, redis_url: st
         with receiver(tmp_path, redis_url) as process:
             process.process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
-            assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
+            assert plain.get(process.url.replace("/webhooks", "/healthz")).is_success
             assert process.stop() == 0
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -156,7 +159,7 @@ def test_headers_without_end_are_cut_off(tmp_path: Path, redis_url: str) -> None
                 sent += raw.send(line)
         # What had not been read yet is in the sockets' buffers.
         assert sent < 32 << 20
-        assert httpx.get(process.url.replace("/webhooks", "/healthz")).is_success
+        assert plain.get(process.url.replace("/webhooks", "/healthz")).is_success
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

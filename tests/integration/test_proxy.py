@@ -70,7 +70,7 @@ def proxy(tmp_path: Path, redis_url: str) -> Iterator[Proxy]:
 
 def ready(port: int, trust: ssl.SSLContext) -> bool:
     try:
-        return httpx.get(f"https://localhost:{port}/readyz", verify=trust).is_success
+        return httpx.get(f"https://localhost:{port}/readyz", verify=trust, timeout=60).is_success
     except httpx.TransportError:
         return False
 
@@ -78,7 +78,7 @@ def ready(port: int, trust: ssl.SSLContext) -> bool:
 def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(proxy: Proxy) -> None:
     def post(path: str, content: bytes) -> int:
         return httpx.post(
-            proxy.url + path, content=content, headers=headers("m", content), verify=proxy.trust
+            proxy.url + path, content=content, headers=headers("m", content), verify=proxy.trust, timeout=60
         ).status_code
 
     assert post("/webhooks", body()) == 202
@@ -104,7 +104,9 @@ def test_every_receiver_of_one_name_gets_its_share_and_one_that_is_gone_costs_no
 
         def delivered(number: int) -> bool:
             sent = headers(f"m{number}", body())
-            return httpx.post(f"{proxy.url}/webhooks", content=body(), headers=sent, verify=proxy.trust).is_success
+            return httpx.post(
+                f"{proxy.url}/webhooks", content=body(), headers=sent, verify=proxy.trust, timeout=60
+            ).is_success
 
         numbers = count()
         until(lambda: delivered(next(numbers)) and all("events_accepted" in one.text for one in (first, second)))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import httpx
+import plain
 from harness import DATA, Harness
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -16,11 +16,11 @@ def test_the_handler_in_the_readme_opens_an_account(harness: Harness) -> None:
     with harness.worker(CREDHOOK_HANDLERS="accounts") as worker:
         assert harness.reaches("m1", "done")["h:accounts.open_account"] == "done"
         assert '"account_opened"' in worker.text
-    token = httpx.post(
+    token = plain.post(
         harness.environment["CREDHOOK_TOKEN_URL"],
         data={"grant_type": "client_credentials", "client_id": "sandbox", "client_secret": "sandbox"},
     ).json()["access_token"]
-    users = httpx.get(
+    users = plain.get(
         f"{harness.sandbox.url}/consumer-onboarding/api/users", headers={"authorization": f"Bearer {token}"}
     ).json()["data"]
     assert [user["firstName"] for user in users if user["username"] == presentation] == ["Ada"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import plain
 import pytest
 import trustme
 from redis import Redis
@@ -30,7 +31,7 @@ def inbox(tmp_path: Path, redis_url: str) -> Iterator[Receiver]:
 
 def post(url: str, webhook_id: str = "msg_1", content: bytes | None = None, secret: str = SECRET) -> httpx.Response:
     content = body() if content is None else content
-    return httpx.post(url, content=content, headers=headers(webhook_id, content, secret=secret))
+    return plain.post(url, content=content, headers=headers(webhook_id, content, secret=secret))
 
 
 def status_of(response: httpx.Response) -> str:
@@ -80,7 +81,7 @@ def test_a_type_of_tomorrow_is_acknowledged_and_quarantined(inbox: Receiver, red
 
 async def test_fifty_at_once_are_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
     content = body()
-    async with httpx.AsyncClient() as client:
+    async with plain.AsyncClient() as client:
         sent = [client.post(inbox.url, content=content, headers=headers("msg_1", content)) for _ in range(50)]
         statuses = [status_of(response) for response in await asyncio.gather(*sent)]
     assert sorted(statuses) == ["accepted"] + ["duplicate"] * 49
@@ -93,7 +94,7 @@ def test_a_body_that_does_not_say_its_length_is_bounded_too(inbox: Receiver) -> 
         for _ in range(100):
             yield b" " * 1_000
 
-    response = httpx.post(inbox.url, content=endless(), headers=headers("msg_1", b""))
+    response = plain.post(inbox.url, content=endless(), headers=headers("msg_1", b""))
     assert response.status_code == 413
 
 
@@ -101,7 +102,7 @@ def test_other_paths_and_methods_get_the_envelope_too(inbox: Receiver) -> None:
     root = inbox.url.removesuffix("/webhooks")
     elsewhere = (("POST", "/", 404), ("GET", "/metrics", 404), ("GET", "/healthz/", 404), ("PUT", "/readyz", 405))
     for method, path, status in (("GET", "/webhooks", 405), *elsewhere):
-        response = httpx.request(method, root + path)
+        response = plain.request(method, root + path)
         assert response.status_code == status
         assert response.json()["errors"][0]["status"] == status
         assert ("allow" in response.headers) == (status == 405)
@@ -112,7 +113,7 @@ def test_no_input_makes_a_second_log_line(inbox: Receiver) -> None:
         raw.sendall(b"POST /webhooks HTTP/1.1\r\nhost: x\r\nwebhook-id: \x1b[31mred\x07\r\ncontent-length: 0\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 400")
     forged = 'x"}\r\n{"event": "event_done"'
-    httpx.post(inbox.url, content=forged, headers=headers("msg_1", forged.encode()))
+    plain.post(inbox.url, content=forged, headers=headers("msg_1", forged.encode()))
     until(lambda: '"delivery_refused"' in inbox.text)
     assert all(json.loads(line) for line in inbox.text.splitlines())
     assert "event_done" not in inbox.text
@@ -124,9 +125,9 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
 ) -> None:
     with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET=PATH_SECRET, CREDHOOK_WEBHOOK_SECRETS="") as process:
         for path in ("", "/", "/wrong", f"/{PATH_SECRET}x", f"/{PATH_SECRET[:-1]}", f"/{PATH_SECRET}/x"):
-            refused = httpx.post(process.url + path, content=body(), headers={"webhook-id": "a.b/c"})
+            refused = plain.post(process.url + path, content=body(), headers={"webhook-id": "a.b/c"})
             assert refused.status_code == 404, path
-        accepted = httpx.post(f"{process.url}/{PATH_SECRET}", content=body(), headers={"webhook-id": "a.b/c"})
+        accepted = plain.post(f"{process.url}/{PATH_SECRET}", content=body(), headers={"webhook-id": "a.b/c"})
         assert status_of(accepted) == "accepted"
         assert redis_client.exists("credhook:event:a.b/c")
         assert PATH_SECRET not in process.text
@@ -140,12 +141,12 @@ def test_without_redis_deliveries_are_503_until_it_is_there(tmp_path: Path) -> N
         assert refused.headers["retry-after"] == "5"
         assert refused.json()["errors"][0]["code"] == "SERVICE_UNAVAILABLE"
         ready = process.url.replace("/webhooks", "/readyz")
-        assert httpx.get(ready).status_code == 503
+        assert plain.get(ready).status_code == 503
         until(lambda: '"redis_unsafe"' in process.text)
 
         server = start_server(tmp_path, port)
         try:
-            until(lambda: httpx.get(ready).status_code == 200)
+            until(lambda: plain.get(ready).status_code == 200)
             assert status_of(post(process.url)) == "accepted"
         finally:
             server.terminate()
@@ -163,7 +164,7 @@ def test_it_speaks_https_itself(tmp_path: Path, redis_url: str) -> None:
 
     def accepted() -> httpx.Response | None:
         try:
-            return httpx.post(
+            return plain.post(
                 f"https://127.0.0.1:{port}/webhooks", content=body(), headers=headers("m", body()), verify=trust
             )
         except httpx.TransportError:

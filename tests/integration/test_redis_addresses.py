@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import httpx
+import plain
 import pytest
 from addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
 from redis import Redis
@@ -28,7 +28,7 @@ def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
     ):
 
         def post(webhook_id: str) -> int:
-            return httpx.post(process.url, content=body(), headers=headers(webhook_id, body())).status_code
+            return plain.post(process.url, content=body(), headers=headers(webhook_id, body())).status_code
 
         until(lambda: post("m1") == 202, what="a delivery that is stored")
         redis.client_kill_filter(_type="normal", skipme=True)
