@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from credhook.certificate import check_certificate
 from credhook.settings import LedgerSettings
 from credhook.worker.api.http.json_size import LONGEST_BODY
-from credhook.worker.api.oauth.token_request import Method
+from credhook.worker.api.oauth.method import Method
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32

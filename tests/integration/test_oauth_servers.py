@@ -24,7 +24,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.token_request import Method
+from credhook.worker.api.oauth.method import Method
 from credhook.worker.api.threads import SyncApi
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.token_request import Method
+from credhook.worker.api.oauth.method import Method
 from credhook.worker.api.threads import SyncApi
 
 GOOD = {"data": {"id": "p", "status": "verified"}}

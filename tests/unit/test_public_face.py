@@ -33,6 +33,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     ("module", "never"),
     [
         ("credhook.receiver.command", {"aiohttp", "httpx", "rq"}),
+        ("credhook.worker.commands.worker", {"aiohttp", "httpx", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
     ],

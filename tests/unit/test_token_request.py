@@ -9,7 +9,8 @@ from pydantic import SecretStr
 from credhook.worker.api.calls.errors import InvalidRequest, NotAuthenticated
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.token_request import Method, TokenRequest
+from credhook.worker.api.oauth.method import Method
+from credhook.worker.api.oauth.token_request import TokenRequest
 from credhook.worker.settings import PlatformSettings
 
 URL = "https://id.example/token"

@@ -12,7 +12,8 @@ from credhook.worker.api.calls.errors import ApiError, NotUnderstood
 from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.http.body_limit import BodyRefused
 from credhook.worker.api.http.exchange import Transport, Unanswered, Unsendable
-from credhook.worker.api.oauth.token_request import Method, TokenRequest
+from credhook.worker.api.oauth.method import Method
+from credhook.worker.api.oauth.token_request import TokenRequest
 from credhook.worker.api.oauth.tokens import Token, TokenCache, Tokens, granted
 
 

@@ -6,17 +6,14 @@ RFC 6749, 4.4 and 2.3.1; `resource` is RFC 8707; `audience` is what some servers
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import quote, urlencode
 
 import yarl
 from pydantic import SecretStr
 
 from credhook.worker.api.http.exchange import HEADERS, Request, Unsendable
-
-#: Where the client's secret goes: `client_secret_post`, which the platform's specification says, into the form;
-#: `client_secret_basic`, which every server of RFC 6749 has to understand, into a header.
-Method = Literal["post", "basic"]
+from credhook.worker.api.oauth.method import Method
 
 _HEADERS: Final = {**HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
 
