@@ -18,6 +18,10 @@ One hash per event is its record and its mark of having been seen, so that neith
                                   that is mended it can be replayed. A key that is no hash at all is in the sorted set
                                   of that name only
 
+Every event is listed by type and resource, in the order in which they came: in a stream, or, where the stream cannot
+hold it in that order, in the sorted set beside it. Neither is the truth: an event without a record is none, and a
+record that is not listed is found by the daily round of worker/recovery/upkeep.py.
+
 An open record (accepted, waiting) has no expiry; any other lives for the retention time and then expires, and with it
 the memory of its webhook-id.
 
@@ -32,7 +36,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from hashlib import sha256
+from hashlib import sha1, sha256
 from json.encoder import encode_basestring_ascii
 from typing import Final
 
@@ -58,12 +62,26 @@ PENDING: Final = "pending"
 RESOURCE: Final = PREFIX + "resource:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
 SNAPSHOT: Final = PREFIX + "snapshot:"
+#: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is within
+#: `LAG` ms after its event came.
+LISTED: Final = PREFIX + "index:"
+#: Sorted set of webhook-ids, by when they came, in ms; likewise. For events that their stream cannot hold at their
+#: time: those from before there was an index, and those that came while Redis's clock was behind the stream.
+LATE: Final = PREFIX + "index:late:"
+#: String: when all that the ledger holds was last seen to be listed, in ms.
+WHOLE: Final = PREFIX + "index:whole"
+#: What stands for the type there if this version does not know it.
+OTHER: Final = "other"
+#: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
+BUCKETS: Final = 64
+#: Milliseconds between an event and its entry in the stream, at most.
+LAG: Final = 100
 #: Milliseconds that the lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
 LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
 #: What stands where a queue's name stands in the keys of a queue.
-PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "token", "platform"})
+PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "token", "platform", "index"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,11 @@ class Index:
     def open(self) -> str:
         """Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through."""
         return f"{PREFIX}{self.queue}:open"
+
+    @property
+    def opened(self) -> str:
+        """Sorted set of the open events, by when they came, in ms: the first is the oldest."""
+        return f"{PREFIX}{self.queue}:opened"
 
     @property
     def leases(self) -> str:
@@ -204,6 +227,16 @@ class State(StrEnum):
     UNHANDLED = "unhandled"
     QUARANTINED = "quarantined"
     UNREADABLE = "unreadable"
+
+
+def place(event_type: str, bucket: int) -> str:
+    """What follows `LISTED` and `LATE` for events of that type and of resources in that bucket."""
+    return f"{event_type if event_type in EVENT_TYPES else OTHER}:{bucket}"
+
+
+def bucket(resource: str) -> int:
+    """The bucket of a resource; listed.lua has the same."""
+    return sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS
 
 
 #: The only function that a job of ours names. The receiver knows no more of the worker than this string.

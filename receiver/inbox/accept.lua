@@ -1,22 +1,24 @@
--- Accept a group of deliveries: find duplicates, and write record, index and RQ job of each new event.
+-- Accept a group of deliveries: find duplicates, and write record, indexes and RQ job of each new event.
 --
 -- The fields that all jobs of a group share are written once, as a template, and copied: this halves what goes into the
 -- append-only file. The records come last: whichever command fails, an event without a record is accepted when it is
--- sent again.
+-- sent again. It is then listed twice, of which readers and eraser know.
 --
--- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs.
+-- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs, open events by when they came.
 -- ARGV: retention in s; number of job fields, then these fields and their values; then of each event webhook-id, type,
 --   resource, job's id and data. The last two are '' if the type is not known.
 -- Reply: what became of each delivery: accepted, quarantined, duplicate, conflict (seen before with another type or
 --   resource), or unreadable (somebody else has written to where its record would be).
 
+--! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/unless_odd.lua
 --! include credhook.ledger/urgent.lua
 
-local open, quarantined, queue, template, urgent = unpack(KEYS)
+local open, quarantined, queue, template, urgent, opened = unpack(KEYS)
 local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
+local received = string.format('%.0f', now)
 local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
 
 local function keep_conflict(id, type, resource)
@@ -60,7 +62,9 @@ for i = first, #ARGV, 5 do
             moved[#moved + 1] = id
             if is_urgent(type) then urgent_jobs[#urgent_jobs + 1] = job end
         end
-        records[#records + 1] = {key, 'state', state, 'type', type, 'resource', resource, 'received', now}
+        local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', now, id = id}
+        record.place, record.mark = place_of(type, resource)
+        records[#records + 1] = record
     end
     outcomes[#outcomes + 1] = outcome
 end
@@ -68,11 +72,13 @@ if #jobs > 0 then
     redis.call('DEL', template)
     unless_odd('SADD', 'rq:queues', queue)  -- For RQ's tools alone.
     redis.call('ZADD', open, unpack(moved))
+    unless_odd('ZADD', opened, unpack(moved))
     redis.call('RPUSH', queue, unpack(jobs))
 end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
 for _, record in ipairs(records) do
     local key = record[1]
+    list_new(record.place, record.mark, record.id, received)
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
     else  -- Written under another name first, so that it is never there without its expiry.

@@ -69,8 +69,8 @@ def accept(group: Iterable[Delivery], *, queue: str, retention: int) -> bytes:
     """
     index = ledger.Index(queue)
     fields = ledger.job_fields(queue, datetime.now(UTC))
-    command: list[str | int | bytes] = ["EVALSHA", _SHA, 5, index.open, index.quarantined, index.jobs]
-    command += index.template, index.urgent, retention, len(fields)
+    command: list[str | int | bytes] = ["EVALSHA", _SHA, 6, index.open, index.quarantined, index.jobs]
+    command += index.template, index.urgent, index.opened, retention, len(fields)
     for name, value in fields.items():
         command += name, value
     for id_, event in group:

@@ -10,7 +10,7 @@ from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, contents, plant, plant_many
 from redis import Redis
 
-from credhook.ledger import EVENT, SNAPSHOT, State, job_id
+from credhook.ledger import EVENT, SNAPSHOT, WHOLE, State, job_id
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])
@@ -155,4 +155,4 @@ def test_thousands_are_paged_through_and_counted_right(redis_client: Redis, even
     queued = redis_client.lrange(INDEX.jobs, 10, -2)
     assert queued == sorted(queued)  # In the order in which they came.
     assert events("erase", "--all", "--yes").stdout == "erased 5001\n"
-    assert set(redis_client.keys()) == {INDEX.jobs.encode(), b"rq:queues"}
+    assert set(redis_client.keys()) == {INDEX.jobs.encode(), b"rq:queues", WHOLE.encode()}

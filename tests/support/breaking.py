@@ -28,6 +28,7 @@ end
 local redis = {{
     call = numbered(real.call, function() error(refusal, 0) end),
     pcall = numbered(real.pcall, function() return {{err = refusal}} end),
+    sha1hex = real.sha1hex,
 }}
 """
 

@@ -9,7 +9,7 @@ from accepting import everything
 from harness import COMPLETED
 from redis import Redis
 
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, LATE, WHOLE, Index, State, bucket, place
 
 INDEX = Index("credhook")
 OPEN = {State.ACCEPTED, State.WAITING}
@@ -34,9 +34,12 @@ def plant(
     entry |= {"h:" + handler: how for handler, how in ended.items()}
     if state in OPEN:
         redis.zadd(INDEX.open, {webhook_id: now})
+        redis.zadd(INDEX.opened, {webhook_id: received})
     elif state is not State.QUARANTINED:
         entry["settled"] = now
     redis.hset(EVENT + webhook_id, mapping=entry)
+    redis.zadd(LATE + place(kind, bucket(resource)), {webhook_id: received})
+    redis.set(WHOLE, now)
     if state not in OPEN:
         redis.expire(EVENT + webhook_id, 3_600)
     if state is State.UNHANDLED:

@@ -1,13 +1,11 @@
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from credhook.ledger import Index, State
+from credhook.ledger import LATEST, Index, State
 from credhook.worker.commands.events.command import events
-from credhook.worker.commands.events.selection import EventSummary, Selection, event_type, moment
+from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Index("q")
@@ -57,35 +55,40 @@ FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timest
 
 
 @pytest.mark.parametrize(
-    "criterion",
+    ("selection", "span"),
     [
-        {"states": frozenset({State.DEAD, State.DONE})},
-        {"types": frozenset({"openid4vc.verification.data"})},
-        {"resource": "r1"},
-        {"since": NOW},
-        {"until": NOW + timedelta(milliseconds=1)},
-        {"limit": 1},
-        {},
+        (Selection(), (0, LATEST + 1)),
+        (Selection(since=NOW), (1_795_262_400_000, LATEST + 1)),
+        (Selection(until=NOW), (0, 1_795_262_400_000)),
+        (Selection(until=NOW + timedelta(microseconds=1)), (0, 1_795_262_400_001)),
+        (Selection(until=NOW, after=Cursor(17)), (0, 18)),
     ],
 )
-def test_an_event_is_meant_by_what_holds_for_it(criterion: dict[str, Any]) -> None:
-    assert Selection(**criterion).matches(FOUND, "r1")
+def test_times_and_cursor_are_a_span_whose_end_is_not_included(selection: Selection, span: tuple[int, int]) -> None:
+    assert selection.span == span
 
 
-@pytest.mark.parametrize(
-    "criterion",
-    [
-        {"states": frozenset({State.DONE})},
-        {"types": frozenset({"openid4vc.verification.failed"})},
-        {"resource": "r2"},
-        {"since": NOW + timedelta(milliseconds=1)},
-        {"until": NOW},
-    ],
-)
-def test_one_thing_that_does_not_hold_is_enough_to_spare_it(criterion: dict[str, Any]) -> None:
-    all_that_holds = Selection(frozenset({State.DEAD}), frozenset({FOUND.type}), "r1", NOW, NOW + timedelta(hours=1))
-    assert all_that_holds.matches(FOUND, "r1")
-    assert not replace(all_that_holds, **criterion).matches(FOUND, "r1")
+def test_events_are_in_the_order_of_their_times_and_of_something_that_tells_equal_times_apart() -> None:
+    early, late, too = FOUND._replace(received=1), FOUND, FOUND._replace(webhook_id="m2")
+    assert early.cursor < late.cursor != too.cursor
+    assert Cursor.read(str(FOUND.cursor)) == FOUND.cursor
+    assert len(str(FOUND.cursor)) == 16
+
+
+@pytest.mark.parametrize("text", ["", "next", "A" * 15, "A" * 17, "A" * 15 + "!"])
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no cursor"):
+        Cursor.read(text)
+
+
+def test_a_selection_can_be_typed_again() -> None:
+    selection = Selection(
+        frozenset({State.DEAD}), frozenset({FOUND.type}), "r1", NOW, NOW + timedelta(hours=1), ("m1",), 5, "a.b"
+    )
+    assert " ".join(selection.options()) == (
+        "--state dead --type verification.data --id m1 --since 2026-11-21T12:00:00+00:00 "
+        "--until 2026-11-21T13:00:00+00:00 --resource r1 --handler a.b --limit 5"
+    )
 
 
 def test_a_limit_alone_selects_nothing() -> None:
@@ -117,6 +120,7 @@ def test_states_that_are_indexed_are_looked_up(states: set[State], keys: tuple[s
         (["list", "--state", "gone"], "'data_gone'"),
         (["erase", "--resource", ""], "is no issuance's or presentation's id"),
         (["erase", "--id", ""], "is no webhook-id"),
+        (["list", "--after", "page 2"], "is no cursor"),
         (["erase"], "say which events, or --all"),
         (["erase", "--limit", "5", "--yes"], "say which events, or --all"),
         (["replay"], "say which events, or --all"),

@@ -28,6 +28,7 @@ def keys(index: Index) -> list[str]:
         index.refused,
         index.solitary,
         index.unhandled,
+        index.opened,
     ]
 
 

@@ -18,6 +18,7 @@
 
 --! include credhook.ledger/claim_event.lua
 --! include credhook.ledger/event_of_job.lua
+--! include credhook.ledger/listed.lua
 
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
 
@@ -90,6 +91,15 @@ local function set_status(job, status)
     end
 end
 
+-- Take the event from the open ones, whoever accepted it: an older receiver does not list what it accepts.
+local function close(id, type, resource)
+    if unless_odd('ZREM', opened, id) == 0 and is_word(type) and resource then
+        local received = call('HGET', $EVENT .. id, 'received')
+        if is_count(received) then list_missing((place_of(type, resource)), id, received) end
+    end
+    unless_odd('ZREM', open, id)
+end
+
 -- Fields of `what`: `state`, where the event stands now; `error`; `wait`, in ms; `spend`, whether the attempt counts;
 -- `records`, how each handler has ended; `only`, the handlers that an unhandled event waits for, and `pending`, those
 -- that a waiting one does, with spaces between them, or ''; `sealed`, whether a snapshot may have been kept; `rank` and
@@ -158,7 +168,7 @@ function write.settle(id, fence, job, execution, what)
         unless_odd('ZADD', open, now, id)
     elseif what.state == $DONE
         or unless_odd('ZADD', what.state == $UNHANDLED and unhandled .. (type or '') or dead, now, id) then
-        unless_odd('ZREM', open, id)
+        close(id, type, resource)
     end
     if not resource then return {1, false} end
     -- It is settled, whatever becomes of the next one. If this fails, the reconciler finds what is parked.

@@ -7,7 +7,7 @@
 --
 -- KEYS: event, open events, leases, RQ's schedule, RQ's failed jobs, RQ's queue, job, RQ's started jobs, the job's
 --   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events,
---   the prefix of the unhandled events of a type.
+--   the prefix of the unhandled events of a type, open events by when they came.
 -- ARGV: webhook-id; job's id; job's data; ms that an event may be on its way from one place to the next; prefix of a
 --   resource's lock; attempts after which an event whose worker has died has to wait; which part of that wait, from 0
 --   to 1; retention in s; LPUSH or RPUSH; then the other fields of the job and their values.
@@ -25,7 +25,7 @@ local FIRST_DELAY, LONGEST_DELAY = 5000, 600000
 
 local call = redis.call
 local event, open, leases, scheduled, failed, jobs, rq_job = unpack(KEYS)
-local started, executions, urgent, intermediate, dead, unreadable, unhandled = unpack(KEYS, 8)
+local started, executions, urgent, intermediate, dead, unreadable, unhandled, opened = unpack(KEYS, 8)
 local id, job, data, transit, busy, patient, chance, retention, push = unpack(ARGV)
 local moved = call('ZSCORE', open, id)
 if not moved or now - moved < tonumber(transit) then return 0 end
@@ -35,6 +35,7 @@ local state, type, resource, received, fence, attempts, due = unpack(fields or {
 local function leave()
     call('DEL', rq_job)
     call('ZREM', leases, id)
+    unless_odd('ZREM', opened, id)
     call('ZREM', open, id)
 end
 

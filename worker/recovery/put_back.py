@@ -55,6 +55,7 @@ class PutBack:
             index.dead,
             index.unreadable,
             index.unhandled,
+            index.opened,
         ]
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(name) / 2**32

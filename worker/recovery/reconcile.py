@@ -6,7 +6,8 @@ worker's lease, or behind another event of its resource that a worker holds. Wha
 again. Doing so once too often is harmless: the second job finds the claim, or the settled record, and leaves.
 
 It is also who deals with what somebody else has written into Redis: a record that cannot be read is set aside and named
-in the log, a settlement that was broken off is completed, and what has no record goes.
+in the log, a settlement that was broken off is completed, and what has no record goes. And it has the lists of events
+kept, by worker/recovery/upkeep.py.
 """
 
 import itertools
@@ -24,6 +25,7 @@ from credhook.ledger import Index, job_id
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.recovery.put_back import IN_TRANSIT, PutBack
 from credhook.worker.recovery.unhandled import Unhandled
+from credhook.worker.recovery.upkeep import Upkeep
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -71,6 +73,7 @@ class Reconciler:
         self._put_back = PutBack(redis, queue=queue, retention=retention)
         #: Looked through by every process, since the one that leads may lack a handler.
         self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
+        self._upkeep = Upkeep(redis, queue=queue, retention=retention)
         self._leads_for = max(1_000, int(interval * 3_000))
         self._retention = retention
         #: How many of the open events, from the oldest on, the next round leaves out: the last one has looked at them.
@@ -112,6 +115,7 @@ class Reconciler:
             log.error("events_unreadable", count=len(unreadable), events=_named(unreadable), hint=hint)
         if failed:
             log.error("events_not_put_back", count=len(failed), events=_named(dict.fromkeys(failed, "")))
+        self._keep_lists(now)
         return len(put_back)
 
     def _put_back_unhandled(self) -> None:
@@ -121,6 +125,14 @@ class Reconciler:
             if is_unwell(error):
                 raise
             log.error("unhandled_not_put_back", error=type(error).__name__)  # noqa: TRY400  `_look_at_keys` says why.
+
+    def _keep_lists(self, now: int) -> None:
+        try:
+            self._upkeep.run(now)
+        except ResponseError as error:
+            if is_unwell(error):
+                raise
+            log.error("lists_not_kept", error=type(error).__name__)  # noqa: TRY400  Likewise.
 
     def _leads(self) -> bool:
         """Become or remain the leader; a leader that dies is followed after three rounds."""
@@ -214,8 +226,8 @@ class Reconciler:
 def _types(index: Index) -> dict[str, str]:
     """Each key of a queue → the type that it has, as Redis names it."""
     sets = (
-        index.open, index.leases, index.workers, index.dead, *index.all_unhandled, index.quarantined, index.unreadable,
-        index.solitary, index.scheduled, index.started, index.failed,
+        index.open, index.opened, index.leases, index.workers, index.dead, *index.all_unhandled, index.quarantined,
+        index.unreadable, index.solitary, index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)
     return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list") | {index.handlers: "hash"}

@@ -6,24 +6,26 @@
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
 -- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
---   template, unreadable events, the prefix of the unhandled events of a type.
+--   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; number of job fields, then
 --   these fields and their values; then of each event webhook-id, job's id, job's data, and the state in which it was
 --   selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
+--! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
 --! include credhook.ledger/unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled = unpack(KEYS)
+local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled, opened =
+    unpack(KEYS)
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
 local fields = tonumber(ARGV[4])
 local known = $EVENT_TYPES
 local outcomes, jobs = {}, {}
 
-local function enqueue(id, job, data)
+local function enqueue(id, job, data, received)
     if #jobs == 0 then
         redis.call('DEL', template)
         redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields))
@@ -31,6 +33,7 @@ local function enqueue(id, job, data)
     redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
     redis.call('HSET', 'rq:job:' .. job, 'data', data)
     redis.call('ZADD', open, now, id)
+    unless_odd('ZADD', opened, received or now, id)
     redis.call('ZREM', leases, id)
     unless_odd('ZREM', scheduled, job)
     unless_odd('ZREM', failed, job)
@@ -87,7 +90,7 @@ local function replay(id, job, data, selected)
         local lease = redis.call('ZSCORE', leases, id)
         if lease and tonumber(lease) > now then return 'open' end
         redis.call('HSET', key, 'due', now)
-        enqueue(id, job, data)
+        enqueue(id, job, data, received)
         return 'replayed'
     end
     if is_open and not mended then return 'open' end
@@ -99,7 +102,11 @@ local function replay(id, job, data, selected)
         if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
         if not fits then return 'unrelated' end
     end
-    enqueue(id, job, data)
+    enqueue(id, job, data, received)
+    if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
+        list_missing((place_of(type, resource)), id, received)
+        unlist((place_of('', resource)), id, received)
+    end
     redis.call('PERSIST', key)
     if not resume then start_over(id, key, state) end
     redis.call('HDEL', key, 'error', 'settled')

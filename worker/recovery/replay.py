@@ -76,4 +76,5 @@ def keys(index: Index) -> list[str]:
         index.template,
         index.unreadable,
         index.unhandled,
+        index.opened,
     ]

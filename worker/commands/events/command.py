@@ -1,6 +1,7 @@
 """`credhook events`: what the ledger remembers, for people and (`--json`) for programs."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace as but
 from datetime import UTC, datetime
@@ -8,19 +9,23 @@ from typing import Any, Final
 
 import click
 from redis import Redis
-from rich.table import Table
 
 from credhook.ledger import EVENT, HANDLER, LATEST, ONLY, Index, State
+from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.batches import batched
+from credhook.worker.commands.events.counting import count
 from credhook.worker.commands.events.erase import erase
-from credhook.worker.commands.events.options import selecting
-from credhook.worker.commands.events.reading import PAGE, find, ledger, raw
+from credhook.worker.commands.events.options import of_handler, selecting
+from credhook.worker.commands.events.reading import PAGE, Page, ledger, raw, read_page
 from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.selection import Selection
-from credhook.worker.commands.events.tables import plain, print_counts, print_table
+from credhook.worker.commands.events.tables import print_counts, print_table
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100
+#: Events that `list` looks at for a table before it says how far it has come: a few tenths of a second.
+_PATIENCE: Final = 20_000
+_COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received", "attempts", "error")
 #: Digits of the longest number in a record.
 _DIGITS: Final = 15
 
@@ -36,44 +41,59 @@ events.add_command(erase)
 
 @events.command("list")
 @selecting
+@of_handler
 @click.option("--count", "counting", is_flag=True, help="Print how many there are of each state and type instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_events(*, selection: Selection, counting: bool, as_json: bool) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line; --after the `cursor` of the last comes the rest."
+)
+def list_events(*, selection: Selection, handler: str | None, counting: bool, as_json: bool) -> None:
     """Print events, the newest first; 100 of them unless --limit says otherwise."""
+    selection = but(selection, handler=handler)
     with ledger() as (redis, index):
         if counting:
-            print_counts(find(redis, index, selection), as_json=as_json)
+            numbers = count(redis, index, selection, retention=LedgerSettings().retention)
+            print_counts(numbers, as_json=as_json)
             return
-        found = sorted(find(redis, index, but(selection, limit=None)), key=lambda event: event.received, reverse=True)
-        shown = found[: selection.limit or _SHOWN]
-        records = _records(redis, index, (event.webhook_id for event in shown))
+        limited = but(selection, limit=selection.limit or _SHOWN)
+        page = read_page(redis, index, limited, patience=None if as_json else _PATIENCE)
+        cursors = {event.webhook_id: str(event.cursor) for event in page.events}
+        records = _records(redis, index, cursors)
         if as_json:
             for record in records:
-                click.echo(json.dumps(record))
+                click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
             return
-        if not shown:
-            click.echo("no events")
-            return
-        table = Table("webhook-id", "type", "resource", "state", "received", "attempts", "error")
-        for record in records:
-            cells = [record[name] or "" for name in ("webhook_id", "type", "resource_id", "state")]
-            attempts = "" if record["attempts"] is None else str(record["attempts"])
-            cells += (record["received_at"] or "")[:19], attempts, record["error"] or ""
-            table.add_row(*map(plain, cells))
-        print_table(table)
-        if len(found) > len(shown):
-            click.echo(f"{len(found) - len(shown)} more; raise --limit to see them")
+        _print_page(page, records, selection)
+
+
+def _print_page(page: Page, records: Iterable[dict[str, Any]], selection: Selection) -> None:
+    """Print it as a table, and what is to be typed for the next."""
+    if page.events:
+        print_table(_COLUMNS, [_cells(record) for record in records])
+    elif page.after is None:
+        click.echo("no events")
+    if page.looked_back_to is not None:
+        click.echo(f"looked back to {(_time(page.looked_back_to) or '')[:19]}, and found {len(page.events)}")
+    if page.after is not None:
+        options = [*selection.options(), "--after", str(page.after)]
+        click.echo(f"for what came before: credhook events list {shlex.join(options)}")
+
+
+def _cells(record: dict[str, Any]) -> list[str]:
+    attempts = "" if record["attempts"] is None else str(record["attempts"])
+    cells = [record[name] or "" for name in ("webhook_id", "type", "resource_id", "state")]
+    return [*cells, (record["received_at"] or "")[:19], attempts, record["error"] or ""]
 
 
 @events.command("show")
 @click.argument("webhook_id")
-def show_event(webhook_id: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="On one line.")
+def show_event(*, webhook_id: str, as_json: bool) -> None:
     """Print all that is remembered of one event, as JSON."""
     with ledger() as (redis, index):
         record = next(_records(redis, index, [webhook_id]), None)
     if record is None:
         raise click.ClickException(f"the ledger has no event {webhook_id}")
-    click.echo(json.dumps(record, indent=2))
+    click.echo(json.dumps(record, indent=None if as_json else 2))
 
 
 def _records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -9,8 +9,9 @@
 -- ARGV: how many of the latter are of events; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
---   no longer in that state.
+--   no longer in that state. An event whose record does not say where it is listed stays there: see erase.py.
 
+--! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
 --! include credhook.ledger/unless_odd.lua
@@ -44,6 +45,10 @@ local function erase(id, job, selected)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     unless_odd('ZREM', leases, id)
     for i = 5, #KEYS do unless_odd('ZREM', KEYS[i], i < 5 + of_events and id or job) end
+    if resource and is_count(received) then
+        unlist((place_of(type or '', resource)), id, received)
+        unlist((place_of('', resource)), id, received)
+    end
     redis.call('DEL', $CONFLICT .. id, $SNAPSHOT .. id, 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'

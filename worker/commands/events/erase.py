@@ -1,19 +1,23 @@
 """`credhook events erase`: forgets an event, and all that was kept for its sake."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace as but
 from typing import Final, cast
 
 import click
 from redis import Redis
 
-from credhook.ledger import CONFLICT, RESOURCE, job_id, lua
+from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, State, job_id, lua
 from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
-from credhook.worker.commands.events.options import refuse_everything, selecting
+from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
 from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.events.search import lengths
 from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
 
 _ERASE: Final = lua.load("credhook.worker.commands.events/erase.lua")
+_UNLIST_STRAYS: Final = lua.load("credhook.worker.commands.events/unlist_strays.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
 _DONE: Final = {"erased": "", "held": "while a worker had it"}
@@ -23,11 +27,14 @@ _LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
 
 @click.command()
 @selecting
+@of_handler
 @click.option("--all", "everything", is_flag=True, help="Every event, where nothing else says which.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def erase(
+    *, selection: Selection, handler: str | None, everything: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
     """Forget events, and all that is kept for their sake.
 
     With --resource it answers a request to erase what is known of one issuance or presentation; what handlers have
@@ -35,12 +42,13 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
     as a duplicate any more: it is accepted as new, and its handlers run again. An event that a worker has in hand is
     erased as well; a handler that is running for it may still finish.
     """
+    selection = but(selection, handler=handler)
     refuse_everything(selection, everything=everything)
     with ledger() as (redis, index):
         with interruptible():
-            events = sorted(find(redis, index, selection), key=lambda event: event.received)
+            events = find(redis, index, selection)[::-1]
             if dry_run:
-                print_counts(events, as_json=as_json)
+                print_counts(Counter((one.state, one.type) for one in events), as_json=as_json)
                 return
             if events and not yes:
                 ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
@@ -48,7 +56,7 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
         if selection.resource is not None:
             _forget_resource(redis, selection.resource)
         script = redis.register_script(_ERASE)
-        of_events = (index.open, index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
+        of_events = (index.open, index.opened, index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 
@@ -59,7 +67,21 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
                 arguments += raw(event.webhook_id), job_id(event.webhook_id), event.state if selection.states else ""
             return cast(Sequence[bytes], script(keys=keys, args=arguments))
 
-        report(work_through(events, step, "erasing"), "erased", _DONE, _LEFT, as_json=as_json)
+        result = work_through(events, step, "erasing")
+        # Their records do not say where they were listed.
+        strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
+        if strays and not (result.interrupted or result.error):
+            _unlist(redis, strays)
+        report(result, "erased", _DONE, _LEFT, as_json=as_json)
+
+
+def _unlist(redis: Redis, strays: Sequence[bytes]) -> None:
+    """Take events from wherever they are listed; this looks at all that is."""
+    script = redis.register_script(_UNLIST_STRAYS)
+    for place in {key.removeprefix(LATE).removeprefix(LISTED) for key in lengths(redis)}:
+        start = b"-"
+        while start:
+            start = cast(bytes, script(keys=[LISTED + place, LATE + place], args=[start, PAGE, *strays]))
 
 
 def _forget_resource(redis: Redis, resource: str) -> None:

@@ -10,7 +10,7 @@ import click
 
 from credhook.events import is_resource_id
 from credhook.ledger import State
-from credhook.worker.commands.events.selection import Selection, event_type, moment
+from credhook.worker.commands.events.selection import Cursor, Selection, event_type, moment
 
 _WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 
@@ -78,6 +78,16 @@ _OPTIONS: Final = (
         help="Only this event, without looking through the others; repeat it for several.",
     ),
     click.option("--limit", type=click.IntRange(1), help="At most so many, the newest."),
+    click.option(
+        "--after", metavar="CURSOR", type=_Read("after", Cursor.read), help="Go on where an earlier page has ended."
+    ),
+)
+
+#: For commands that select by it; to `replay` it says more.
+of_handler: Final = click.option(
+    "--handler",
+    metavar="NAME",
+    help="Only events for which this handler has ended, or is waited for, such as accounts.open_account.",
 )
 
 
@@ -94,11 +104,14 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         until: datetime | None,
         ids: tuple[str, ...],
         limit: int | None,
+        after: Cursor | None,
         **options: Any,
     ) -> None:
         if since and until and since >= until:
             raise click.UsageError("--since should be earlier than --until")
-        selection = Selection(frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit)
+        selection = Selection(
+            frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit, after=after
+        )
         command(selection=selection, **options)
 
     decorated: Callable[..., None] = with_selection

@@ -1,11 +1,10 @@
-"""The records that a selection is about, read from the ledger."""
+"""The events that a selection is about, read from the ledger, the newest first."""
 
-import re
-import sys
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from heapq import nlargest
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, cast
 
 import click
 from redis import Redis
@@ -13,18 +12,20 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, Index
 from credhook.redis.connection import open_redis_sync
 from credhook.settings import LedgerSettings
-from credhook.worker.commands.events.batches import bar, batched
-from credhook.worker.commands.events.selection import EventSummary, Selection
+from credhook.worker.commands.events.batches import bar
+from credhook.worker.commands.events.search import Candidate, Search, clock, lengths, summaries
+from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection
+from credhook.worker.recovery.upkeep import last_whole, list_all
 
 #: Records fetched in one round trip.
 PAGE: Final = 500
-
-_COUNT: Final = re.compile(r"[0-9]{1,15}")
-#: Every state, by its name.
-STATES: Final = frozenset(state.value for state in State)
+#: Events of the wanted states up to which all of them are read, rather than what is listed looked through for them.
+FEW: Final = 10_000
+#: Milliseconds by which a clock that was set may make an event look younger than its last move.
+_CLOCK_SET: Final = 3_600_000
 
 
 @contextmanager
@@ -57,71 +58,120 @@ def raw(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def find(redis: Redis, index: Index, selection: Selection) -> Iterable[EventSummary]:
-    """The events that are meant, each once: the newest first if there is a limit, in no order otherwise.
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events that are meant, the newest first.
+
+    Attributes:
+        events: these.
+        after: where the next page begins; None if there is none.
+        looked_back_to: if the page is short since too much was looked at: to which time, in ms since the epoch.
+    """
+
+    events: list[EventSummary]
+    after: Cursor | None = None
+    looked_back_to: int | None = None
+
+
+def find(redis: Redis, index: Index, selection: Selection) -> list[EventSummary]:
+    """All events that are meant, each once, the newest first.
 
     Raises:
         RedisError: Redis failed.
     """
-    meant = _meant(redis, index, selection)
-    return meant if selection.limit is None else nlargest(selection.limit, meant, key=lambda found: found.received)
+    return read_page(redis, index, selection).events
 
 
-def _meant(redis: Redis, index: Index, selection: Selection) -> Iterator[EventSummary]:
-    seen = set[str]()  # Redis may name a key twice while its tables shrink.
-    with bar("reading") as advance:
-        for page in batched(_named(redis, index, selection), PAGE):
-            fresh = [webhook_id for webhook_id in dict.fromkeys(page) if webhook_id not in seen]
-            seen.update(fresh)
-            pipeline = redis.pipeline(transaction=False)
-            for webhook_id in fresh:
-                pipeline.hmget(raw(EVENT + webhook_id), "type", "state", "received", "resource")
-            replies = pipeline.execute(raise_on_error=False)
-            for webhook_id, values in zip(fresh, replies, strict=True):
-                if read := read_record(webhook_id, values):
-                    found, resource = read
-                    if selection.matches(found, resource):
-                        yield found
-            advance(len(page))
-
-
-def read_record(webhook_id: str, values: Any) -> tuple[EventSummary, str] | None:
-    """The event, and its resource, of type, state, received and resource as Redis has them. Pure.
-
-    Args:
-        webhook_id: the event's.
-        values: the reply to HMGET, or its error.
-
-    Returns:
-        None if there is no such event. One whose record cannot be read counts as unreadable, whatever it says.
+def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int | None = None) -> Page:
+    """The events that are meant, up to the limit; with `patience`, after so many were looked at what was found by then.
 
     Raises:
-        RedisError: Redis did not answer.
+        RedisError: Redis failed.
     """
-    if isinstance(values, Exception):
-        if not isinstance(values, ResponseError) or not str(values).startswith("WRONGTYPE"):
-            raise values
-        return EventSummary(webhook_id, "", State.UNREADABLE, 0), ""
-    if not any(value is not None for value in values):
-        return None  # It has expired, or was erased.
-    kind, state, received, resource = ((value or b"").decode(errors="backslashreplace") for value in values)
-    time = int(received) if _COUNT.fullmatch(received) else None
-    sound = kind and state in STATES and values[3] is not None and (time is not None or not received)
-    found = EventSummary(webhook_id, sys.intern(kind), sys.intern(state) if sound else State.UNREADABLE, time or 0)
-    return found, resource
+    with bar("reading") as advance:
+        if selection.ids:
+            search = Search(redis, selection)
+            named = (Candidate(raw(one), 0) for one in dict.fromkeys(selection.ids))
+            return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(named))))
+        sets = present_sets(redis, selection.indexes(index))
+        if selection.indexes(index) and sum(sets.values()) <= FEW:
+            search = Search(redis, selection)
+            return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(members(redis, sets)))))
+        list_what_is_missing(redis)
+        # What cannot be read may not say when it came: it is found where the reconciler has set it aside.
+        aside = list(members(redis, present_sets(redis, (index.unreadable,))))
+        unread = list(itertools.chain.from_iterable(map(summaries, Search(redis, selection).among(aside))))
+        search = Search(redis, selection, sets=list(sets), skip=(one.webhook_id for one in unread))
+        top = min([clock(redis), *([_last_move(redis, sets) + _CLOCK_SET] if sets else [])])
+        found: list[EventSummary] = []
+        looked = 0
+        for span in search.through(list(lengths(redis, selection.types, selection.resource)), top):
+            found += (one for one in unread if span.start <= one.received < span.end)
+            found += summaries(span.reply)
+            looked += span.looked
+            advance(span.looked)
+            if selection.limit is not None and len(_following(selection, found)) > selection.limit:
+                break
+            if patience is not None and looked > patience and span.start > selection.span[0]:
+                short = _cut(selection, found)
+                return Page(short.events, Cursor(span.start), span.start)
+        return _cut(selection, found)
 
 
-def _named(redis: Redis, index: Index, selection: Selection) -> Iterator[str]:
-    """The webhook-ids of all events that could be meant."""
-    if selection.ids:
-        yield from selection.ids
-    elif indexes := selection.indexes(index):
-        for key in indexes:
-            for member, _ in redis.zscan_iter(key, count=PAGE):
-                yield member.decode(errors="surrogateescape")
-    else:
-        for key in redis.scan_iter(match=EVENT + "*", count=PAGE):
-            yield key.decode(errors="surrogateescape").removeprefix(EVENT)
+def _cut(selection: Selection, found: Iterable[EventSummary]) -> Page:
+    """The page that begins after the cursor and ends at the limit. Pure."""
+    rest = sorted(_following(selection, found), key=lambda one: one.cursor, reverse=True)
+    if selection.limit is None or len(rest) <= selection.limit:
+        return Page(rest)
+    events = rest[: selection.limit]
+    return Page(events, events[-1].cursor)
+
+
+def _following(selection: Selection, found: Iterable[EventSummary]) -> list[EventSummary]:
+    unique = {one.webhook_id: one for one in found}.values()
+    return [one for one in unique if selection.after is None or one.cursor < selection.after]
+
+
+def present_sets(redis: Redis, keys: Iterable[str]) -> dict[str, int]:
+    """Those of the sorted sets that are there, and are such → how many members they have."""
+    wanted = list(keys)
+    pipeline = redis.pipeline(transaction=False)
+    for key in wanted:
+        pipeline.zcard(key)
+    replies = pipeline.execute(raise_on_error=False)
+    for reply in replies:
+        if isinstance(reply, Exception) and not str(reply).startswith("WRONGTYPE"):
+            raise reply
+    return {key: reply for key, reply in zip(wanted, replies, strict=True) if isinstance(reply, int) and reply}
+
+
+def members(redis: Redis, keys: Iterable[str]) -> Iterator[Candidate]:
+    """What these sorted sets hold, each event once."""
+    seen = set[bytes]()  # Redis may name one twice while its tables shrink.
+    for key in keys:
+        for member, score in redis.zscan_iter(key, count=PAGE):
+            if member not in seen:
+                seen.add(member)
+                yield Candidate(member, int(score))
+
+
+def _last_move(redis: Redis, sets: Iterable[str]) -> int:
+    """When the last of the members of these sorted sets came there, in ms."""
+    pipeline = redis.pipeline(transaction=False)
+    for key in sets:
+        pipeline.zrange(key, -1, -1, withscores=True)
+    replies = cast(list[list[tuple[bytes, float]]], pipeline.execute())
+    return int(max((score for reply in replies for _, score in reply), default=0))
+
+
+def list_what_is_missing(redis: Redis) -> None:
+    """See to it, once for all commands, that what an older version has accepted is listed."""
+    if last_whole(redis) is not None:
+        return
+    with bar("listing") as advance:
+        listed = sum(list_all(redis, looked=advance))
+    if listed:
+        click.echo(f"listed {listed} events that an older version had accepted; that was needed once", err=True)
 
 
 def absent(redis: Redis, selection: Selection) -> list[str]:

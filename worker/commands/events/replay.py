@@ -1,6 +1,7 @@
 """`credhook events replay`: settled and quarantined events back to the workers, as if they had just been accepted."""
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -67,10 +68,10 @@ def replay(
         raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
     with ledger() as (redis, index):
         with interruptible():
-            events = sorted(find(redis, index, selection), key=lambda event: event.received)
+            events = find(redis, index, selection)[::-1]
             wanted = _types_wanted(redis, handler, events) if handler is not None else frozenset[str]()
             if dry_run:
-                print_counts(events, as_json=as_json)
+                print_counts(Counter((one.state, one.type) for one in events), as_json=as_json)
                 return
             again = sum(event.state == State.DONE for event in events)
             if again and handler is None and not yes:

@@ -2,26 +2,65 @@
 
 import difflib
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple, Self
 
 from credhook.events import EVENT_TYPES
-from credhook.ledger import Index, State
+from credhook.ledger import LATEST, Index, State
 
 _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
+#: Bytes of a cursor: of its time, and of what tells events of one millisecond apart.
+_TIME_BYTES: Final = 6
+_DIGEST_BYTES: Final = 6
+_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{16}")
+
+
+class Cursor(NamedTuple):
+    """A place in the order of a list: of events, by when they came; those of one millisecond by a digest of their ids.
+
+    It depends on nothing but the event, so that it means the same however the next page is found.
+    """
+
+    received: int
+    digest: bytes = bytes(_DIGEST_BYTES)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The cursor that `str` has written.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not _CURSOR.fullmatch(text):
+            raise ValueError(f"{text!r} is no cursor; a page ends with the one that the next begins with")
+        as_bytes = urlsafe_b64decode(text)
+        return cls(int.from_bytes(as_bytes[:_TIME_BYTES], "big"), as_bytes[_TIME_BYTES:])
+
+    def __str__(self) -> str:
+        return urlsafe_b64encode(self.received.to_bytes(_TIME_BYTES, "big") + self.digest).decode()
+
+
 class EventSummary(NamedTuple):
-    """As much of a record as decides whether it is meant, and is worth keeping for a million of them."""
+    """As much of a record as is worth keeping for a million of them."""
 
     webhook_id: str
     type: str
     state: str
     #: When the receiver stored it, ms since the epoch.
     received: int
+
+    @property
+    def cursor(self) -> Cursor:
+        """Its place in a list."""
+        as_bytes = self.webhook_id.encode(errors="surrogateescape")
+        return Cursor(self.received, blake2b(as_bytes, digest_size=_DIGEST_BYTES).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +71,12 @@ class Selection:
         states: any of these, or all.
         types: any of these event types, or all.
         resource: of this issuance or presentation.
+        handler: for which this handler has ended, or is waited for.
         since: received then or later.
         until: received earlier than that.
         ids: only these, by webhook-id.
         limit: at most so many, the newest.
+        after: only those that follow there, from the newest to the oldest.
     """
 
     states: frozenset[State] = frozenset()
@@ -45,21 +86,31 @@ class Selection:
     until: datetime | None = None
     ids: tuple[str, ...] = ()
     limit: int | None = None
+    handler: str | None = None
+    after: Cursor | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether it means every event."""
-        return not (self.states or self.types or self.resource or self.since or self.until or self.ids)
+        return not (self.states or self.types or self.resource or self.handler or self.since or self.until or self.ids)
 
-    def matches(self, found: EventSummary, resource: str) -> bool:
-        """Whether the event is one of those, the limit left aside."""
-        return (
-            (not self.states or found.state in self.states)
-            and (not self.types or found.type in self.types)
-            and self.resource in {None, resource}
-            and (self.since is None or found.received >= self.since.timestamp() * 1_000)
-            and (self.until is None or found.received < self.until.timestamp() * 1_000)
-        )
+    @property
+    def span(self) -> tuple[int, int]:
+        """The time within which its events came, in ms since the epoch, the end not included."""
+        since = 0 if self.since is None else _milliseconds(self.since)
+        until = LATEST + 1 if self.until is None else _milliseconds(self.until)
+        return since, until if self.after is None else min(until, self.after.received + 1)
+
+    def options(self) -> list[str]:
+        """As they are typed, but for the cursor; ages as the moments that they stood for."""
+        typed = [("--state", state.value) for state in sorted(self.states)]
+        typed += [("--type", kind.removeprefix(_FAMILY)) for kind in sorted(self.types)]
+        typed += [("--id", webhook_id) for webhook_id in self.ids]
+        times = {"--since": self.since, "--until": self.until}
+        typed += [(name, when.isoformat()) for name, when in times.items() if when]
+        others = {"--resource": self.resource, "--handler": self.handler, "--limit": self.limit}
+        typed += [(name, str(value)) for name, value in others.items() if value]
+        return [word for option in typed for word in option]
 
     def indexes(self, index: Index) -> tuple[str, ...]:
         """The sorted sets that hold all events in these states; none if some states have no such set."""
@@ -75,6 +126,11 @@ class Selection:
         if not self.states <= held.keys():
             return ()
         return tuple(sorted({key for state in self.states for key in held[state]}))
+
+
+def _milliseconds(when: datetime) -> int:
+    """Rounded up: an event of that millisecond came after it."""
+    return -(-round(when.timestamp() * 1_000_000) // 1_000)
 
 
 def event_type(text: str) -> str:

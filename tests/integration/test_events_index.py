@@ -1,0 +1,288 @@
+"""What `credhook events` costs, counted in what Redis is asked for, and what it lists, whoever has written."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from accepting import accept, everything, inbox_on, record
+from events_command import Run
+from harness import COMPLETED, DATA
+from large_ledger import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
+from planting import HANDLED, INDEX, plant, plant_many
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook.events import Event
+from credhook.ledger import EVENT, LATE, LISTED, WHOLE, State, bucket, place
+from credhook.ledger.opened import oldest_open, oldest_open_async
+from credhook.receiver.inbox.script import Outcome
+from credhook.worker.commands.events.reading import read_page
+from credhook.worker.commands.events.selection import Selection
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.recovery.reconcile import Reconciler
+
+MANY = 20_000
+RETENTION = 3_600
+PLACE = place(COMPLETED, bucket("r1"))
+
+
+def lines(stdout: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def ids(stdout: str) -> list[str]:
+    return [line["webhook_id"] for line in lines(stdout)]
+
+
+def asked(redis: Redis) -> tuple[int, int]:
+    """Since the statistics were reset: how many records were looked at, and how many scripts were run."""
+    stats: Any = redis.info("commandstats")
+    looked = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hgetall", "hget"))
+    return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
+def reconcile(redis: Redis) -> None:
+    Reconciler(redis, queue="credhook", name="n", interval=1, retention=RETENTION).run()
+
+
+async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
+    claims = Claims(redis, queue="credhook", lease=60, retention=RETENTION, worker=Worker("w", "w"))
+    for claim in (await claims.take(100, urgent=50)).claims:
+        await claims.settle(claim, Settlement(state))
+
+
+def forget_lists(redis: Redis) -> None:
+    """As if an older version had written the ledger."""
+    redis.delete(WHOLE, INDEX.opened, *redis.scan_iter(LISTED + "*"))
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_ledger_holds(
+    redis_client: Redis, events: Run
+) -> None:
+    fill(redis_client, MANY)
+    for arguments, most_looked, most_scripts in [
+        ((), 1_300, 10),
+        (("--type", RARE_TYPE), 400, 15),
+        (("--resource", f"iss_{7:020x}"), 200, 20),
+        (("--state", "unhandled"), 200, 5),
+        (("--state", "dead"), 700, 5),
+        (("--since", "3d"), 1_300, 10),
+        (("--until", "3d"), 1_300, 12),
+        (("--handler", COMMON_HANDLER), 1_300, 10),
+        (("--count",), 800, 60),
+        (("--count", "--state", "dead"), 600, 5),
+    ]:
+        redis_client.config_resetstat()
+        assert events("list", "--json", *arguments).exit_code == 0
+        looked, scripts = asked(redis_client)
+        assert looked <= most_looked, arguments
+        assert scripts <= most_scripts, arguments
+    # Half of the limit of one script, at the least, is brought by each.
+    redis_client.config_resetstat()
+    assert len(ids(events("list", "--json", "--limit", str(MANY)).stdout)) == MANY
+    assert asked(redis_client)[1] < 60
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_counts_and_selections_are_those_that_a_look_at_every_record_gives(redis_client: Redis, events: Run) -> None:
+    fill(redis_client, 3_000)
+    named: Any = redis_client.scan_iter(EVENT + "*", count=1_000)
+    records = {one: record(redis_client, one) for one in (key.decode().removeprefix(EVENT) for key in named)}
+    counted = lines(events("list", "--count", "--json").stdout)
+    assert {(one["state"], one["type"]): one["events"] for one in counted} == Counter(
+        (one["state"], one["type"]) for one in records.values()
+    )
+    selections: dict[tuple[str, ...], Callable[[dict[str, str]], bool]] = {
+        (): lambda _: True,
+        ("--type", RARE_TYPE): lambda one: one["type"] == RARE_TYPE,
+        ("--state", "dead"): lambda one: one["state"] == "dead",
+        ("--state", "done", "--state", "dead"): lambda one: one["state"] in {"done", "dead"},
+        ("--resource", f"iss_{7:020x}"): lambda one: one["resource"] == f"iss_{7:020x}",
+        ("--handler", RARE_HANDLER): lambda one: "h:" + RARE_HANDLER in one,
+    }
+    for arguments, meant in selections.items():
+        found = ids(events("list", "--json", "--limit", "5000", *arguments).stdout)
+        assert sorted(found) == sorted(one for one, fields in records.items() if meant(fields)), arguments
+        times = [int(records[one]["received"]) for one in found]
+        assert times == sorted(times, reverse=True)
+
+
+def test_pages_meet_no_event_twice_and_miss_none_while_others_arrive(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    plant_many(redis_client, 50, State.DONE)
+    with redis_client.pipeline() as pipeline:  # Many of one millisecond.
+        for number in range(50):
+            plant(pipeline, f"same_{number}", State.DEAD, age=1_000)
+        pipeline.execute()
+    before = set(ids(events("list", "--json", "--limit", "1000").stdout))
+    found: list[str] = []
+    after: tuple[str, ...] = ()
+    while page := lines(events("list", "--json", "--limit", "7", *after).stdout):
+        found += (one["webhook_id"] for one in page)
+        after = ("--after", page[-1]["cursor"])
+        accept(redis_url, f"new_{len(found)}", DATA, f"p{len(found)}")
+    assert sorted(found) == sorted(before)
+    assert len(before) == 100
+
+
+def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there(redis_client: Redis) -> None:
+    plant_many(redis_client, 300, State.DONE)
+    plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})
+    wanted = Selection(handler="a.rare", limit=10)
+    short = read_page(redis_client, INDEX, wanted, patience=100)
+    assert short.events == []
+    assert short.looked_back_to is not None
+    assert short.after is not None
+    rest = read_page(redis_client, INDEX, Selection(handler="a.rare", limit=10, after=short.after))
+    assert [one.webhook_id for one in rest.events] == ["rare"]
+    assert rest.after is None
+
+
+def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "ended", State.DEAD, ended=HANDLED, age=3)
+    plant(redis_client, "pending", State.WAITING, pending="a.other a.bad", age=2)
+    plant(redis_client, "only", State.UNHANDLED, only="a.bad", age=1)
+    plant(redis_client, "another", State.DONE, ended={"a.badly": "done"})
+    assert ids(events("list", "--json", "--handler", "a.bad").stdout) == ["only", "pending", "ended"]
+    assert events("erase", "--handler", "a.bad", "--yes").stdout == "erased 3\n"
+    assert ids(events("list", "--json").stdout) == ["another"]
+
+
+def test_a_ledger_of_the_version_before_is_listed_once_and_says_so(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    plant_many(redis_client, 30, State.DONE)
+    accept(redis_url, "m1", COMPLETED, "r1")
+    forget_lists(redis_client)
+    accept(redis_url, "m2", COMPLETED, "r1")
+    first = events("list", "--json")
+    assert first.stderr == "listed 31 events that an older version had accepted; that was needed once\n"
+    assert len(ids(first.stdout)) == 32
+    again = events("list", "--json", "--count")
+    assert again.stderr == ""
+    assert sum(one["events"] for one in lines(again.stdout)) == 32
+    assert ids(events("list", "--json", "--resource", "r1", "--state", "accepted").stdout) == ["m2", "m1"]
+
+
+def test_the_leader_lists_it_as_well_and_takes_out_what_is_forgotten(redis_client: Redis, redis_url: str) -> None:
+    accept(redis_url, "m1", COMPLETED, "r1")
+    forget_lists(redis_client)
+    redis_client.zadd(LATE + PLACE, {"gone": 1})
+    for _ in range(3):
+        reconcile(redis_client)
+    assert redis_client.zrange(LATE + PLACE, 0, -1) == [b"m1"]
+    assert redis_client.exists(WHOLE)
+
+
+async def test_what_an_older_receiver_accepts_is_listed_when_it_is_settled(
+    redis_client: Redis, async_redis: AsyncRedis
+) -> None:
+    async with inbox_on(async_redis) as inbox:
+        await inbox.accept("m1", Event(COMPLETED, "r1"))
+    forget_lists(redis_client)
+    await settle_all(async_redis)
+    received = float(record(redis_client, "m1")["received"])
+    assert redis_client.zrange(LATE + PLACE, 0, -1, withscores=True) == [(b"m1", received)]
+
+
+async def test_the_oldest_open_event_is_known_whoever_accepts_and_settles(
+    redis_client: Redis, async_redis: AsyncRedis
+) -> None:
+    assert oldest_open(redis_client, INDEX) is None
+    plant(redis_client, "old", State.WAITING, age=500)
+    plant(redis_client, "new", State.ACCEPTED)
+    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "old")["received"])
+    redis_client.zrem(INDEX.open, "old")  # An older worker has settled it.
+    redis_client.hset(EVENT + "old", "state", "done")
+    plant(redis_client, "theirs", State.ACCEPTED, age=100)
+    redis_client.zrem(INDEX.opened, "theirs")  # An older receiver has accepted it.
+    reconcile(redis_client)
+    assert await oldest_open_async(async_redis, INDEX) == int(record(redis_client, "theirs")["received"])
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.UNHANDLED])
+async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
+    async with inbox_on(async_redis) as inbox:
+        await inbox.accept("m1", Event(COMPLETED, "r1"))
+    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "m1")["received"])
+    await settle_all(async_redis, State.WAITING)
+    assert oldest_open(redis_client, INDEX) is not None
+    redis_client.hset(EVENT + "m1", "due", 1)
+    redis_client.zadd(INDEX.scheduled, {"e-m1": 1})
+    await settle_all(async_redis, state)
+    assert oldest_open(redis_client, INDEX) is None
+    assert not redis_client.exists(LATE + PLACE)
+
+
+def test_what_is_older_than_the_retention_is_swept_and_what_is_remembered_stays_listed(
+    redis_client: Redis, events: Run
+) -> None:
+    plant(redis_client, "kept", State.DEAD, age=2 * RETENTION)
+    plant(redis_client, "young", State.DONE, age=1)
+    for webhook_id in ("kept", "young"):
+        received = record(redis_client, webhook_id)["received"]
+        redis_client.xadd(LISTED + PLACE, {"i": f"0{webhook_id}"}, id=f"{received}-0")
+    old: Any = redis_client.xinfo_stream(LISTED + PLACE)
+    for number in range(700):
+        redis_client.xadd(LISTED + place(DATA, 3), {"i": f"0gone{number}"}, id=f"{number + 1}-0")
+    redis_client.delete(LATE + PLACE)
+    assert old["length"] == 2
+    assert (
+        sum(one["events"] for one in lines(events("list", "--count", "--json", CREDHOOK_RETENTION="3600").stdout)) == 2
+    )
+    reconcile(redis_client)
+    assert not redis_client.exists(LISTED + place(DATA, 3))
+    left: Any = redis_client.xrange(LISTED + PLACE)
+    assert [fields[b"i"] for _, fields in left] == [b"0young"]
+    assert ids(events("list", "--json").stdout) == ["young", "kept"]
+
+
+@pytest.mark.parametrize("also_late", [False, True])
+async def test_lists_of_another_type_stop_nothing(
+    redis_client: Redis, async_redis: AsyncRedis, events: Run, *, also_late: bool
+) -> None:
+    odd = [LISTED + PLACE, INDEX.opened, WHOLE, *([LATE + PLACE] if also_late else [])]
+    for key in odd:
+        redis_client.sadd(key, "of another kind")
+    async with inbox_on(async_redis) as inbox:
+        assert await inbox.accept("m1", Event(COMPLETED, "r1")) is Outcome.ACCEPTED
+        assert await inbox.accept("m2", Event(DATA, "p1")) is Outcome.ACCEPTED
+    await settle_all(async_redis, State.DEAD)
+    reconcile(redis_client)
+    found = ids(events("list", "--json").stdout)
+    assert found == (["m2"] if also_late else ["m2", "m1"])
+    assert events("replay", "--state", "dead").stdout == "replayed 2\n"
+    assert events("erase", "--id", "m1", "--yes").stdout == "erased 1\n"
+    redis_client.delete(INDEX.jobs)
+    assert "m1" not in everything(redis_client)
+
+
+def test_a_clock_that_was_set_back_keeps_the_order_and_nothing_of_what_is_erased(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    redis_client.xadd(LISTED + PLACE, {"i": "0of tomorrow"}, id="99999999999999-0")
+    for number in range(3):
+        accept(redis_url, f"m{number}", COMPLETED, "r1")
+    assert ids(events("list", "--json", "--resource", "r1").stdout) == ["m2", "m1", "m0"]
+    assert events("erase", "--resource", "r1", "--yes").stdout == "erased 3\n"
+    redis_client.delete(INDEX.jobs)  # Where a worker finds nothing by them.
+    assert "m1" not in everything(redis_client)
+
+
+def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replayed(
+    redis_client: Redis, redis_url: str, events: Run
+) -> None:
+    accept(redis_url, "m1", "openid4vc.issuance.unheard", "r1")
+    assert ids(events("list", "--json", "--resource", "r1").stdout) == ["m1"]
+    redis_client.hset(EVENT + "m1", "type", COMPLETED)  # As if this version knew it.
+    assert ids(events("list", "--json", "--type", "issuance.completed").stdout) == ["m1"]
+    assert events("replay", "--state", "quarantined").stdout == "replayed 1\n"
+    assert lines(events("list", "--count", "--json").stdout) == [{"state": "accepted", "type": COMPLETED, "events": 1}]
+    assert events("erase", "--id", "m1", "--yes").stdout == "erased 1\n"
+    redis_client.delete(INDEX.jobs)
+    assert "m1" not in everything(redis_client)

@@ -1,0 +1,106 @@
+"""How many events there are of each state and type.
+
+Of all events this is known without a look at each: of every type so many are listed, those that are not done stand in
+the sorted sets of their states, and the rest is done. No number is kept that could differ from what it counts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import cast
+
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from credhook.ledger import OTHER, Index, State
+from credhook.worker.commands.events.batches import bar
+from credhook.worker.commands.events.reading import find, list_what_is_missing, members, present_sets
+from credhook.worker.commands.events.search import Counts, Search, clock, counts, lengths
+from credhook.worker.commands.events.selection import Selection
+
+_QUEUES, _QUEUE = "rq:queues", "rq:queue:"
+
+
+def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -> Counts:
+    """Count the events that are meant.
+
+    Args:
+        redis: the ledger.
+        index: the queue's.
+        selection: which events.
+        retention: seconds that a settled event is remembered.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    if selection.limit or selection.after or selection.ids:
+        return Counter((one.state, one.type) for one in find(redis, index, selection))
+    if sets := selection.indexes(index):
+        search = Search(redis, selection, counting=True)
+        return _sum(map(counts, search.among(members(redis, present_sets(redis, sets)))))
+    list_what_is_missing(redis)
+    if selection == Selection(selection.states, selection.types):
+        numbers = _all(redis, index, retention)
+        return Counter({(state, kind): number for (state, kind), number in numbers.items()
+                        if (not selection.states or state in selection.states)
+                        and (not selection.types or kind in selection.types)})  # fmt: skip
+    return _sum(_through(redis, selection, lengths(redis, selection.types, selection.resource)))
+
+
+def _sum(numbers: Iterable[Counts]) -> Counts:
+    total = Counts()
+    for one in numbers:
+        total.update(one)
+    return total
+
+
+def _through(redis: Redis, selection: Selection, keys: Iterable[str]) -> Iterator[Counts]:
+    """Count what is listed under these keys by looking at each."""
+    with bar("counting") as advance:
+        for span in Search(redis, selection, counting=True).through(list(keys), clock(redis)):
+            advance(span.looked)
+            yield counts(span.reply)
+
+
+def _all(redis: Redis, index: Index, retention: int) -> Counts:
+    listed = Counter[str]()
+    keys = defaultdict[str, list[str]](list)
+    for key, number in lengths(redis).items():
+        kind = key.rpartition(":")[0].rpartition(":")[2]
+        listed[kind] += number
+        keys[kind].append(key)
+    others, _ = keys.pop(OTHER, []), listed.pop(OTHER, None)
+    before = clock(redis) - retention * 1_000
+    forgotten = {kind: _forgotten(redis, theirs, before) for kind, theirs in keys.items()}
+    not_done = _not_done(redis, index)
+    total = Counts(not_done)
+    for kind, number in listed.items():
+        unfinished = sum(
+            of_state for (state, one), of_state in not_done.items() if one == kind and state != State.QUARANTINED
+        )
+        total[State.DONE, kind] = max(0, number - forgotten[kind] - unfinished)
+    total.update(_sum(_through(redis, Selection(frozenset({State.DONE})), others)))
+    return +total
+
+
+def _forgotten(redis: Redis, keys: Iterable[str], before: int) -> int:
+    """How many are listed under these keys though they have been forgotten: nobody has swept them away yet."""
+    old = Selection(until=datetime.fromtimestamp(before / 1_000, UTC))
+    spans = Search(redis, old, counting=True, forgotten=True).through(list(keys), 0)
+    return sum(counts(span.reply)["", ""] for span in spans)
+
+
+def _not_done(redis: Redis, index: Index) -> Counts:
+    """How many events of each type are not done, by their states, in all queues of this Redis."""
+    try:
+        names = {one.decode(errors="replace") for one in cast(set[bytes], redis.smembers(_QUEUES))}
+    except ResponseError:  # Somebody else has written it; it is RQ's.
+        names = set()
+    total = Counts()
+    for queue in {index.queue} | {name.removeprefix(_QUEUE) for name in names if name.startswith(_QUEUE)}:
+        one = Index(queue)
+        sets = (one.open, one.dead, *one.all_unhandled, one.quarantined, one.unreadable)
+        unfinished = Selection(frozenset(State) - {State.DONE})
+        search = Search(redis, unfinished, counting=True)
+        total.update(_sum(map(counts, search.among(members(redis, present_sets(redis, sets))))))
+    return total

@@ -1,0 +1,161 @@
+"""Looking for events: what belongs to a selection is decided in Redis, by select.lua, and only that comes here."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from redis import Redis
+
+from credhook.events import EVENT_TYPES
+from credhook.ledger import BUCKETS, LATE, LATEST, LISTED, OTHER, bucket, lua, place
+from credhook.worker.commands.events.batches import batched
+from credhook.worker.commands.events.selection import EventSummary, Selection
+
+_SELECT: Final = lua.load("credhook.worker.commands.events/select.lua")
+_LENGTHS: Final = lua.load("credhook.worker.commands.events/lengths.lua")
+
+#: Events that one script looks at: it blocks Redis for a few milliseconds then.
+PAGE: Final = 1_000
+#: Milliseconds that the first of the spans of time is long; the next are as long as a page wants.
+_FIRST_SPAN: Final = 1_000
+
+#: State and type → how many events.
+Counts = Counter[tuple[str, str]]
+
+
+class Candidate(NamedTuple):
+    """An event that may be meant, and the time that it is listed by, in ms, should its record not say when it came."""
+
+    webhook_id: bytes
+    time: int
+
+
+class Span(NamedTuple):
+    """A span of time that was looked through, and what of it is meant."""
+
+    start: int
+    end: int
+    looked: int
+    reply: list[Any]
+
+
+class Search:
+    """Finds, or counts, the events that a selection means, the limit and the cursor left aside."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        selection: Selection,
+        *,
+        sets: Sequence[str] = (),
+        skip: Iterable[str] = (),
+        counting: bool = False,
+        forgotten: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            selection: which events.
+            sets: sorted sets one of which holds the event; none where it does not matter.
+            skip: events that are not looked for.
+            counting: whether numbers are wanted.
+            forgotten: whether events that are listed and have no record count, with neither state nor type.
+        """
+        self._script = redis.register_script(_SELECT)
+        self._span = selection.span
+        self._what: dict[str, Any] = {
+            "types": dict.fromkeys(selection.types, True) or None,
+            "states": dict.fromkeys(selection.states, True) or None,
+            "resource": selection.resource,
+            "handler": selection.handler,
+            "sets": list(sets) or None,
+            "skip": {one: True for one in skip if one.isascii()},
+            "counting": counting,
+            "forgotten": forgotten,
+            "streams": 0,
+            "from": self._span[0],
+            "until": self._span[1],
+            "most": 0,
+        }
+
+    def among(self, candidates: Iterable[Candidate]) -> Iterator[list[Any]]:
+        """Look at these events; the replies, page by page.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        for page in batched(candidates, PAGE):
+            arguments = [part for one in page for part in one]
+            _, *reply = self._script(args=[json.dumps(self._what), *arguments])
+            yield reply
+
+    def through(self, keys: Sequence[str], top: int) -> Iterator[Span]:
+        """Look through what is listed under these keys, from `top`, in ms, back to where the selection begins.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        bottom, end = self._span
+        length = end - top if top < end else _FIRST_SPAN  # Hardly anything is younger than `top`.
+        streams = [key for key in keys if not key.startswith(LATE)]
+        ordered = streams + [key for key in keys if key.startswith(LATE)]
+        while end > bottom and ordered:
+            start = max(bottom, end - length)
+            most = PAGE if end - start > 1 else 0
+            what = {**self._what, "streams": len(streams), "from": start, "until": end, "most": most}
+            looked, *reply = self._script(keys=ordered, args=[json.dumps(what)])
+            if looked < 0:
+                length = max(1, (end - start) // 4)
+                continue
+            yield Span(start, end, looked, reply)
+            if end > top >= start:
+                length = _FIRST_SPAN
+            elif looked < PAGE // 2:
+                length *= 8 if looked < PAGE // 16 else 2
+            end = start
+
+
+def summaries(reply: Sequence[Any]) -> list[EventSummary]:
+    """The events of a reply."""
+    parts = [part.decode(errors="surrogateescape") for part in reply]
+    return [
+        EventSummary(parts[n], sys.intern(_shown(parts[n + 1])), sys.intern(parts[n + 2]), int(parts[n + 3]))
+        for n in range(0, len(parts), 4)
+    ]
+
+
+def counts(reply: Sequence[Any]) -> Counts:
+    """The numbers of a reply."""
+    return Counter(
+        {
+            (reply[n].decode(), reply[n + 1].decode(errors="backslashreplace")): cast(int, reply[n + 2])
+            for n in range(0, len(reply), 3)
+        }
+    )
+
+
+def _shown(text: str) -> str:
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def lengths(redis: Redis, types: Iterable[str] = (), resource: str | None = None) -> dict[str, int]:
+    """The keys under which events are listed → how many: of these types, or all, and of that resource's bucket, or all.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    buckets = range(BUCKETS) if resource is None else (bucket(resource),)
+    # An event whose type an older version did not know stands among the others until it is replayed.
+    names = [place(one, each) for one in (*(types or EVENT_TYPES), OTHER) for each in buckets]
+    keys = [prefix + name for prefix in (LISTED, LATE) for name in names]
+    reply = cast(list[Any], redis.register_script(_LENGTHS)(keys=keys))
+    return dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
+
+
+def clock(redis: Redis) -> int:
+    """Redis's, in ms since the epoch."""
+    seconds, microseconds = redis.time()
+    return min(seconds * 1_000 + microseconds // 1_000, LATEST)

@@ -1,0 +1,143 @@
+"""Keeps the lists of events as they should be: nothing forgotten stays listed, and nothing remembered is left out.
+
+What an older version has accepted is not listed. A round through the whole ledger, a little at a time, lists it: once,
+and then once a day, since old and new receivers may have run side by side.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final, cast
+
+import structlog
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from credhook.events import EVENT_TYPES
+from credhook.ledger import BUCKETS, EVENT, LATE, LISTED, OTHER, WHOLE, Index, lua, place
+
+log = structlog.get_logger("credhook.reconciler")
+
+#: Entries that one script looks at, which holds up Redis for a few milliseconds; and those that one round sweeps.
+PAGE: Final = 500
+MOST_SWEPT: Final = 20_000
+#: Steps that one round takes through the whole ledger.
+_STEPS: Final = 4
+#: Milliseconds between two rounds through all of it.
+_DAY: Final = 86_400_000
+
+SWEEP: Final = lua.load("credhook.worker.recovery/sweep.lua")
+FORGET_GONE: Final = lua.load("credhook.worker.recovery/forget_gone.lua")
+RELIST: Final = lua.load("credhook.worker.recovery/relist.lua")
+REOPEN: Final = lua.load("credhook.worker.recovery/reopen.lua")
+
+
+class Upkeep:
+    """Looks after the lists, for the process that leads."""
+
+    def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
+        """Prepare; `retention` is in seconds."""
+        self._redis = redis
+        self._index = Index(queue)
+        self._retention = retention
+        self._sweep = redis.register_script(SWEEP)
+        self._reopen = redis.register_script(REOPEN)
+        #: Where the next round begins among the open events.
+        self._start = 0
+        self._steps: Iterator[int] = iter(())
+        self._listed = 0
+        self._odd: set[str] = set()
+
+    def run(self, now: int) -> None:
+        """One round, at `now` in ms by Redis's clock.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        self._sweep_all(now - self._retention * 1_000)
+        gone, more = self._reopen(keys=[self._index.open, self._index.opened], args=[self._start, PAGE])
+        self._start = self._start + PAGE - gone if more else 0
+        self._step(now)
+
+    def _sweep_all(self, before: int) -> None:
+        left, odd = MOST_SWEPT, set[str]()
+        for event_type in (*EVENT_TYPES, OTHER):
+            keys = [LIST + place(event_type, each) for each in range(BUCKETS) for LIST in (LISTED, LATE)]
+            taken = PAGE
+            while taken == PAGE and left > 0:
+                taken, *others = self._sweep(keys=keys, args=[before, PAGE])
+                left -= taken
+                odd.update(key.decode() for key in others)
+        if new := sorted(odd - self._odd):
+            hint = "somebody else has written to them; rename or delete them"
+            log.error("keys_unusable", keys=dict.fromkeys(new, "not of our type"), hint=hint)
+        self._odd = odd
+
+    def _step(self, now: int) -> None:
+        """Some steps of the round through the whole ledger that is under way, or is due."""
+        for _ in range(_STEPS):
+            listed = next(self._steps, None)
+            if listed is not None:
+                self._listed += listed
+                continue
+            if self._listed:
+                log.info("events_listed", count=self._listed, hint="an older version had accepted them")
+                self._listed = 0
+            if not is_due(self._redis, now):
+                return
+            self._steps = list_all(self._redis)
+
+
+def is_due(redis: Redis, now: int) -> bool:
+    """Whether the whole ledger has not been looked through for a day, at `now` in ms."""
+    last = last_whole(redis)
+    return last is None or not 0 <= now - last < _DAY
+
+
+def last_whole(redis: Redis) -> int | None:
+    """When all that the ledger held was last seen to be listed, in ms; None if that was never."""
+    try:
+        last = cast("bytes | None", redis.get(WHOLE))
+    except ResponseError:  # Of another type: somebody else has written it.
+        return None
+    return int(last) if last and last.isdigit() else None
+
+
+def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
+    """List all that is not listed, and no longer list beside the streams what was forgotten, a step at a time.
+
+    Args:
+        redis: the ledger.
+        looked: called with the number of keys that were looked at.
+
+    Yields:
+        How many events a step has listed.
+
+    Raises:
+        RedisError: Redis failed; begin anew.
+    """
+    relist, forget_gone = redis.register_script(RELIST), redis.register_script(FORGET_GONE)
+    cursor, begun = 0, False
+    while cursor or not begun:
+        begun = True
+        cursor, found = redis.scan(cursor, match=EVENT + "*", count=PAGE)
+        keys = cast(list[bytes], found)
+        yield relist(args=[key.removeprefix(EVENT.encode()) for key in keys]) if keys else 0
+        looked(len(keys))
+    for key in _late(redis):
+        cursor, begun = 0, False
+        while cursor or not begun:
+            begun = True
+            cursor, members = redis.zscan(key, cursor, count=PAGE)
+            if members:
+                forget_gone(keys=[key], args=[member for member, _ in members])
+            yield 0
+    seconds, microseconds = redis.time()
+    redis.set(WHOLE, seconds * 1_000 + microseconds // 1_000)
+
+
+def _late(redis: Redis) -> list[str]:
+    """The sorted sets of listed events that there are."""
+    keys = [LATE + place(event_type, each) for event_type in (*EVENT_TYPES, OTHER) for each in range(BUCKETS)]
+    pipeline = redis.pipeline(transaction=False)
+    for key in keys:
+        pipeline.type(key)
+    return [key for key, kind in zip(keys, pipeline.execute(), strict=True) if kind == b"zset"]
