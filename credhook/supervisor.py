@@ -30,6 +30,7 @@ C = TypeVar("C", bound=Popen[bytes])
 class _Place(Generic[C]):
     """Room for one child, and after its death for the next."""
 
+    number: int
     #: Who runs there; one that has ended stays until it is reaped.
     child: C | None = None
     born: float = 0.0
@@ -68,17 +69,17 @@ class Supervisor(ABC, Generic[C]):
         self.log = structlog.get_logger(f"credhook.{self.kind}")
         # Its other end closes when we die, however we die: children that read the end of it drain and go.
         self.lifeline, self._held = os.pipe()
-        self._places: list[_Place[C]] = [_Place() for _ in range(number)]
+        self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
         self._stopping = self._gave_up = False
 
     @abstractmethod
-    def start(self) -> C:
-        """Start another child and give it the lifeline; after an OSError it is tried again."""
+    def start(self, place: int) -> C:
+        """Start another child in that place and give it the lifeline; after an OSError it is tried again."""
 
     def look_after(self, child: C) -> None:
         """Do what else is to be done at each look at a child that is alive."""
 
-    def ended(self, child: C, code: int) -> None:
+    def ended(self, child: C, code: int, place: int) -> None:
         """Do what else is to be done about a child that has ended, before another takes its place."""
 
     def run(self) -> int:
@@ -118,7 +119,7 @@ class Supervisor(ABC, Generic[C]):
 
     def _fill(self, place: _Place[C]) -> None:
         try:
-            place.child, place.born, place.due = self.start(), self.clock(), None
+            place.child, place.born, place.due = self.start(place.number), self.clock(), None
         except OSError as error:
             place.due = self.clock() + self.restarts.longest
             self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=self.restarts.longest)  # noqa: TRY400  No traceback.
@@ -126,7 +127,7 @@ class Supervisor(ABC, Generic[C]):
     def _reap(self, place: _Place[C], child: C, code: int) -> None:
         """Note that a child has ended, and when another takes its place."""
         place.child = None
-        self.ended(child, code)
+        self.ended(child, code, place.number)
         if code == 0 and self.may_finish:
             return
         place.young_deaths = 0 if self.clock() - place.born > LONG_LIFE else place.young_deaths + 1

@@ -26,7 +26,14 @@ from credhook.receiver.inbox.inbox import Inbox, Unavailable
 from credhook.receiver.inbox.script import Outcome
 from credhook.receiver.refusal_log import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.signature import BadHeaders, Encoded, Unauthenticated, authenticate, read_headers
+from credhook.receiver.signature import (
+    BadHeaders,
+    Encoded,
+    OutsideTolerance,
+    Unauthenticated,
+    authenticate,
+    read_headers,
+)
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -49,15 +56,29 @@ _ANSWERS: Final[dict[type[Exception], tuple[int, str, str]]] = {
     BadHeaders: (400, "VALIDATION_ERROR", "Validation Failed"),
     Malformed: (400, "VALIDATION_ERROR", "Validation Failed"),
     Unauthenticated: (401, "UNAUTHORIZED", "Unauthorized"),
+    OutsideTolerance: (401, "UNAUTHORIZED", "Unauthorized"),
     NotFound: (404, "NOT_FOUND", "Not Found"),
     TooLarge: (413, "PAYLOAD_TOO_LARGE", "Payload Too Large"),
     Encoded: (415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type"),
     Unavailable: (503, "SERVICE_UNAVAILABLE", "Service Unavailable"),
 }
 
+#: Which rule was broken, for the counters.
+_RULES: Final[dict[type[Exception], str]] = {
+    BadHeaders: "headers",
+    Malformed: "body",
+    Unauthenticated: "signature",
+    OutsideTolerance: "clock",
+    NotFound: "path",
+    TooLarge: "size",
+    Encoded: "encoding",
+    Unavailable: "storage",
+}
+
 #: The words for it: only what the sender already knows or can mend.
 _DETAILS: Final[dict[type[Exception], str]] = {
     Unauthenticated: "The delivery could not be authenticated.",
+    OutsideTolerance: "The delivery could not be authenticated.",
     NotFound: "There is nothing here.",
     TooLarge: "The delivery is too large.",
     Unavailable: "The delivery could not be stored; please send it again.",
@@ -119,7 +140,15 @@ class FastPath:
 class Webhooks:
     """The hot route, an ASGI application of its own: Starlette's request object would cost a third of the budget."""
 
-    def __init__(self, settings: ReceiverSettings, inbox: Inbox, parse: Callable[[bytes], Event]) -> None:
+    def __init__(
+        self,
+        settings: ReceiverSettings,
+        inbox: Inbox,
+        parse: Callable[[bytes], Event],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock`: seconds, by which deliveries are timed."""
+        self._clock = clock
         self._inbox = inbox
         self._parse = parse
         self._keys = settings.keys
@@ -131,6 +160,8 @@ class Webhooks:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one delivery."""
+        began = self._clock()
+        metrics.IN_FLIGHT.add(1)
         try:
             outcome = await self._accept(scope, receive)
         except ClientDisconnect:
@@ -138,9 +169,13 @@ class Webhooks:
         except tuple(_ANSWERS) as refusal:
             await _refuse(refusal)(scope, receive, send)
         except Exception as error:  # noqa: BLE001  A mistake of ours is a 500: the sender keeps the delivery.
+            metrics.REFUSALS.add("defect", "500")
             await _failed(error)(scope, receive, send)
         else:
             await _accepted(outcome, send)
+            metrics.ACKNOWLEDGED.observe(self._clock() - began)
+        finally:
+            metrics.IN_FLIGHT.add(-1)
 
     async def _accept(self, scope: Scope, receive: Receive) -> Outcome:
         """Route, headers, bounded body, signature, JSON, ledger: each only after the one before."""
@@ -232,7 +267,7 @@ def _refuse(refusal: Exception) -> Response:
         headers["connection"] = "close"
     if isinstance(refusal, Encoded):  # RFC 9110: with a 415 it says which encodings would do.
         headers["accept-encoding"] = "identity"
-    metrics.REFUSALS.labels(status).inc()
+    metrics.REFUSALS.add(_RULES[type(refusal)], str(status))
     hint = {"hint": "check CREDHOOK_WEBHOOK_SECRETS"} if isinstance(refusal, Unauthenticated) else {}
     _refusals.add(status, str(refusal), **hint)
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)

@@ -13,12 +13,19 @@ from typing import Final, TypeVar
 import click
 import structlog
 import uvicorn
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
+from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
-from credhook.listener.admin import AdminListener, bind, create_admin, gathered
+from credhook.ledger import Index
+from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.connections import Connections
 from credhook.listener.server import Server
+from credhook.metrics.counting import flush, flush_on_and_on
+from credhook.metrics.gathering import forget, gathered
+from credhook.metrics.places import FOLDER
+from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.turn import Turn
 from credhook.receiver.app import create_app
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
@@ -97,21 +104,21 @@ def _serve(
     if limits.connections < settings.max_connections:
         hint = "raise `ulimit -n`, or lower CREDHOOK_MAX_CONNECTIONS"
         log.warning("fewer_connections", allowed=limits.connections, wanted=settings.max_connections, hint=hint)
-    connections = Connections(limits, "public", count=lambda reason: metrics.TURNED_AWAY.labels(reason).inc())
+    connections = Connections(limits, "public", count=metrics.TURNED_AWAY.add)
     server = Server(config, connections, _tls(settings))
     stop_on(server.handle_exit)
 
     async def serve() -> int:
         # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
-        beside = [asyncio.create_task(_watch(inbox))]
+        beside = [asyncio.create_task(_watch(inbox)), asyncio.create_task(flush_on_and_on())]
         if admin:
-            app = create_admin(redis, inbox.examine, queue=settings.queue, registry=REGISTRY)
-            beside.append(asyncio.create_task(admin.serve(app)))
+            beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
         if lifeline is not None:
             asyncio.get_running_loop().add_reader(lifeline, lambda: setattr(server, "should_exit", True))
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
+        flush()
         return 0 if server.started else 1
 
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -129,18 +136,28 @@ def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:
 
 def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: AdminListener | None) -> int:
     """Serve in several processes; their counters come together in the parent's admin listener."""
+    if not admin:
+        return ReceiverSupervisor(listener, workers, os.environ).run()
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
-        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
-        if admin:
-            threading.Thread(target=_administrate, args=(settings, admin, folder), daemon=True).start()
-        return ReceiverSupervisor(listener, workers, environment).run()
+        threading.Thread(target=_administrate_all, args=(settings, admin, folder), daemon=True).start()
+        environment = {**os.environ, FOLDER: folder}
+        return ReceiverSupervisor(listener, workers, environment, buried=lambda place: forget(place, folder)).run()
 
 
-def _administrate(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
+def _administrate_all(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
-    app = create_admin(redis, lambda: examine(redis, strict=strict), queue=settings.queue, registry=gathered(folder))
-    asyncio.run(admin.serve(app))
+    asyncio.run(_administrate(settings, admin, redis, lambda: examine(redis, strict=strict), gathered(folder)))
+
+
+async def _administrate(
+    settings: ReceiverSettings, admin: AdminListener, redis: Redis, examine: Examine, registry: CollectorRegistry
+) -> None:
+    """Answer on the admin listener until cancelled."""
+    turn = Turn(redis, Index(settings.queue).exporter)
+    target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
+    app = create_admin(redis, examine, queue=settings.queue, registry=registry, turn=turn, others=[target])
+    await admin.serve(app, beside=[turn.keep])
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:

@@ -57,6 +57,10 @@ class Unauthenticated(Exception):
     """No key of ours made any of the signatures, or they are too old or too new."""
 
 
+class OutsideTolerance(Unauthenticated):
+    """Their timestamp is too far from this host's clock."""
+
+
 class Key(Protocol):
     """One way to recognise the sender."""
 
@@ -188,10 +192,10 @@ def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, 
         tolerance: seconds that the timestamp may lie in the past or in the future.
 
     Raises:
-        Unauthenticated: see there.
+        Unauthenticated: see there; OutsideTolerance where it is the timestamp's fault.
     """
     if abs(now - claim.timestamp) > tolerance:
-        raise Unauthenticated("webhook-timestamp is outside the tolerance")
+        raise OutsideTolerance("webhook-timestamp is outside the tolerance")
     for key in keys:
         for version, signature in claim.signatures:
             if version == key.version and key.made(signature, claim.delivery_id, claim.timestamp, body):

@@ -6,9 +6,10 @@ else; Redis makes them behave as one.
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from subprocess import Popen
 
+from credhook.metrics.places import environment_of
 from credhook.supervisor import Supervisor
 
 
@@ -20,17 +21,37 @@ class ReceiverSupervisor(Supervisor[Popen[bytes]]):
     grace = 10.0  # Their own limit is below it.
     tries = 3
 
-    def __init__(self, listener: socket.socket, number: int, environment: Mapping[str, str]) -> None:
-        """`listener`: the socket that all accept from; `environment`: what they are given."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        number: int,
+        environment: Mapping[str, str],
+        *,
+        buried: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            listener: the socket that all accept from.
+            number: of processes.
+            environment: what they are given.
+            buried: called with the place of each process that has ended.
+        """
         super().__init__(number)
         self._listener = listener
         self._environment = environment
+        self._buried = buried
 
-    def start(self) -> Popen[bytes]:
+    def start(self, place: int) -> Popen[bytes]:
         """Another that accepts from the socket."""
         fds = (self._listener.fileno(), self.lifeline)
         command = [sys.executable, "-P", "-m", "credhook.receiver", "--fd", str(fds[0]), "--lifeline", str(fds[1])]
-        return Popen(command, pass_fds=fds, env=self._environment)  # noqa: S603  The program is this one.
+        environment = environment_of(self._environment, place)
+        return Popen(command, pass_fds=fds, env=environment)  # noqa: S603  The program is this one.
+
+    def ended(self, child: Popen[bytes], code: int, place: int) -> None:  # noqa: ARG002  As the supervisor calls it.
+        """Have it told."""
+        self._buried(place)
 
     def drain(self) -> int:
         """Close the socket first, so that nobody new is let in."""

@@ -146,6 +146,11 @@ class Index:
         return f"{PREFIX}{self.queue}:reconciler"
 
     @property
+    def exporter(self) -> str:
+        """The admin listener whose turn it is to export what concerns the whole queue."""
+        return f"{PREFIX}{self.queue}:exporter"
+
+    @property
     def probe(self) -> str:
         """String that a worker writes at start, to see that Redis takes writes."""
         return f"{PREFIX}{self.queue}:probe"

@@ -3,51 +3,54 @@
 It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only operators reach it.
 """
 
+import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import chain
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Metric
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from credhook.ledger import Index
 from credhook.listener.connections import Connections
 from credhook.listener.limits import ADMIN
 from credhook.listener.server import Server
+from credhook.metrics.counting import flush
+from credhook.metrics.gathering import exposition
+from credhook.metrics.queue_figures import QueueFigures
+from credhook.metrics.turn import Turn
 from credhook.redis.health import Check
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
-_EVENTS: Final = Gauge("credhook_events", "Events in the ledger, by what they wait for.", ["state"])
-_QUEUE: Final = Gauge("credhook_queue_length", "Jobs in RQ's queue.")
+#: What a scrape asks for besides what was counted.
+Figures = Callable[[], Awaitable[Sequence[Metric]]]
 
 
-def gathered(folder: str) -> CollectorRegistry:
-    """What several processes count into the folder, and the gauges that each scrape fills."""
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]  # It ships no types here.
-    for gauge in (_EVENTS, _QUEUE):
-        registry.register(gauge)
-    return registry
-
-
-def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: CollectorRegistry = REGISTRY) -> Starlette:
+def create_admin(
+    redis: Redis,
+    examine: Examine,
+    *,
+    queue: str,
+    registry: CollectorRegistry = REGISTRY,
+    turn: Turn | None = None,
+    others: Sequence[Figures] = (),
+) -> Starlette:
     """The admin application.
 
     Args:
-        redis: asked for the ledger's figures at each scrape. Never through RQ's registries: counting them cleans them
-            up, and two clean-ups at once enqueue a job twice.
+        redis: asked for the queue's figures at each scrape.
         examine: what readiness means here.
         queue: RQ's queue.
         registry: whose metrics are shown.
+        turn: whether the queue's figures are ours to export; None if there is nobody else.
+        others: what else is asked at each scrape.
     """
+    figures: tuple[Figures, ...] = QueueFigures(redis, queue, turn=turn), *others
 
     async def readyz(_: Request) -> Response:
         checks = await examine()
@@ -56,11 +59,10 @@ def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: Collec
         return JSONResponse({"ready": ready, "checks": shown}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        try:
-            await _ask_ledger(redis, queue)
-        except (RedisError, OSError):
-            _EVENTS.clear()  # No figure is better than an old one.
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        flush()
+        # Beside each other: each waits for Redis as long as it may, and Prometheus for all no longer than that.
+        found = await asyncio.gather(*(ask() for ask in figures))
+        return Response(exposition(registry, chain.from_iterable(found)), media_type=CONTENT_TYPE_LATEST)
 
     return Starlette(
         routes=[
@@ -69,29 +71,6 @@ def create_admin(redis: Redis, examine: Examine, *, queue: str, registry: Collec
             Route("/metrics", metrics),
         ]
     )
-
-
-async def _ask_ledger(redis: Redis, queue: str) -> None:
-    index = Index(queue)
-    sets = (
-        ("open", index.open),
-        ("leased", index.leases),
-        ("dead", index.dead),
-        *(("unhandled", key) for key in index.all_unhandled),
-        ("quarantined", index.quarantined),
-        ("unreadable", index.unreadable),
-    )
-    pipeline = redis.pipeline(transaction=False)
-    for _, key in sets:
-        pipeline.zcard(key)
-    pipeline.llen(index.jobs)
-    *counts, length = await pipeline.execute(raise_on_error=False)
-    _EVENTS.clear()  # A key of another type, that somebody else has written, has no figure.
-    for (state, _), count in zip(sets, counts, strict=True):
-        if isinstance(count, int):
-            _EVENTS.labels(state).inc(count)
-    if isinstance(length, int):
-        _QUEUE.set(length)
 
 
 class AdminListener:
@@ -106,12 +85,17 @@ class AdminListener:
         host, _, port = address.rpartition(":")
         self._socket = bind(host.strip("[]"), int(port))
 
-    async def serve(self, app: Starlette) -> None:
-        """Answer until cancelled."""
+    async def serve(self, app: Starlette, *, beside: Sequence[Callable[[], Coroutine[None, None, None]]] = ()) -> None:
+        """Answer until cancelled, and do meanwhile what is to be done `beside`."""
+        background = [asyncio.create_task(work()) for work in beside]
         config = uvicorn.Config(
             app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
         )
-        await Server(config, Connections(ADMIN, "admin")).serve(sockets=[self._socket])
+        try:
+            await Server(config, Connections(ADMIN, "admin")).serve(sockets=[self._socket])
+        finally:
+            for work in background:
+                work.cancel()
 
 
 def bind(host: str, port: int) -> socket.socket:

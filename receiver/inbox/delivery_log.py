@@ -15,8 +15,6 @@ log = structlog.get_logger("credhook.receiver")
 _LATEST: Final = 0.1
 _MOST: Final = 50
 
-_COUNTERS: Final = {outcome: metrics.DELIVERIES.labels(outcome.value) for outcome in Outcome}
-
 
 class DeliveryLog:
     """Collects what went as expected, and tells at once what did not."""
@@ -28,7 +26,7 @@ class DeliveryLog:
 
     def add(self, delivery: Delivery, outcome: Outcome) -> None:
         """Count it, and tell of it within a tenth of a second."""
-        _COUNTERS[outcome].inc()
+        metrics.DELIVERIES.add(outcome.value)
         if outcome is Outcome.CONFLICT or outcome is Outcome.QUARANTINED:
             log.warning("event_" + outcome.value, **_ids(delivery))
             return

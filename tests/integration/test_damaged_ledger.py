@@ -264,5 +264,5 @@ async def test_metrics_count_what_cannot_be_read_and_outlive_a_key_of_another_ty
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         lines = (await client.get("/metrics")).text.splitlines()
     assert 'credhook_events{state="unreadable"} 2.0' in lines
-    assert 'credhook_events{state="open"} 0.0' in lines
+    assert 'credhook_events{state="queued"} 0.0' in lines
     assert not [line for line in lines if 'state="dead"' in line and line.startswith("credhook_events")]

@@ -181,8 +181,8 @@ def test_metrics_count_outcomes_refusals_and_what_the_ledger_holds(tmp_path: Pat
     for line in (
         'credhook_deliveries_total{outcome="accepted"} 1.0',
         'credhook_deliveries_total{outcome="duplicate"} 1.0',
-        'credhook_refusals_total{status="400"} 1.0',
-        'credhook_events{state="open"} 1.0',
+        'credhook_refusals_total{rule="headers",status="400"} 1.0',
+        'credhook_events{state="queued"} 1.0',
         "credhook_queue_length 1.0",
     ):
         assert line in metrics.splitlines()

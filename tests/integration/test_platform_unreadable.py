@@ -11,8 +11,9 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 from waiting import until_async
 
+from credhook.metrics.counting import flush
 from credhook.worker.fleet.circuit_store import CircuitStore
-from credhook.worker.fleet.unreadable import UNREADABLE
+from credhook.worker.metrics import UNREADABLE
 
 DAY = 86_400
 
@@ -29,7 +30,8 @@ def key(stub: Stub, suffix: str = "") -> str:
 
 
 def counted(what: str) -> float:
-    return float(UNREADABLE.labels(what)._value.get())
+    flush()
+    return float(UNREADABLE.metric.labels(what)._value.get())
 
 
 def hash_of(redis: Redis, name: str) -> object:

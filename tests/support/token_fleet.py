@@ -23,7 +23,8 @@ from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.fleet.cipher import Cipher
-from credhook.worker.fleet.shared_token import SharedTokens, key_name
+from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.fleet.token_key import key_name
 
 SECRET = "s3cret-of-the-client"
 

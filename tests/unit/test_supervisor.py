@@ -37,7 +37,7 @@ class Family(Supervisor[Any]):
         self._time = clock
         self._lives = iter(lives)
 
-    def start(self) -> Child:
+    def start(self, place: int) -> Child:
         if self.refusals:
             self.refusals -= 1
             raise BlockingIOError
@@ -51,7 +51,7 @@ class Family(Supervisor[Any]):
     def look_after(self, child: Child) -> None:
         self.seen(child)
 
-    def ended(self, child: Child, code: int) -> None:
+    def ended(self, child: Child, code: int, place: int) -> None:
         self.done.append(f"{child.pid} ended with {code}")
 
 

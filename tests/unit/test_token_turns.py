@@ -13,7 +13,8 @@ from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnde
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.oauth.tokens import Token, TokenCache
-from credhook.worker.fleet.shared_token import SharedTokens, key_name
+from credhook.worker.fleet.shared_token import SharedTokens
+from credhook.worker.fleet.token_key import key_name
 from credhook.worker.fleet.token_refusal import noted, quiet_for, refusal_from
 from credhook.worker.settings import WorkerSettings
 

@@ -27,6 +27,8 @@ class Attempt:
     claim: Claim
     #: What is known of its resource from the event before.
     known: Fetched | None = None
+    #: When it began, by the clock of whoever makes it.
+    began: float = 0.0
     #: Whether its fetch was counted when it was taken.
     admitted: bool = False
     interruption: Interruption | None = None

@@ -4,20 +4,27 @@ Presented data may be readable once, or for minutes. An event that announces it 
 nothing had been there: it ends as `data_gone`, an outcome of its own.
 """
 
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 from redis.exceptions import RedisError
 
 from credhook.events import URGENT, concerns_issuance
-from credhook.worker.api.calls.errors import NotThere
+from credhook.worker import metrics
+from credhook.worker.api.calls.errors import ApiError, NotThere
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.snapshots import Snapshots, from_bytes, to_bytes
 from credhook.worker.execution.retry import DataGone
+from credhook.worker.fleet.breaker import PlatformPaused
 from credhook.worker.queue.claim import Claim
 
 log = structlog.get_logger("credhook.worker")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +59,12 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
     if known is not None and covered and _suffices(known, claim):
         return await _looked_at(claim, known, snapshots)
     if concerns_issuance(claim.type):
-        return Fetched(await api.issuances.get(claim.resource_id), claim.now)
+        return Fetched(await _timed(api.issuances.get(claim.resource_id)), claim.now)
     kept = await _kept(claim, snapshots) if claim.type in URGENT and claim.seen else None
     if kept is not None:
         return Fetched(kept, since=0, has_data=True)
     try:
-        details = await api.presentations.get(claim.resource_id)
+        details = await _timed(api.presentations.get(claim.resource_id))
     except NotThere:
         if claim.type in URGENT and claim.seen:
             raise DataGone(was_there=True) from None
@@ -66,6 +73,20 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
     if not _suffices(fetched, claim):
         raise DataGone(was_there=claim.seen)
     return await _looked_at(claim, fetched, snapshots)
+
+
+async def _timed(call: Awaitable[T], clock: Callable[[], float] = time.monotonic) -> T:
+    """What the call returns; how long it took is counted, unless it was not made: the platform is left alone."""
+    began = clock()
+    try:
+        answer = await call
+    except PlatformPaused:
+        raise
+    except ApiError as error:
+        metrics.FETCH_SECONDS.observe(clock() - began, metrics.status_label(error))
+        raise
+    metrics.FETCH_SECONDS.observe(clock() - began, "2xx")
+    return answer
 
 
 def _suffices(fetched: Fetched, claim: Claim) -> bool:

@@ -9,12 +9,13 @@ from typing import Any, Final
 import structlog
 
 from credhook.ledger import GAVE_UP
+from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.outcome import DONE, SKIPPED
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.execution.retry import BACKOFF, GiveUp, after_handler, cause
+from credhook.worker.execution.retry import BACKOFF, GiveUp, Postponed, after_handler, cause
 from credhook.worker.execution.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.execution.runs import Runs
+from credhook.worker.execution.runs import Runs, StillRunning
 from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
@@ -132,7 +133,10 @@ class Dispatch:
             return
         timeout, began = handler.timeout or by.timeout, by.clock()
         failure = await run(handler, self.event, context, timeout=timeout, threads=by.threads, runs=by.runs)
-        ms = round((by.clock() - began) * 1000, 1)
+        seconds = by.clock() - began
+        ms = round(seconds * 1000, 1)
+        if not isinstance(failure, StillRunning):
+            metrics.HANDLER_SECONDS.observe(seconds, handler.name)
         if failure is not None:
             self._failed(handler, failure, log, ms)
             return
@@ -173,7 +177,13 @@ class Dispatch:
         log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint, ms=ms)
         if final:
             self._ended(handler, GAVE_UP + cause(error))
+        else:
+            self._count(handler, "postponed" if isinstance(decision, Postponed) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
     def _ended(self, handler: Handler, how: str) -> None:
         self.attempt.records[handler.name] = self.attempt.ends[handler.name] = how
+        self._count(handler, "gave_up" if how.startswith(GAVE_UP) else how)
+
+    def _count(self, handler: Handler, outcome: str) -> None:
+        metrics.HANDLER_RUNS.add(handler.name, metrics.type_label(self.event.type), outcome)

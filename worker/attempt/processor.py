@@ -10,6 +10,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from credhook.ledger import State
+from credhook.worker import metrics
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
@@ -88,6 +89,7 @@ class Processor:
             webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
         )
         self.keep(attempt)
+        attempt.began = self._dispatcher.clock()
         try:
             try:
                 attempt.begin()
@@ -174,13 +176,16 @@ class Processor:
         claim = attempt.claim
         if attempt.interruption is Interruption.LEASE_LOST:
             await self._dispatcher.record(attempt)
-            bound.warning("lease_lost")
+            _report_lost(bound)
             return None, None
         settlement = self._settlement(attempt)
         ours, following = await self._claims.settle(claim, settlement, follow=follow)
         if not ours:
-            bound.warning("lease_lost")
+            _report_lost(bound)
             return None, None
+        metrics.ATTEMPTS.add(settlement.state.value)
+        if settlement.state is State.DONE:
+            metrics.DELIVERY_TO_DONE.observe(claim.age + self._dispatcher.clock() - attempt.began)
         _report(settlement, attempt, bound)
         return settlement, following
 
@@ -199,6 +204,11 @@ class Processor:
             sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
         )
+
+
+def _report_lost(bound: structlog.stdlib.BoundLogger) -> None:
+    metrics.LEASES_LOST.add()
+    bound.warning("lease_lost")
 
 
 def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.BoundLogger) -> None:

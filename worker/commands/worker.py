@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import click
 
+from credhook.metrics.places import FOLDER
 from credhook.redis.connection import open_redis_sync
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
@@ -61,7 +62,8 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without what it takes.
     admin = importlib.import_module("credhook.worker.process.admin")
+    gathering = importlib.import_module("credhook.metrics.gathering")
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         admin.administrate(settings, settings.admin, folder)
-        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
-        return prepare(environment, buried=lambda pid: admin.forget(pid, folder)).run()
+        environment = {**os.environ, FOLDER: folder}
+        return prepare(environment, buried=lambda place: gathering.forget(place, folder)).run()

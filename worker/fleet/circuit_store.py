@@ -54,6 +54,11 @@ _DRAW: Final = lua.load("credhook.worker.fleet/draw.lua")
 _OTHER: Final = b"(another type)"
 
 
+def key_name(api_url: str) -> str:
+    """The name of the key that holds the notice about the platform; its neighbours' names begin with it."""
+    return f"{PREFIX}platform:{sha256(api_url.encode()).hexdigest()[:16]}"
+
+
 class CircuitStore:
     """The circuit of one platform, as the whole fleet sees it."""
 
@@ -67,8 +72,7 @@ class CircuitStore:
             patience: seconds until a silent Redis counts as gone, and for which it is then left alone.
         """
         self._patience = patience
-        digest = sha256(api_url.encode()).hexdigest()[:16]
-        self._key = f"{PREFIX}platform:{digest}"
+        self._key = key_name(api_url)
         self._probe = f"{self._key}:probe"
         self._bucket = f"{self._key}:bucket"
         self._name = uuid4().hex

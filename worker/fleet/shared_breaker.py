@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Final, Protocol, Self
 
 import structlog
-from prometheus_client import Counter, Gauge
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from credhook.worker import metrics
 from credhook.worker.api.calls.hints import CAUSES, advice
 from credhook.worker.api.guard import Guard
 from credhook.worker.fleet.breaker import Circuit, Kind, Outcome, Phase, PlatformPaused, SlowStart
@@ -26,11 +26,6 @@ from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
 from credhook.worker.fleet.trial import Trial
 
 log = structlog.get_logger("credhook.worker")
-
-PAUSED: Final = Gauge(
-    "credhook_platform_paused_seconds", "Seconds until the platform may be called again.", multiprocess_mode="livemax"
-)
-REFUSED: Final = Counter("credhook_platform_refused", "Calls to the platform that were refused without being sent.")
 
 #: Seconds in which an event that was admitted as the probe must have called; then another may.
 BEGIN: Final = 5.0
@@ -100,7 +95,6 @@ class SharedBreaker:
         self._probe_is_over = False
         self.fetches: Guard = BreakerGuard(self, prepaid=True)
         self.calls: Guard = BreakerGuard(self, prepaid=False)
-        PAUSED.set_function(self.pause)
 
     @classmethod
     def from_settings(cls, redis: Redis, settings: Settings) -> Self:
@@ -225,7 +219,7 @@ class SharedBreaker:
 
     @staticmethod
     def _refusal(operation: str, why: str, seconds: float) -> PlatformPaused:
-        REFUSED.inc()
+        metrics.CALLS_REFUSED.add()
         return PlatformPaused(f"{operation}: not sent: {why}", operation=operation, retry_after=seconds)
 
     async def _may_probe(self, *, prepaid: bool) -> bool:

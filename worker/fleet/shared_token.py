@@ -1,6 +1,7 @@
 """One access token for all worker processes of a fleet, shared through Redis, and whose turn it is to fetch the next.
 
     credhook:token:<digest>            the token, sealed; it is gone when it is time to renew it
+    credhook:token:<digest>:granted    when it was, in ms of Redis's clock; it is gone with it
     credhook:token:<digest>:lock       of whoever is fetching one
     credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
 
@@ -12,12 +13,10 @@ a token by itself and keeps it in memory.
 """
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from hashlib import sha256
 from secrets import token_bytes
 from typing import Final, Self, TypeVar
 
@@ -25,12 +24,14 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import PREFIX, lua
+from credhook.ledger import lua
+from credhook.worker import metrics
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.oauth.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.cipher import Cipher, NotOurs
+from credhook.worker.fleet.token_key import granted_name, name_from
 from credhook.worker.fleet.token_refusal import LONGEST_QUIET, noted, quiet_for, refusal_from
-from credhook.worker.fleet.unreadable import ANOTHER_TYPE, UNREADABLE, Unreadable, is_of_another_type
+from credhook.worker.fleet.unreadable import ANOTHER_TYPE, Unreadable, is_of_another_type
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -105,14 +106,14 @@ class SharedTokens:
         #: What our lock says, while we may hold it.
         self._lock: bytes | None = None
         self._alone_until = -1.0
+        #: Whether it is this process that asks for a token just now.
+        self._asks = False
 
     @classmethod
     def from_settings(cls, redis: Redis, settings: WorkerSettings, copy: TokenCache | None = None) -> Self:
         """Share the token of the client that the settings name."""
         cipher = Cipher(settings.client_secret, "token")
-        narrowed = settings.scope, settings.audience, *settings.resource
-        name = key_name(settings.token_url, settings.client_id, *narrowed)
-        return cls(redis, cipher, name, timeout=settings.fetch_timeout, copy=copy)
+        return cls(redis, cipher, name_from(settings), timeout=settings.fetch_timeout, copy=copy)
 
     def get(self) -> Token | None:
         """Return this process's copy."""
@@ -123,16 +124,20 @@ class SharedTokens:
         patience = self._clock() + _LOCKS_WAITED_FOR * self._lock_seconds
         while (found := await self._unless_alone(self._find_or_lock)) is ELSEWHERE:
             if self._clock() > patience:
-                return None
+                break
             shortest, longest = _PAUSES
             await self._sleep(shortest + (longest - shortest) * self._chance())
         if isinstance(found, Token):
             await self._copy.replace(found)
             return found
+        self._asks = True
         return None
 
     async def release(self, outcome: Token | ApiError | None) -> None:
         """Unlock, and let everyone know of a refusal. No answer may be this host's own trouble: the next one tries."""
+        asked, self._asks = self._asks, False
+        if asked and isinstance(outcome, ApiError):
+            metrics.TOKEN_FETCHES.add("unanswered" if outcome.status is None else "refused")
         lock, self._lock = self._lock, None
         if lock is None:
             return
@@ -143,10 +148,11 @@ class SharedTokens:
 
     async def replace(self, token: Token) -> None:
         """Keep a token that was just granted, for all."""
+        metrics.TOKEN_FETCHES.add("granted")
         await self._copy.replace(token)
         sealed, left = self._cipher.encrypt(token.value.encode(), self._name), token.renew_at - self._clock()
         if left > 0:
-            await self._unless_alone(lambda: self._redis.set(self._name, sealed, px=_ms(left)))
+            await self._unless_alone(lambda: self._share(sealed, _ms(left)))
 
     async def invalidate(self, token: Token) -> None:
         """Forget a token that the platform has refused, for all, unless there is a newer one."""
@@ -214,7 +220,7 @@ class SharedTokens:
             self._unreadable.mended("token")
         if isinstance(reply, bytes) and value is None and reply != self._foreign:
             self._foreign = reply
-            UNREADABLE.labels("token").inc()
+            metrics.UNREADABLE.add("token")
             log.warning("token_not_ours", key=self._name, hint="do all workers have the same CREDHOOK_CLIENT_SECRET?")
         return value
 
@@ -247,6 +253,13 @@ class SharedTokens:
         except NotOurs:
             return None
 
+    async def _share(self, sealed: bytes, left: int) -> None:
+        seconds, microseconds = await self._redis.time()
+        async with self._redis.pipeline() as write:
+            write.set(self._name, sealed, px=left)
+            write.set(granted_name(self._name), seconds * 1_000 + microseconds // 1_000, px=left)
+            await write.execute()
+
     async def _invalidate(self, token: Token) -> None:
         async with self._redis.pipeline() as look:
             look.get(self._name)
@@ -264,19 +277,6 @@ class SharedTokens:
             self._alone_until = self._clock() + LEFT_ALONE
             log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint="check REDIS_URL")
             return None
-
-
-def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
-    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it.
-
-    Args:
-        token_url: The token endpoint.
-        client_id: OAuth client id.
-        narrowed: Scope, audience and resources that the token is asked for, None where there is none.
-    """
-    known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
-    digest = sha256(json.dumps(known_by).encode()).hexdigest()
-    return f"{PREFIX}token:{digest[:40]}"
 
 
 def _ms(seconds: float) -> int:

@@ -6,17 +6,11 @@ Whoever finds it goes on as if nothing stood there; what is written there next r
 from typing import Final
 
 import structlog
-from prometheus_client import Counter
 from redis.exceptions import ResponseError
 
-log = structlog.get_logger("credhook.worker")
+from credhook.worker import metrics
 
-UNREADABLE: Final = Counter(
-    "credhook_shared_unreadable",
-    "What workers share through Redis and found unreadable, by what it should have been; counted again once it was "
-    "readable in between.",
-    ["what"],
-)
+log = structlog.get_logger("credhook.worker")
 
 #: Why it cannot be read, where that is not a matter of what it says.
 ANOTHER_TYPE: Final = "it is of another Redis type"
@@ -39,7 +33,7 @@ class Unreadable:
         if what in self._known:
             return
         self._known.add(what)
-        UNREADABLE.labels(what).inc()
+        metrics.UNREADABLE.add(what)
         log.warning("shared_unreadable", what=what, key=key, why=why, hint="who else writes to this Redis?")
 
     def mended(self, what: str) -> None:

@@ -1,14 +1,19 @@
 """The admin listener of `credhook worker`: what its processes count comes together here, in their supervisor."""
 
 import asyncio
+import functools
 import threading
 
 import click
-from prometheus_client.multiprocess import mark_process_dead
 
-from credhook.listener.admin import AdminListener, create_admin, gathered
+from credhook.ledger import Index
+from credhook.listener.admin import AdminListener, create_admin
+from credhook.metrics.gathering import gathered
+from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.turn import Turn
 from credhook.redis.connection import open_redis
 from credhook.redis.health import examine
+from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 from credhook.worker.settings import WorkerSettings
 
 
@@ -30,14 +35,17 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
 
     async def serve() -> None:
         client = open_redis(settings.redis_url.get_secret_value())
+        queue_turn, platform_turn = Turn(client, Index(settings.queue).exporter), Turn(client, turn_key(settings))
+        examining = functools.partial(examine, client, strict=False)
+        target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
-            client, lambda: examine(client, strict=False), queue=settings.queue, registry=gathered(folder)
+            client,
+            examining,
+            queue=settings.queue,
+            registry=gathered(folder),
+            turn=queue_turn,
+            others=[target, PlatformFigures(client, settings, turn=platform_turn)],
         )
-        await listener.serve(app)
+        await listener.serve(app, beside=[queue_turn.keep, platform_turn.keep])
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
-
-
-def forget(process: int, folder: str) -> None:
-    """Count what a process that has ended had under way no longer."""
-    mark_process_dead(process, folder)  # type: ignore[no-untyped-call]  # It ships no types here.

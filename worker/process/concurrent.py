@@ -20,11 +20,11 @@ from rq.serializers import JSONSerializer
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import State
 from credhook.stopping import stops
+from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.parts import assembled
 from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.process import metrics
 from credhook.worker.process.rq_presence import BEAT, VisibleWorker
 from credhook.worker.process.rq_worker import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
@@ -212,7 +212,6 @@ class ConcurrentWorker(VisibleWorker):
             settlement, following = await self._processor.handle(attempt, slot, follow=follow, tried=freeing)
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
-                metrics.ATTEMPTS.labels(settlement.state.value).inc()
             if following is None:
                 return
             attempt = Attempt(following, known=attempt.fetched)
@@ -282,7 +281,8 @@ class ConcurrentWorker(VisibleWorker):
             attempt.interrupt(Interruption.DRAINED)
 
     def _before_beat(self) -> None:
-        metrics.UNDER_WAY.set(len(self._attempts))
+        metrics.IN_FLIGHT.set(len(self._attempts))
+        metrics.HANDLERS_HUNG.set(self._processor.runs.hung)
         self._look_for_exhaustion()
         self._slots.evict()
 

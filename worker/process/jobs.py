@@ -16,6 +16,7 @@ import structlog
 
 from credhook.ledger import State
 from credhook.logs import configure_logs
+from credhook.metrics.counting import flush
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import assembled
@@ -48,6 +49,7 @@ async def process(event_id: str) -> rq.Retry | None:
                 return None
             settlement, _ = await parts.processor.handle(Attempt(claim), parts.new_slot())
         finally:
+            flush()  # A fork ends with its job.
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside, timeout=1.0)

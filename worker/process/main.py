@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
+from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.redis.connection import open_redis_sync
 from credhook.settings import in_force
 from credhook.stopping import stop_on
@@ -99,6 +100,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     )
     _reconcile(settings, redis, registry, name)
     announcements = _announce(settings, redis, registry, pipes.token)
+    _every(FLUSH_EACH, flush, "counts")
     if isolation == "fork":
         jobs.prepare()
         _end_with(pipes.lifeline)
@@ -120,6 +122,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         code = 0 if in_order else _REPLACE_ME
     announcements.leave()
     log.info("worker_stopped", name=name)
+    flush()
     return code
 
 

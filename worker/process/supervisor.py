@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from credhook.backoff import Backoff
+from credhook.metrics.places import environment_of
 from credhook.supervisor import Supervisor
 
 #: Parts of its lease that a worker may be silent before its stack is logged, and before it is ended; and the least
@@ -129,7 +130,7 @@ class WorkerSupervisor(Supervisor[WorkerProcess]):
             environment: what they are given.
             lease: seconds that their claims last unless renewed.
             grace: seconds that they take to finish what is under way.
-            buried: called with the id of each process that has ended.
+            buried: called with the place of each process that has ended.
             launch: starts a process, given its command line, its environment and the lifeline.
             clock: tells monotonic seconds.
             sleep: waits so many of them.
@@ -144,17 +145,17 @@ class WorkerSupervisor(Supervisor[WorkerProcess]):
         #: The deaths that the next worker is to note, as `--died` takes them.
         self._died: list[str] = []
 
-    def start(self) -> WorkerProcess:
+    def start(self, place: int) -> WorkerProcess:
         """Another worker, which is told of the deaths before it."""
         died = [option for one in self._died for option in ("--died", one)]
-        child = self._launch([*self._command, *died], self._environment, self.lifeline)
+        child = self._launch([*self._command, *died], environment_of(self._environment, place), self.lifeline)
         self._died = []
         return child
 
-    def ended(self, child: WorkerProcess, code: int) -> None:
+    def ended(self, child: WorkerProcess, code: int, place: int) -> None:
         """Note a death, and whose fault it was."""
         child.close()
-        self._buried(child.pid)
+        self._buried(place)
         if code != 0:
             # Who kills from outside, be it an operator or a machine short of memory, does not say what for.
             own_fault = child.replaced or code != -signal.SIGKILL

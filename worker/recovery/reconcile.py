@@ -22,6 +22,7 @@ from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
 from credhook.ledger import Index, job_id
+from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.recovery.put_back import IN_TRANSIT, PutBack
 from credhook.worker.recovery.unhandled import Unhandled
@@ -109,6 +110,7 @@ class Reconciler:
                 put_back.append(event_id)
         self._start = max(0, self._start - len(put_back) - len(unreadable))  # These have left their places.
         if put_back:
+            metrics.RECONCILED.add(by=len(put_back))
             log.warning("events_put_back", count=len(put_back))
         if unreadable:
             hint = "somebody else has written to their records; see `credhook events list --state unreadable`"

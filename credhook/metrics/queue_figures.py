@@ -1,0 +1,171 @@
+"""What Redis knows of one queue, asked at each scrape: how many events stand where, how old the oldest is, who works.
+
+Nothing is written, and nothing is looked through: whatever the ledger holds, a scrape asks as much. RQ's registries are
+not asked, since counting them cleans them up, and two clean-ups at once enqueue a job twice.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from credhook.ledger import Index
+from credhook.metrics.oldest_open import oldest_open
+from credhook.metrics.turn import Turn
+
+#: Seconds that a worker's announcement counts after it was last renewed.
+_LASTS: Final = 60.0
+#: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
+_VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
+_MOST_VERSIONS: Final = 10
+
+
+class QueueFigures:
+    """The figures of one queue."""
+
+    def __init__(self, redis: Redis, queue: str, *, turn: Turn | None = None) -> None:
+        """Prepare.
+
+        Args:
+            redis: asked at each scrape.
+            queue: whose figures.
+            turn: whether it is ours to export them; None if there is nobody else.
+        """
+        self._redis = redis
+        self._index = Index(queue)
+        self._turn = turn
+        index = self._index
+        #: State → the sorted sets that hold the events that stand there.
+        self._sets: dict[str, tuple[str, ...]] = {
+            "open": (index.open,),
+            "leased": (index.leases,),
+            "waiting": (index.scheduled,),
+            "dead": (index.dead,),
+            "unhandled": index.all_unhandled,
+            "quarantined": (index.quarantined,),
+            "unreadable": (index.unreadable,),
+        }
+
+    async def __call__(self) -> list[Metric]:
+        """All figures; none where Redis does not answer, or where another exports them."""
+        try:
+            if self._turn and not self._turn.is_ours(await self._redis.get(self._turn.key)):
+                return []
+            pipeline = self._redis.pipeline()  # All at one moment: they are subtracted from each other.
+            for keys in self._sets.values():
+                for key in keys:
+                    pipeline.zcard(key)
+            pipeline.llen(self._index.jobs)
+            pipeline.hgetall(self._index.handlers)
+            pipeline.time()
+            *counts, length, announced, clock = await pipeline.execute(raise_on_error=False)
+            oldest, memory = await self._oldest(), await self._memory()
+        except (RedisError, OSError):
+            return []
+        numbers = iter(counts)
+        events = {state: _sum([next(numbers) for _ in keys]) for state, keys in self._sets.items()}
+        where = _events(events, length), _queue_length(length), _age(oldest), _workers(announced, clock)
+        return [family for family in (*where, *_memory(memory)) if family.samples]
+
+    async def _oldest(self) -> float | None:
+        """The age of the oldest open event, 0 if none is open; None if the ledger is not as we write it."""
+        try:
+            return await oldest_open(self._redis, self._index) or 0.0
+        except ResponseError:
+            return None
+
+    async def _memory(self) -> Mapping[str, Any]:
+        """What Redis says of its memory; nothing where it may not be asked."""
+        try:
+            answer: Mapping[str, Any] = await self._redis.info("memory")
+        except ResponseError:
+            return {}
+        return answer
+
+
+def _sum(counts: list[Any]) -> int | None:
+    """None if a key is of another type: somebody else has written it, and it has no figure."""
+    return sum(counts) if all(isinstance(count, int) for count in counts) else None
+
+
+def _events(counts: Mapping[str, int | None], queued: Any) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "credhook_events",
+        "Events that the ledger holds and that are not done, by where they stand; no event stands in two places.",
+        labels=["state"],
+    )
+    for state, count in _apart(counts, queued):
+        family.add_metric([state], count)
+    return family
+
+
+def _apart(counts: Mapping[str, int | None], queued: Any) -> Iterator[tuple[str, int]]:
+    """Each state with its number. An open event that is nowhere else waits behind another one of its resource."""
+    all_open, leased, waiting = counts["open"], counts["leased"], counts["waiting"]
+    if isinstance(queued, int) and all_open is not None and leased is not None and waiting is not None:
+        yield "queued", queued
+        yield "leased", leased
+        yield "waiting", waiting
+        yield "parked", max(0, all_open - queued - leased - waiting)
+    for state in ("dead", "unhandled", "quarantined", "unreadable"):
+        if (count := counts[state]) is not None:
+            yield state, count
+
+
+def _gauge(name: str, meaning: str, value: float | None) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _queue_length(length: Any) -> GaugeMetricFamily:
+    return _gauge("credhook_queue_length", "Jobs in RQ's queue.", length if isinstance(length, int) else None)
+
+
+def _age(seconds: float | None) -> GaugeMetricFamily:
+    return _gauge(
+        "credhook_oldest_open_event_age_seconds",
+        "Seconds since the oldest event that is not settled was received; 0 if there is none.",
+        seconds,
+    )
+
+
+def _workers(announced: Any, clock: Any) -> GaugeMetricFamily:
+    """Worker processes by version, of those that have renewed their announcement of late."""
+    family = GaugeMetricFamily("credhook_workers", "Worker processes that are alive, by version.", labels=["version"])
+    if not isinstance(announced, dict) or not isinstance(clock, tuple):
+        return family
+    now, versions = clock[0] * 1_000, Counter[str]()
+    for said in announced.values():
+        if version := _version_of(said, now - _LASTS * 1_000):
+            known = version in versions or len(versions) < _MOST_VERSIONS
+            versions[version if known else "unknown"] += 1
+    for version, number in sorted(versions.items()) or [("unknown", 0)]:
+        family.add_metric([version], number)
+    return family
+
+
+def _version_of(said: bytes, since: float) -> str | None:
+    """The version that a worker announces; None if it has not since then. worker/process/announce.lua has the form."""
+    _, _, rest = said.partition(b" ")
+    renewed, _, announcement = rest.partition(b" ")
+    if not renewed.isdigit() or int(renewed) < since:
+        return None
+    try:
+        version = json.loads(announcement)["version"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "unknown"
+    return version if isinstance(version, str) and _VERSION.fullmatch(version) else "unknown"
+
+
+def _memory(memory: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
+    yield _gauge("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory"))
+    yield _gauge(
+        "credhook_redis_memory_limit_bytes", "Memory that Redis may use; 0 without a limit.", memory.get("maxmemory")
+    )

@@ -1,0 +1,72 @@
+"""What one admin listener says of itself: which part of which version it is, how it finds Redis, its certificate."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from cryptography import x509
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from credhook.redis.health import Check
+
+
+class TargetFigures:
+    """The figures of one target. Each target has its own: `min` over targets says whether all is well."""
+
+    def __init__(
+        self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            examine: what readiness means here.
+            part: `receiver` or `worker`.
+            certificate: the one that this part shows, if it does; read once, as this part itself does.
+        """
+        self._examine = examine
+        self._part = part
+        self._expires = expiry(certificate) if certificate else None
+
+    async def __call__(self) -> list[Metric]:
+        """All of them."""
+        checks = {check.name: check for check in await self._examine()}
+        redis = checks.pop("redis", None)
+        ready = not any(check.failed for check in (*checks.values(), *([redis] if redis else [])))
+        up = GaugeMetricFamily("credhook_up", "1 if /readyz says ready, else 0.", labels=["part"])
+        up.add_metric([self._part], ready)
+        build = GaugeMetricFamily("credhook_build_info", "1 for the version that runs.", labels=["part", "version"])
+        build.add_metric([self._part, _version()], 1)
+        reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.")
+        reached.add_metric([], redis is None or redis.passed)
+        passed = GaugeMetricFamily(
+            "credhook_redis_check", "1 for what is in Redis as it should be, else 0; see /readyz.", labels=["check"]
+        )
+        for check in checks.values():
+            passed.add_metric([check.name], check.passed)
+        found: list[Metric] = [up, build, reached, *([passed] if checks else [])]
+        if self._expires is not None:
+            expires = GaugeMetricFamily(
+                "credhook_certificate_expiry_timestamp_seconds",
+                "When the certificate that this part shows ends, in seconds since the epoch.",
+                labels=["part"],
+            )
+            expires.add_metric([self._part], self._expires)
+            found.append(expires)
+        return found
+
+
+def expiry(certificate: Path) -> float:
+    """When a PEM chain's first certificate ends, in seconds since the epoch.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    leaf, *_ = x509.load_pem_x509_certificates(certificate.read_bytes())
+    return leaf.not_valid_after_utc.timestamp()
+
+
+def _version() -> str:
+    try:
+        return version("credhook")
+    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
+        return "unknown"

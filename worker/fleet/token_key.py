@@ -1,0 +1,30 @@
+"""Under which names the fleet's access token stands in Redis. Pure."""
+
+import json
+from hashlib import sha256
+
+from credhook.ledger import PREFIX
+from credhook.worker.settings import WorkerSettings
+
+
+def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
+    """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it.
+
+    Args:
+        token_url: The token endpoint.
+        client_id: OAuth client id.
+        narrowed: Scope, audience and resources that the token is asked for, None where there is none.
+    """
+    known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
+    digest = sha256(json.dumps(known_by).encode()).hexdigest()
+    return f"{PREFIX}token:{digest[:40]}"
+
+
+def name_from(settings: WorkerSettings) -> str:
+    """The name of the key that holds the token of the client that the settings name."""
+    return key_name(settings.token_url, settings.client_id, settings.scope, settings.audience, *settings.resource)
+
+
+def granted_name(name: str) -> str:
+    """The name of the key that says when the token under that name was granted."""
+    return f"{name}:granted"
