@@ -39,10 +39,12 @@ class TargetFigures:
         reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.")
         reached.add_metric([], redis is None or redis.passed)
         passed = GaugeMetricFamily(
-            "credhook_redis_check", "1 for what is in Redis as it should be, else 0; see /readyz.", labels=["check"]
+            "credhook_redis_check",
+            "1 for what is in Redis as it should be, else 0; see /readyz.",
+            labels=["check", "severity"],
         )
         for check in checks.values():
-            passed.add_metric([check.name], check.passed)
+            passed.add_metric([check.name, "warning" if check.warning else "critical"], check.passed)
         found: list[Metric] = [up, build, reached, *([passed] if checks else [])]
         if self._expires is not None:
             expires = GaugeMetricFamily(

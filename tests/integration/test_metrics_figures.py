@@ -1,0 +1,242 @@
+"""What a scrape asks Redis: the queue's figures and the platform's, once among all targets, without writing."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from planting import INDEX, plant, plant_many
+from prometheus_client import CollectorRegistry
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from scraping import Scrape, needs_promtool, promtool, well_formed
+
+from credhook.ledger import State
+from credhook.listener.admin import create_admin
+from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.turn import Turn
+from credhook.redis.health import examine
+from credhook.worker.fleet.breaker import Circuit
+from credhook.worker.fleet.circuit_store import CircuitStore
+from credhook.worker.fleet.notice import Notice
+from credhook.worker.fleet.token_key import granted_name, name_from
+from credhook.worker.process.platform_figures import PlatformFigures, turn_key
+from credhook.worker.settings import WorkerSettings
+
+QUEUE_WIDE = {
+    "credhook_events",
+    "credhook_queue_length",
+    "credhook_oldest_open_event_age_seconds",
+    "credhook_workers",
+    "credhook_redis_memory_used_bytes",
+    "credhook_redis_memory_limit_bytes",
+}
+PLATFORM_WIDE = {"credhook_platform_breaker", "credhook_platform_pause_seconds", "credhook_token_age_seconds"}
+
+
+class Target:
+    """A worker's admin listener, as worker/process/admin.py puts it together."""
+
+    def __init__(self, redis: AsyncRedis, settings: WorkerSettings) -> None:
+        self.turns = Turn(redis, INDEX.exporter), Turn(redis, turn_key(settings))
+
+        async def examining() -> Sequence[Any]:
+            return await examine(redis, strict=False)
+
+        others = TargetFigures(examining, part="worker"), PlatformFigures(redis, settings, turn=self.turns[1])
+        app = create_admin(
+            redis, examining, queue="credhook", registry=CollectorRegistry(), turn=self.turns[0], others=others
+        )
+        self._transport = httpx.ASGITransport(app)
+
+    async def keep(self) -> list[bool]:
+        """Whether it has its turns."""
+        return [await turn.keep_once() for turn in self.turns]
+
+    async def scrape(self) -> Scrape:
+        async with httpx.AsyncClient(transport=self._transport, base_url="http://admin") as client:
+            return Scrape((await client.get("/metrics")).text)
+
+
+@pytest.fixture
+def settings() -> WorkerSettings:
+    values: dict[str, Any] = {
+        "CREDHOOK_API_URL": "https://platform.example",
+        "CREDHOOK_TOKEN_URL": "https://id.example/token",
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "secret",
+    }
+    return WorkerSettings(**values)
+
+
+@pytest.fixture
+async def target(async_redis: AsyncRedis, settings: WorkerSettings) -> Target:
+    target = Target(async_redis, settings)
+    assert await target.keep() == [True, True]
+    return target
+
+
+async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis) -> None:
+    for number in range(12):
+        plant(redis_client, f"open{number}", State.ACCEPTED, resource=f"r{number}")
+    redis_client.rpush(INDEX.jobs, *(f"e-open{number}" for number in range(5)))
+    redis_client.zadd(INDEX.leases, {"open5": 1, "open6": 1})
+    redis_client.zadd(INDEX.scheduled, {"e-open7": 1, "e-open8": 1, "e-open9": 1})
+    for number in range(3):
+        plant(redis_client, f"dead{number}", State.DEAD)
+    plant(redis_client, "gone", State.DATA_GONE)
+    plant(redis_client, "unhandled", State.UNHANDLED)
+    plant(redis_client, "new", State.QUARANTINED, kind="of.tomorrow")
+    scrape = await target.scrape()
+    assert scrape.series("credhook_events") == {
+        ("queued",): 5, ("leased",): 2, ("waiting",): 3, ("parked",): 2,
+        ("dead",): 4, ("unhandled",): 1, ("quarantined",): 1, ("unreadable",): 0,
+    }  # fmt: skip
+    assert scrape.total("credhook_events") == 12 + 6
+    assert scrape.value("credhook_queue_length") == 5
+    assert well_formed(scrape)
+
+
+async def test_the_age_of_the_oldest_open_event(target: Target, redis_client: Redis) -> None:
+    assert (await target.scrape()).value("credhook_oldest_open_event_age_seconds") == 0
+    for age in (30, 3_000, 300):
+        plant(redis_client, f"m{age}", State.WAITING, age=age)
+    plant(redis_client, "settled", State.DEAD, age=9_000)
+    assert 3_000 <= ((await target.scrape()).value("credhook_oldest_open_event_age_seconds") or 0) < 3_900
+
+
+async def test_workers_are_counted_by_version_while_they_announce_themselves(
+    target: Target, redis_client: Redis
+) -> None:
+    assert (await target.scrape()).series("credhook_workers") == {("unknown",): 0}
+    now = int(time.time() * 1_000)
+    said: dict[Any, Any] = {
+        "a": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
+        "b": f"{now} {now} " + json.dumps({"version": "1.2.0"}),
+        "c": f"{now} {now} " + json.dumps({"version": "1.3.0rc1"}),
+        "long ago": f"{now} {now - 61_000} " + json.dumps({"version": "1.1.0"}),
+        "odd": f"{now} {now} " + json.dumps({"version": 'x"} 1\nsecret'}),
+        "broken": f"{now} {now} {{",
+        "strange": "what is this",
+    }
+    redis_client.hset(INDEX.handlers, mapping=said)
+    found = (await target.scrape()).series("credhook_workers")
+    assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1, ("unknown",): 2}
+    for number in range(200):
+        redis_client.hset(INDEX.handlers, f"{number}", f"{now} {now} " + json.dumps({"version": f"{number}"}))
+    assert len((await target.scrape()).series("credhook_workers")) <= 11
+
+
+async def test_breaker_pause_and_token(
+    target: Target, async_redis: AsyncRedis, settings: WorkerSettings, redis_client: Redis
+) -> None:
+    scrape = await target.scrape()
+    states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
+    assert scrape.series("credhook_platform_breaker") == states
+    assert scrape.value("credhook_platform_pause_seconds") == 0
+    assert scrape.value("credhook_token_age_seconds") is None
+    store = CircuitStore(async_redis, settings.api_url, timeout=1.0)
+    known = await store.load() or Notice()
+    await store.compare_and_set(known, Circuit(is_open=True, until=time.monotonic() + 600), probed=False)
+    redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
+    scrape = await target.scrape()
+    assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
+    assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
+    assert (scrape.value("credhook_token_age_seconds") or 0) >= 89
+    redis_client.set(next(redis_client.scan_iter("credhook:platform:*[0-9a-f]")), "what somebody else has written")
+    assert (await target.scrape()).series("credhook_platform_breaker") == states
+
+
+async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
+    async_redis: AsyncRedis, settings: WorkerSettings, redis_client: Redis
+) -> None:
+    plant_many(redis_client, 7, State.DEAD)
+    targets = [Target(async_redis, settings) for _ in range(3)]
+    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
+    assert [await one.keep() for one in targets] == [[True, True], [False, False], [False, False]]
+    scrapes = [await one.scrape() for one in targets]
+    assert [one.value("credhook_events", "dead") for one in scrapes] == [7, None, None]
+    assert [bool((QUEUE_WIDE | PLATFORM_WIDE) & one.names) for one in scrapes] == [True, False, False]
+    assert [one.value("credhook_up", "worker") for one in scrapes] == [1, 1, 1]
+    assert 0 < redis_client.pttl(INDEX.exporter) <= 8_000
+    redis_client.delete(INDEX.exporter, turn_key(settings))  # As when its holder has not kept it.
+    assert [await one.keep() for one in targets[1:]] == [[True, True], [False, False]]
+    scrapes = [await one.scrape() for one in targets]
+    assert [one.value("credhook_events", "dead") for one in scrapes] == [None, 7, None]
+
+
+@pytest.mark.parametrize("kind", ["for ever", "another type", "far too long"])
+async def test_a_turn_that_somebody_else_has_written_is_taken(
+    async_redis: AsyncRedis, redis_client: Redis, kind: str
+) -> None:
+    if kind == "another type":
+        redis_client.hset(INDEX.exporter, "a", "b")
+    else:
+        redis_client.set(INDEX.exporter, "somebody", px=10**9 if kind == "far too long" else None)
+    assert await Turn(async_redis, INDEX.exporter).keep_once()
+
+
+def seen(monitor: Any) -> list[list[str]]:
+    """The commands until the mark."""
+    found: list[list[str]] = []
+    while True:
+        words = str(monitor.next_command()["command"]).split()
+        if words == ["ECHO", "end"]:
+            return found
+        if words[0] not in {"HELLO", "CLIENT", "SELECT"}:  # What a new connection begins with.
+            found.append(words)
+
+
+async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_an_empty_one(
+    target: Target, redis_client: Redis
+) -> None:
+    asked = []
+    for planted in (0, 200, 5_000):
+        plant_many(redis_client, planted, State.ACCEPTED)
+        if planted:
+            redis_client.rpush(INDEX.jobs, *(f"e-msg_{number:05}" for number in range(planted)))
+        await target.scrape()
+        with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py's gap
+            await target.scrape()
+            redis_client.echo("end")
+            asked.append(seen(monitor))
+    flags = {name.upper(): command["flags"] for name, command in redis_client.command().items()}
+    commands = {words[0].upper() for one in asked for words in one}
+    assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
+    assert commands <= {
+        "GET", "GETRANGE", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME", "ZCARD", "ZRANGE",
+    }  # fmt: skip
+    assert len(asked[0]) < len(asked[1]) == len(asked[2])
+
+
+async def test_without_redis_there_are_no_figures_rather_than_wrong_ones(settings: WorkerSettings) -> None:
+    async with AsyncRedis(host="127.0.0.1", port=1) as nobody:
+        scrape = await Target(nobody, settings).scrape()
+    assert scrape.names == {"credhook_up", "credhook_build_info", "credhook_redis_up"}
+    assert scrape.value("credhook_up", "worker") == scrape.value("credhook_redis_up") == 0
+
+
+async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Redis) -> None:
+    def wrong(scrape: Scrape) -> set[tuple[str, ...]]:
+        return {labels for labels, value in scrape.series("credhook_redis_check").items() if not value}
+
+    assert wrong(await target.scrape()) <= {("maxmemory", "warning")}
+    redis_client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        scrape = await target.scrape()
+    finally:
+        redis_client.config_set("maxmemory-policy", "noeviction")
+    assert wrong(scrape) - {("maxmemory", "warning")} == {("noeviction", "critical")}
+    assert scrape.value("credhook_up", "worker") == 0
+    assert scrape.value("credhook_redis_up") == 1
+
+
+@needs_promtool
+async def test_prometheus_finds_nothing_wrong(target: Target, redis_client: Redis, settings: WorkerSettings) -> None:
+    plant(redis_client, "m1", State.WAITING)
+    redis_client.set(granted_name(name_from(settings)), 1)
+    scrape = await target.scrape()
+    assert scrape.names >= QUEUE_WIDE | PLATFORM_WIDE
+    assert promtool("check", "metrics", given=scrape.text) == ""
