@@ -1,0 +1,167 @@
+"""Both admin listeners with several processes under load: what is exported stays true when some of them die."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from harness import COMPLETED, Harness
+from redis import Redis
+from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
+from sending import deliver_all
+from serving import Receiver, children, receiver
+from waiting import until
+
+from credhook.sandbox.local.local_redis import free_port
+
+SHARED = {"credhook_queue_length", "credhook_oldest_open_event_age_seconds", "credhook_workers", "credhook_events"}
+
+
+@pytest.fixture
+def admin() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def receivers(tmp_path: Path, redis_url: str) -> Iterator[tuple[Receiver, str]]:
+    """Two processes on one port, and their admin listener."""
+    address = f"127.0.0.1:{free_port()}"
+    with receiver(tmp_path, redis_url, options=("--workers", "2"), CREDHOOK_ADMIN=address) as process:
+        until(lambda: SHARED - {"credhook_workers"} <= Scrape.of(address).names)
+        yield process, address
+
+
+def valid(scrape: Scrape) -> Scrape:
+    assert well_formed(scrape), scrape.text
+    if PROMTOOL:
+        assert promtool("check", "metrics", given=scrape.text) == ""
+    return scrape
+
+
+def settled_at(address: str, name: str, expected: float) -> Scrape:
+    """The first scrape in which that sum is as expected."""
+    found: list[Scrape] = []
+
+    def ask() -> bool:
+        found.append(valid(Scrape.of(address)))
+        return found[-1].total(name) >= expected
+
+    until(ask, what=f"{name} {expected}")
+    assert found[-1].total(name) == expected
+    assert not any(fallen(one, other) for one, other in pairwise(found))
+    return found[-1]
+
+
+async def test_receivers_under_load_one_of_which_is_killed(receivers: tuple[Receiver, str]) -> None:
+    process, address = receivers
+    scrapes = [valid(Scrape.of(address))]
+
+    async def look() -> None:
+        while True:
+            scrapes.append(valid(await asyncio.to_thread(Scrape.of, address)))
+
+    looking = asyncio.create_task(look())
+    answers = await deliver_all(lambda: process.url, [f"m{number}" for number in range(300)])
+    looking.cancel()
+    await asyncio.wait([looking])
+    assert not looking.done() or looking.cancelled()
+    assert len(scrapes) > 2
+    assert not any(fallen(one, other) for one, other in pairwise(scrapes))
+    accepted = settled_at(address, "credhook_deliveries_total", answers.total())
+    assert accepted.value("credhook_delivery_duration_seconds_count") == answers[202] == 300
+    assert accepted.value("credhook_deliveries_in_flight") == 0
+    assert accepted.total("credhook_events") == 300
+
+    before = set(children(process))
+    os.kill(min(before), signal.SIGKILL)
+    until(lambda: len(new := set(children(process))) == 2 and new != before)
+    assert not fallen(accepted, valid(Scrape.of(address)))
+    more = await deliver_all(lambda: process.url, [f"n{number}" for number in range(60)])
+    after = settled_at(address, "credhook_deliveries_total", answers.total() + more.total())
+    assert not fallen(accepted, after)
+
+
+def test_workers_under_load_one_of_which_is_killed(harness: Harness, admin: str) -> None:
+    harness.plugin("""
+@handlers.on("*")
+async def first(event, context):
+    if event.webhook_id == "deadly":
+        note("held")
+        await asyncio.sleep(600)
+
+@handlers.on("openid4vc.issuance.completed")
+def second(event, context):
+    if event.webhook_id.startswith("bad"):
+        raise GiveUp("never")
+""")
+    for number in range(20):
+        harness.happens(f"m{number}")
+    harness.happens("bad")
+    with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin, CREDHOOK_LEASE="15") as worker:
+        until(lambda: "worker_started" in worker.text)
+        scrape = settled_at(admin, "credhook_attempts_total", 21)
+        runs = scrape.series("credhook_handler_runs_total")
+        assert runs == {
+            ("test.first", "done", COMPLETED): 21,
+            ("test.second", "done", COMPLETED): 20,
+            ("test.second", "gave_up", COMPLETED): 1,
+        }
+        assert scrape.value("credhook_attempts_total", "done") == 20
+        assert scrape.value("credhook_attempts_total", "dead") == 1
+        assert scrape.series("credhook_handler_duration_seconds_count") == {("test.first",): 21, ("test.second",): 21}
+        assert scrape.value("credhook_fetch_duration_seconds_count", "2xx") == 21
+        assert scrape.value("credhook_delivery_to_done_seconds_count") == 20
+        assert scrape.value("credhook_token_fetches_total", "granted") == 1
+        assert scrape.value("credhook_token_age_seconds") is not None
+        assert scrape.value("credhook_platform_breaker", "closed") == 1
+        assert scrape.value("credhook_events", "dead") == 1
+        until(lambda: Scrape.of(admin).total("credhook_workers") == 2)
+
+        harness.happens("deadly")
+        until(lambda: "held" in harness.notes())
+        until(lambda: Scrape.of(admin).value("credhook_events_in_flight") == 1)
+        before = set(children(worker))
+        holder = harness.redis.hget("credhook:event:deadly", "holder")
+        assert holder
+        for pid in before:  # Whichever has it.
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: Scrape.of(admin).value("credhook_events_in_flight") == 0, what="the dead having nothing")
+        until(lambda: (Scrape.of(admin).value("credhook_events_reclaimed_total") or 0) >= 1)
+        until(lambda: Scrape.of(admin).value("credhook_events_in_flight") == 1)
+        until(lambda: Scrape.of(admin).total("credhook_workers") == 2)
+        after = valid(Scrape.of(admin))
+        assert not fallen(scrape, after)
+        harness.happens("again")
+        assert settled_at(admin, "credhook_attempts_total", 22).value("credhook_attempts_total", "done") == 21
+
+
+def test_each_event_in_a_process_of_its_own_is_counted_too(harness: Harness, admin: str) -> None:
+    for number in range(4):
+        harness.happens(f"m{number}")
+    with harness.worker("worker", "--isolation", "fork", CREDHOOK_ADMIN=admin) as worker:
+        until(lambda: "worker_started" in worker.text)
+        scrape = settled_at(admin, "credhook_attempts_total", 4)
+    assert scrape.value("credhook_handler_runs_total", "test.first", "done", COMPLETED) == 4
+    assert scrape.value("credhook_fetch_duration_seconds_count", "2xx") == 4
+
+
+def test_receiver_and_worker_together_tell_the_truth_in_sum(
+    harness: Harness, receivers: tuple[Receiver, str], admin: str, redis_client: Redis
+) -> None:
+    _, receiving = receivers
+    redis_client.zadd("credhook:credhook:dead", {f"dead{number}": 2e12 + number for number in range(9)})
+    with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin) as worker:
+        until(lambda: "worker_started" in worker.text)
+        until(lambda: Scrape.of(receiving).total("credhook_workers") == 2)
+        until(lambda: "credhook_platform_breaker" in Scrape.of(admin).names)
+        scrapes = [valid(Scrape.of(address)) for address in (receiving, admin)]
+        assert sum(one.total("credhook_events") for one in scrapes) == 9
+        assert sum(one.total("credhook_workers") for one in scrapes) == 2
+        assert scrapes[0].names >= SHARED
+        assert not SHARED & scrapes[1].names
+        receivers[0].kill()
+        until(lambda: Scrape.of(admin).names >= SHARED, what="the worker's turn")
+        assert Scrape.of(admin).total("credhook_events") == 9
