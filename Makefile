@@ -76,8 +76,8 @@ browser: $(STAMP) ## the sandbox's page in a real browser, which Debian brings (
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
 	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_browser.py
 
-debian: ## what some tests want from Debian: a proxy, a browser, a load generator, a database (as root)
-	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk postgresql
+debian: ## what some tests want from Debian: a proxy, a browser, a load generator, a database, promtool (as root)
+	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk postgresql prometheus
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt

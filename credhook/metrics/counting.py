@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics, values
+from prometheus_client.metrics import MetricWrapperBase
 
 from credhook.metrics.places import FOLDER, PLACE, identity
 
@@ -32,9 +33,11 @@ if FOLDER in os.environ and PLACE in os.environ:
 class _Counted(ABC):
     """What is counted in memory, by any thread, until it is written down."""
 
+    metric: MetricWrapperBase
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        _ALL.append(self)
+        ALL.append(self)
 
     @abstractmethod
     def write(self) -> None:
@@ -45,7 +48,7 @@ class _Counted(ABC):
         """Forget what has come together."""
 
 
-_ALL: Final[list[_Counted]] = []
+ALL: Final[list[_Counted]] = []
 #: Held while it is written down: nobody forks meanwhile, since the fork would find prometheus_client's own lock held by
 #: a thread that it does not have.
 _WRITING: Final = threading.Lock()
@@ -53,6 +56,8 @@ _WRITING: Final = threading.Lock()
 
 class Count(_Counted):
     """A counter."""
+
+    metric: Counter
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, known: Iterable[Labels] = ()) -> None:
         """Begin at 0.
@@ -87,6 +92,8 @@ class Count(_Counted):
 
 class Distribution(_Counted):
     """A histogram."""
+
+    metric: Histogram
 
     def __init__(
         self,
@@ -141,6 +148,8 @@ class Distribution(_Counted):
 class Level(_Counted):
     """A gauge of what this process has; of several processes the sum, without those that have ended."""
 
+    metric: Gauge
+
     def __init__(self, name: str, meaning: str) -> None:
         """Begin at 0."""
         super().__init__()
@@ -148,9 +157,8 @@ class Level(_Counted):
         self._value = self._written = 0.0
 
     def add(self, by: float) -> None:
-        """So many more, or fewer."""
-        with self.lock:
-            self._value += by
+        """So many more, or fewer; from one thread alone."""
+        self._value += by
 
     def set(self, value: float) -> None:
         """So many now."""
@@ -168,7 +176,7 @@ class Level(_Counted):
 def flush() -> None:
     """Write down all that has come together in this process."""
     with _WRITING:
-        for one in _ALL:
+        for one in ALL:
             one.write()
 
 
@@ -182,7 +190,7 @@ async def flush_on_and_on(sleep: Callable[[float], Awaitable[None]] = asyncio.sl
 def _begin_as_fork() -> None:
     """What the parent has not written yet is the parent's to write; its threads, which may hold locks, are not here."""
     _WRITING.release()
-    for one in _ALL:
+    for one in ALL:
         one.lock = threading.Lock()
         one.clear()
 

@@ -1,4 +1,4 @@
-"""What log and counters say of the deliveries that were acknowledged: a line for many of them."""
+"""What the log says of the deliveries that were acknowledged: a line for many of them."""
 
 import asyncio
 from typing import Final
@@ -6,7 +6,6 @@ from typing import Final
 import structlog
 
 from credhook.ledger import EVENT
-from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.script import Delivery, Outcome
 
 log = structlog.get_logger("credhook.receiver")
@@ -25,8 +24,7 @@ class DeliveryLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Count it, and tell of it within a tenth of a second."""
-        metrics.DELIVERIES.add(outcome.value)
+        """Tell of it within a tenth of a second."""
         if outcome is Outcome.CONFLICT or outcome is Outcome.QUARANTINED:
             log.warning("event_" + outcome.value, **_ids(delivery))
             return

@@ -216,6 +216,9 @@ class Inbox:
                 waiting.outcome.set_exception(Unavailable("the ledger's record of it cannot be read"))
             else:
                 waiting.outcome.set_result(outcome)
+        for outcome in Outcome:
+            if number := outcomes.count(outcome):
+                metrics.DELIVERIES.add(outcome.value, by=number)
         for waiting, outcome in zip(group, outcomes, strict=True):
             self._report.add(waiting.delivery, outcome)
 

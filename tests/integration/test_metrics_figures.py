@@ -11,7 +11,7 @@ from planting import INDEX, plant, plant_many
 from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from scraping import Scrape, needs_promtool, promtool, well_formed
+from scraping import Scrape, needs_promtool, promtool, well_formed, worker_settings
 
 from credhook.ledger import State
 from credhook.listener.admin import create_admin
@@ -62,13 +62,7 @@ class Target:
 
 @pytest.fixture
 def settings() -> WorkerSettings:
-    values: dict[str, Any] = {
-        "CREDHOOK_API_URL": "https://platform.example",
-        "CREDHOOK_TOKEN_URL": "https://id.example/token",
-        "CREDHOOK_CLIENT_ID": "me",
-        "CREDHOOK_CLIENT_SECRET": "secret",
-    }
-    return WorkerSettings(**values)
+    return worker_settings()
 
 
 @pytest.fixture

@@ -4,10 +4,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import plain
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from credhook.worker.settings import WorkerSettings
 
 #: Debian's package `prometheus` brings it.
 PROMTOOL = shutil.which("promtool")
@@ -42,6 +45,17 @@ class Scrape:
     @property
     def names(self) -> set[str]:
         return {sample.name for family in self.families for sample in family.samples}
+
+
+def worker_settings() -> WorkerSettings:
+    """Those of a worker that calls nobody."""
+    values: dict[str, Any] = {
+        "CREDHOOK_API_URL": "https://platform.example",
+        "CREDHOOK_TOKEN_URL": "https://id.example/token",
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "secret",
+    }
+    return WorkerSettings(**values)
 
 
 def well_formed(scrape: Scrape) -> bool:

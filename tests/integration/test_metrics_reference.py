@@ -1,0 +1,67 @@
+"""deploy/METRICS.md against what is exported: each metric has its row, word for word, and no other row is there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from planting import plant
+from prometheus_client import Metric
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from scraping import worker_settings
+
+import credhook.receiver.inbox.metrics
+import credhook.worker.metrics  # noqa: F401  Likewise.
+from credhook.ledger import State
+from credhook.metrics.counting import ALL
+from credhook.metrics.queue_figures import QueueFigures
+from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.turn import Turn
+from credhook.redis.health import Check, examine
+from credhook.worker.fleet.token_key import granted_name, name_from
+from credhook.worker.process.platform_figures import PlatformFigures, turn_key
+
+PAGE = (Path(__file__).parents[2] / "deploy" / "METRICS.md").read_text()
+
+
+def counted() -> Iterator[str]:
+    """The rows of what processes count; tests of counting add some of their own."""
+    for one in ALL:
+        (family,) = one.metric.describe()
+        if family.name.startswith("credhook_"):
+            yield row(family, one.metric._labelnames)
+
+
+def row(family: Metric, labels: tuple[str, ...]) -> str:
+    name = family.name + ("_total" if family.type == "counter" else "")
+    named = ", ".join(f"`{label}`" for label in labels)
+    return f"| `{name}` | {family.type} | {named} | {family.documentation} |"
+
+
+@pytest.fixture
+async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) -> list[str]:
+    """The rows of what is asked at a scrape."""
+    settings = worker_settings()
+    certificate = tmp_path / "certificate.pem"
+    trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    plant(redis_client, "m1", State.WAITING)
+    redis_client.set(granted_name(name_from(settings)), 1)
+    turn = Turn(async_redis, turn_key(settings))
+    await turn.keep_once()
+
+    async def examining() -> tuple[Check, ...]:
+        return await examine(async_redis, strict=True)
+
+    asked = [
+        *await TargetFigures(examining, part="worker", certificate=certificate)(),
+        *await QueueFigures(async_redis, "credhook")(),
+        *await PlatformFigures(async_redis, settings, turn=turn)(),
+    ]
+    return [row(family, tuple(family.samples[0].labels)) for family in asked]
+
+
+def test_every_metric_has_its_row_and_no_row_is_of_one_that_is_gone(figures: list[str]) -> None:
+    rows = re.findall(r"^\| `credhook_.*$", PAGE, re.MULTILINE)
+    assert sorted(rows) == sorted([*counted(), *figures])
