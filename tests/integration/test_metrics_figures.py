@@ -135,6 +135,8 @@ async def test_breaker_pause_and_token(
     known = await store.load() or Notice()
     await store.compare_and_set(known, Circuit(is_open=True, until=time.monotonic() + 600), probed=False)
     redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
+    assert "credhook_token_age_seconds" not in (await target.scrape()).names
+    redis_client.set(name_from(settings), "sealed")
     scrape = await target.scrape()
     assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
     assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
@@ -200,7 +202,8 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_a
     commands = {words[0].upper() for one in asked for words in one}
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
-        "GET", "GETRANGE", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME", "ZCARD", "ZRANGE",
+        "EXISTS", "GET", "GETRANGE", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
+        "ZCARD", "ZRANGE",
     }  # fmt: skip
     assert len(asked[0]) < len(asked[1]) == len(asked[2])
 
@@ -230,7 +233,7 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
 @needs_promtool
 async def test_prometheus_finds_nothing_wrong(target: Target, redis_client: Redis, settings: WorkerSettings) -> None:
     plant(redis_client, "m1", State.WAITING)
-    redis_client.set(granted_name(name_from(settings)), 1)
+    redis_client.mset({granted_name(name_from(settings)): 1, name_from(settings): "sealed"})
     scrape = await target.scrape()
     assert scrape.names >= QUEUE_WIDE | PLATFORM_WIDE
     assert promtool("check", "metrics", given=scrape.text) == ""

@@ -47,7 +47,7 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     certificate = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
-    redis_client.set(granted_name(name_from(settings)), 1)
+    redis_client.mset({granted_name(name_from(settings)): 1, name_from(settings): "sealed"})
     turn = Turn(async_redis, turn_key(settings))
     await turn.keep_once()
 

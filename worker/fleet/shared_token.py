@@ -1,7 +1,7 @@
 """One access token for all worker processes of a fleet, shared through Redis, and whose turn it is to fetch the next.
 
     credhook:token:<digest>            the token, sealed; it is gone when it is time to renew it
-    credhook:token:<digest>:granted    when it was, in ms of Redis's clock; it is gone with it
+    credhook:token:<digest>:granted    when that was granted, in ms of Redis's clock
     credhook:token:<digest>:lock       of whoever is fetching one
     credhook:token:<digest>:refused    sealed: how the token endpoint has refused one; nobody asks again while it lives
 

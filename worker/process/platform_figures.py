@@ -39,24 +39,25 @@ class PlatformFigures:
         self._redis = redis
         self._turn = turn
         self._circuit_key = circuit_key(settings.api_url)
-        self._granted_key = granted_name(name_from(settings))
+        self._token_key = name_from(settings)
 
     async def __call__(self) -> list[Metric]:
         """All figures; none where Redis does not answer, or where another exports them."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(self._turn.key)
         pipeline.getrange(self._circuit_key, 0, LONGEST - 1)
-        pipeline.get(self._granted_key)
+        pipeline.get(granted_name(self._token_key))
+        pipeline.exists(self._token_key)
         pipeline.time()
         try:
-            holder, notice, granted, clock = await pipeline.execute(raise_on_error=False)
+            holder, notice, granted, stands, clock = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError):
             return []
         if not self._turn.is_ours(holder) or not isinstance(clock, tuple):
             return []
         seconds, microseconds = clock
         now = seconds + microseconds / 1_000_000
-        families = *_of_circuit(notice, time.monotonic(), now), _token_age(granted, now)
+        families = *_of_circuit(notice, time.monotonic(), now), _token_age(granted if stands == 1 else None, now)
         return [family for family in families if family.samples]
 
 
