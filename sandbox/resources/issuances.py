@@ -10,12 +10,14 @@ from pydantic import Field
 
 from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.http.wire import Wire
-from credhook.sandbox.resources.resources import as_seen
+from credhook.sandbox.resources.resources import PageQuery, as_seen, links
 from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.lifecycle import STEPS, follow
-from credhook.sandbox.tenant.operations import Operation
+from credhook.sandbox.tenant.operations import Found, Operation
 from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
+
+ISSUANCES = "/me-creds/api/credentials"
 
 OFFER_SCHEME = "openid-credential-offer://"
 
@@ -134,9 +136,10 @@ def details(tenant: Tenant, id: str) -> Issuance:  # noqa: A002  The specificati
     return as_seen(record.shown, record.before, age.total_seconds() * 1000, tenant.faults.on)
 
 
-def listed(tenant: Tenant) -> list[Issuance]:
-    """Return every issuance, the oldest first."""
-    return [record.shown for record in shelf(tenant.state).all()]
+def listed(tenant: Tenant, query: PageQuery) -> Found:
+    """Return a page of the issuances, the oldest first."""
+    records, following = shelf(tenant.state).page(query.after, tenant.faults.on.page_size)
+    return Found([record.shown for record in records], links=links(tenant, ISSUANCES, following))
 
 
 def _credentials(ids: list[str], status: str) -> list[IssuedCredential]:
@@ -148,11 +151,16 @@ def _credentials(ids: list[str], status: str) -> list[IssuedCredential]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/me-creds/api/credentials", listed, "List the issuances, the oldest first.", answer=list[Issuance]
+        "GET",
+        ISSUANCES,
+        listed,
+        "List the issuances, the oldest first.",
+        answer=list[Issuance],
+        query=PageQuery,
     ),
     Operation(
         "GET",
-        "/me-creds/api/credentials/{id}",
+        f"{ISSUANCES}/{{id}}",
         details,
         "Read an issuance by id.",
         answer=Issuance,

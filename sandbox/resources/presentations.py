@@ -9,13 +9,15 @@ from pydantic import Field
 
 from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.http.wire import ABSENT, Wire
-from credhook.sandbox.resources.resources import as_seen
+from credhook.sandbox.resources.resources import PageQuery, as_seen, links
 from credhook.sandbox.tenant.events import EventType
 from credhook.sandbox.tenant.faults import Faults
 from credhook.sandbox.tenant.lifecycle import STEPS, follow
-from credhook.sandbox.tenant.operations import Operation
+from credhook.sandbox.tenant.operations import Found, Operation
 from credhook.sandbox.tenant.state import Repository, State
 from credhook.sandbox.tenant.tenant import Tenant
+
+PRESENTATIONS = "/me-creds/api/presentations"
 
 REQUEST_SCHEME = "openid4vp://"
 
@@ -59,8 +61,8 @@ class PresentationRecord(Wire):
     attributes_read: bool
 
 
-class PresentationsQuery(Wire):
-    """Which presentations to list."""
+class PresentationsQuery(PageQuery):
+    """Which presentations to list; those with certain ids are on one page."""
 
     ids: str = Field(ABSENT, alias="filter[id]", description="Ids, separated by commas.")
 
@@ -145,14 +147,15 @@ def details(tenant: Tenant, id: str) -> Presentation:  # noqa: A002  The specifi
     return shown
 
 
-def listed(tenant: Tenant, query: PresentationsQuery) -> list[Presentation]:
-    """Return the presentations, the oldest first."""
-    wanted = None if query.ids is None else set(query.ids.split(","))
-    return [
-        _as_read(record.shown, record.attributes_read, tenant.faults.on)
-        for record in shelf(tenant.state).all()
-        if wanted is None or record.shown.id in wanted
-    ]
+def listed(tenant: Tenant, query: PresentationsQuery) -> Found:
+    """Return a page of the presentations, the oldest first."""
+    if query.ids is None:
+        records, following = shelf(tenant.state).page(query.after, tenant.faults.on.page_size)
+    else:
+        wanted = set(query.ids.split(","))
+        records, following = [one for one in shelf(tenant.state).all() if one.shown.id in wanted], None
+    shown = [_as_read(record.shown, record.attributes_read, tenant.faults.on) for record in records]
+    return Found(shown, links=links(tenant, PRESENTATIONS, following))
 
 
 def _in_status(
@@ -176,7 +179,7 @@ def _as_read(presentation: Presentation, read_before: bool, faults: Faults) -> P
 OPERATIONS = (
     Operation(
         "GET",
-        "/me-creds/api/presentations",
+        PRESENTATIONS,
         listed,
         "List the presentations, the oldest first.",
         answer=list[Presentation],
@@ -184,7 +187,7 @@ OPERATIONS = (
     ),
     Operation(
         "GET",
-        "/me-creds/api/presentations/{id}",
+        f"{PRESENTATIONS}/{{id}}",
         details,
         "Read a presentation by id.",
         answer=Presentation,

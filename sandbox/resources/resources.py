@@ -1,11 +1,30 @@
-"""What issuances and presentations have in common: being read too early."""
+"""What issuances and presentations have in common: being read too early, and being listed page by page."""
 
 from typing import TypeVar
+from urllib.parse import urlencode
+
+from pydantic import Field
 
 from credhook.sandbox.http.errors import Refusal
+from credhook.sandbox.http.wire import Whole, Wire
 from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.tenant import Tenant
 
 T = TypeVar("T")
+
+#: Parameter of a list's query that says where its page begins; the link to the next page has it.
+AFTER = "page[after]"
+
+
+class PageQuery(Wire):
+    """Which page of a list to show."""
+
+    after: Whole = Field(0, ge=0, lt=2**53, alias=AFTER, description="Where the page begins, as `links.next` says.")
+
+
+def links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
+    """Return the links of a page: to the one that follows, if there is one (specification, "Response envelope")."""
+    return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
 
 
 def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:

@@ -37,6 +37,9 @@ class Faults(Wire):
     envelopes: Envelopes = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
     )
+    page_size: Whole = Field(
+        1000, ge=1, le=MOST, description="Show N issuances or presentations of a list at once, with a link to the next."
+    )
     unauthorized: Whole = Field(
         0, ge=0, le=MOST, description="Refuse the next N API requests with 401 and forget their tokens."
     )

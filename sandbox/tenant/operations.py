@@ -1,7 +1,7 @@
 """An operation as data: what the server routes and what `/openapi.json` describes, so that the two agree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -18,10 +18,11 @@ from credhook.sandbox.tenant.tenant import Tenant
 
 @dataclass(frozen=True)
 class Found:
-    """A result with `meta` beside its `data`."""
+    """A result with `meta` and `links` beside its `data`, where there are any."""
 
     data: Any
-    meta: Mapping[str, Any]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -151,5 +152,7 @@ def _data(result: Any) -> Any:
 
 
 def _enveloped(result: Any) -> dict[str, Any]:
-    meta = {"meta": dict(result.meta)} if isinstance(result, Found) else {}
-    return {"data": plain(_data(result))} | meta
+    if not isinstance(result, Found):
+        return {"data": plain(result)}
+    beside = {"links": dict(result.links), "meta": dict(result.meta)}
+    return {"data": plain(result.data)} | {name: value for name, value in beside.items() if value}

@@ -114,6 +114,18 @@ class Repository(Generic[R]):
         """Return the newest records, the newest first."""
         return list(self._read("ORDER BY seq DESC LIMIT ?", count))
 
+    def page(self, after: int, size: int) -> tuple[list[R], int | None]:
+        """Return the records that follow a place, the oldest first, and the place after which the next page begins.
+
+        Args:
+            after: The place that an earlier page has named, or 0.
+            size: How many there may be.
+        """
+        query = "SELECT seq, body FROM records WHERE kind = ? AND seq > ? ORDER BY seq LIMIT ?"
+        rows = self._db.execute(query, (self._kind, after, size + 1)).fetchall()
+        shown = rows[:size]
+        return [self._model.model_validate_json(body) for _, body in shown], shown[-1][0] if len(rows) > size else None
+
     def count(self) -> int:
         """Return how many there are."""
         found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (self._kind,)).fetchone()

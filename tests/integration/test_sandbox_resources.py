@@ -5,7 +5,8 @@ from uuid import UUID
 
 import httpx
 import pytest
-from sandbox_api import CREDS, data, happen, invalid, missing, refused
+from sandbox_api import CREDS, data, happen, invalid, listed, missing, refused
+from serving import Platform
 
 
 def test_an_offer_becomes_credentials_and_completes_its_issuance(api: httpx.Client) -> None:
@@ -66,7 +67,7 @@ def test_an_issuance_is_in_the_state_that_its_event_announces(
     issuance = data(api.get(f"{CREDS}/credentials/{happen(api, event_type)}"))
     assert issuance["status"] == status
     assert {each["status"] for each in issuance["credentials"]} == credentials
-    assert issuance in data(api.get(f"{CREDS}/credentials"))
+    assert issuance in listed(api, "credentials")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,25 @@ def test_presentations_are_listed_and_filtered_by_id(api: httpx.Client) -> None:
     ids = [happen(api, "openid4vc.verification.data") for _ in range(3)]
     found = data(api.get(f"{CREDS}/presentations", params={"filter[id]": f"{ids[0]},{ids[2]},unknown"}))
     assert [each["id"] for each in found] == [ids[0], ids[2]]
-    assert set(ids) <= {each["id"] for each in data(api.get(f"{CREDS}/presentations"))}
+    assert set(ids) <= {each["id"] for each in listed(api, "presentations")}
+
+
+@pytest.mark.usefixtures("swept")
+@pytest.mark.parametrize(
+    ("noun", "event_type"),
+    [("credentials", "openid4vc.issuance.offered"), ("presentations", "openid4vc.verification.data")],
+)
+def test_lists_go_on_where_their_links_lead(sandbox: Platform, api: httpx.Client, noun: str, event_type: str) -> None:
+    ids = [happen(api, event_type) for _ in range(5)]
+    whole = [each["id"] for each in listed(api, noun)]
+    assert whole[-5:] == ids
+    sandbox.faults(pageSize=2)
+    first = api.get(f"{CREDS}/{noun}").json()
+    assert [each["id"] for each in first["data"]] == whole[:2]
+    assert first["links"]["next"].startswith(f"{sandbox.url}{CREDS}/{noun}?page%5Bafter%5D=")
+    assert [each["id"] for each in listed(api, noun)] == whole
+    assert api.get(f"{CREDS}/{noun}", params={"page[after]": 2**53 - 1}).json() == {"data": []}
+    invalid(api.get(f"{CREDS}/{noun}", params={"page[after]": "x"}))
 
 
 def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> None:

@@ -46,6 +46,16 @@ def data(answer: httpx.Response, status: int = 200) -> Any:
     return answer.json()["data"]
 
 
+def listed(api: httpx.Client, noun: str) -> list[Any]:
+    """All that a list of issuances or presentations shows, page after page."""
+    found, following = [], f"{CREDS}/{noun}"
+    while following:
+        answer = api.get(following).raise_for_status().json()
+        found += answer["data"]
+        following = answer.get("links", {}).get("next", "")
+    return found
+
+
 def refused(answer: httpx.Response, status: int, code: str, title: str) -> str:
     """The detail of an error that has all that the specification asks of one."""
     assert answer.status_code == status, answer.text
