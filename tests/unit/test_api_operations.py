@@ -168,6 +168,9 @@ REQUESTS: list[tuple[Callable[[AsyncApi], Made], str, str, Any]] = [
     (lambda api: api.presentations.get("p"), "GET", "/me-creds/api/presentations/p", None),
     (lambda api: api.presentations.list(), "GET", "/me-creds/api/presentations", None),
     (lambda api: api.presentations.list("p"), "GET", "/me-creds/api/presentations?filter%5Bid%5D=p", None),
+    (lambda api: api.issuances.page(), "GET", "/me-creds/api/credentials", None),
+    (lambda api: api.issuances.page("page%5Bafter%5D=2"), "GET", "/me-creds/api/credentials?page%5Bafter%5D=2", None),
+    (lambda api: api.presentations.page("cursor=x"), "GET", "/me-creds/api/presentations?cursor=x", None),
 ]
 
 
@@ -197,7 +200,7 @@ async def test_the_rows_above_cover_every_operation() -> None:
             if isinstance(method, type(vars(type(api.users))["list"]))
         }
     assert named == spelled
-    assert len(named) == 17
+    assert len(named) == 19
 
 
 async def test_details_are_read_where_the_settings_say() -> None:
@@ -207,6 +210,7 @@ async def test_details_are_read_where_the_settings_say() -> None:
         (lambda api: api.issuances.list(), b"/tenant/v2/issued"),
         (lambda api: api.presentations.get("p"), b"/tenant/v2/shown/p"),
         (lambda api: api.presentations.list("p"), b"/tenant/v2/shown?filter%5Bid%5D=p"),
+        (lambda api: api.presentations.page("a=b"), b"/tenant/v2/shown?a=b"),
     ]
     for call, target in reads:
         assert (await sent(call, **paths)).url.raw_path == target

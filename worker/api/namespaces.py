@@ -6,6 +6,7 @@ two overloads of `sent.__get__` say so to the type checker, arguments included.
 """
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from credhook.worker.api.calls import operations
 from credhook.worker.api.calls.errors import InvalidRequest
 from credhook.worker.api.calls.operations import Call
+from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
@@ -37,6 +39,7 @@ from credhook.worker.api.models import (
     WalletCredential,
 )
 from credhook.worker.api.models.base import mismatch
+from credhook.worker.api.models.listed import ListedResource
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +103,7 @@ class Issuances(Namespace[S]):
         super().__init__(sender)
         self._get = operations.GET_ISSUANCE.at(path)
         self._list = operations.LIST_ISSUANCES.above(path)
+        self._page = operations.PAGE_ISSUANCES.above(path)
 
     @sent
     def get(self, id: str) -> Call[Issuance]:  # noqa: A002  The platform's word.
@@ -111,6 +115,11 @@ class Issuances(Namespace[S]):
         """Read the organisation's issuances: the page that the platform gives first."""
         return self._list()
 
+    @sent
+    def page(self, following: str = "") -> Call[Page[ListedResource]]:
+        """Read how a page of issuances stand: the first, or the one that another says is `following`."""
+        return replace(self._page(), query=following)
+
 
 class Presentations(Namespace[S]):
     """Presentations, which verification events refer to."""
@@ -119,6 +128,7 @@ class Presentations(Namespace[S]):
         super().__init__(sender)
         self._get = operations.GET_PRESENTATION.at(path)
         self._list = operations.LIST_PRESENTATIONS.above(path)
+        self._page = operations.PAGE_PRESENTATIONS.above(path)
 
     @sent
     def get(self, id: str) -> Call[Presentation]:  # noqa: A002  The platform's word.
@@ -129,6 +139,11 @@ class Presentations(Namespace[S]):
     def list(self, id: str | None = None) -> Call[tuple[Presentation, ...]]:  # noqa: A002  The platform's word.
         """Read the page of presentations that the platform gives first, or only the one with this id."""
         return self._list(query={} if id is None else {"filter[id]": id})
+
+    @sent
+    def page(self, following: str = "") -> Call[Page[ListedResource]]:
+        """Read how a page of presentations stand, without what was presented; likewise."""
+        return replace(self._page(), query=following)
 
 
 class Endpoints(Namespace[S]):

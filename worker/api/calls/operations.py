@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from pydantic import TypeAdapter
 
 from credhook.worker.api.calls.errors import InvalidRequest
+from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
@@ -42,6 +43,7 @@ from credhook.worker.api.models import (
     resource_id,
 )
 from credhook.worker.api.models.base import RequestModel
+from credhook.worker.api.models.listed import ListedResource
 
 R = TypeVar("R")
 
@@ -96,6 +98,7 @@ class Operation(Generic[R]):
         result: What the answer is read as; None where there is nothing to read, or a list.
         each: What each element of a list is read as; None where the answer is none.
         identified: Whether what comes back carries the `id` that it was asked for by.
+        paged: Whether the result is a `Page` of such elements, which says where the list goes on.
         enveloped: Whether the specification puts the result into `data`. Both forms are read, whichever it says.
     """
 
@@ -107,6 +110,7 @@ class Operation(Generic[R]):
     result: TypeAdapter[R] | None = None
     each: TypeAdapter[Any] | None = None
     identified: bool = False
+    paged: bool = False
     enveloped: bool = True
 
     def __call__(
@@ -262,6 +266,9 @@ GET_ISSUANCE = Operation(
     result=TypeAdapter(Issuance),
     identified=True,
 )
+PAGE_ISSUANCES: Operation[Page[ListedResource]] = Operation(
+    "issuances.page", "GET", "/me-creds/api/credentials", _READ, each=TypeAdapter(ListedResource), paged=True
+)
 LIST_ISSUANCES: Operation[tuple[Issuance, ...]] = Operation(
     "issuances.list",
     "GET",
@@ -276,6 +283,9 @@ GET_PRESENTATION = Operation(
     _READ,
     result=TypeAdapter(Presentation),
     identified=True,
+)
+PAGE_PRESENTATIONS: Operation[Page[ListedResource]] = Operation(
+    "presentations.page", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(ListedResource), paged=True
 )
 LIST_PRESENTATIONS: Operation[tuple[Presentation, ...]] = Operation(
     "presentations.list",

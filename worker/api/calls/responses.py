@@ -19,6 +19,7 @@ from credhook.worker.api.calls.errors import (
     TryLater,
 )
 from credhook.worker.api.calls.operations import Operation
+from credhook.worker.api.calls.pages import Page, following
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.http.json_size import MANY, MOST_LISTED, MOST_VALUES, has_more_than
 from credhook.worker.api.models.base import mismatch
@@ -59,7 +60,9 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
             status=response.status,
             cause="status",
         )
-    if operation.each is not None:
+    if operation.paged and operation.each is not None:
+        result = cast("R", parse_page(operation.name, operation.each, response))
+    elif operation.each is not None:
         result = cast("R", parse_each(operation.name, operation.each, response))
     elif operation.result is not None:
         result = parse(operation.name, operation.result, response)
@@ -83,7 +86,7 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
             value.
     """
     document = _document(operation, response, MOST_VALUES)
-    return _validated(operation, result, document, response.status)
+    return _validated(operation, result, _data(document), response.status)
 
 
 def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tuple[R, ...]:
@@ -92,7 +95,25 @@ def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tupl
     Raises:
         NotUnderstood: As `parse`.
     """
+    return _elements(operation, each, _data(_document(operation, response, MOST_LISTED)), response)
+
+
+def parse_page(operation: str, each: TypeAdapter[R], response: Response) -> Page[R]:
+    """Read the body as `parse_each` does, and where the next page is.
+
+    Raises:
+        NotUnderstood: As `parse`; or the link to the next page is none.
+    """
     document = _document(operation, response, MOST_LISTED)
+    items = _elements(operation, each, _data(document), response)
+    try:
+        return Page(items, following(document))
+    except ValueError as error:
+        wrong = str(error)
+    raise _not_understood(operation, response.status, wrong, "schema")
+
+
+def _elements(operation: str, each: TypeAdapter[R], document: Any, response: Response) -> tuple[R, ...]:
     if not isinstance(document, list):
         raise _not_understood(operation, response.status, "the whole: list type", "schema")
     if has_more_than(MOST_VALUES, response.body):
@@ -107,7 +128,7 @@ def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tupl
 
 
 def _document(operation: str, response: Response, most: int) -> Any:
-    """The JSON of the body, or what it has in `data`.
+    """The JSON of the body.
 
     Raises:
         NotUnderstood: It is not JSON, or has more values than that.
@@ -122,6 +143,11 @@ def _document(operation: str, response: Response, most: int) -> Any:
     # Raised outside of the handler, so that no traceback leads to an exception that holds the body.
     if document is _NOT_JSON:
         raise _not_understood(operation, response.status, "the body is not JSON", "not_json")
+    return document
+
+
+def _data(document: Any) -> Any:
+    """What is in the envelope, if there is one."""
     return document["data"] if isinstance(document, dict) and "data" in document else document
 
 
