@@ -23,6 +23,9 @@ EVENT_TYPES: Final = (
 #: Presented data may be readable only once, or for minutes: what announces it is worked on before everything else.
 URGENT: Final = ("openid4vc.verification.verified", "openid4vc.verification.data")
 
+#: What can happen more than once to one resource: a batch is issued in several parts, an attempt to issue fails again.
+REPEATABLE: Final = ("openid4vc.issuance.partiallyIssued", "openid4vc.issuance.failed")
+
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
 

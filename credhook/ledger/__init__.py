@@ -5,7 +5,8 @@ One hash per event is its record and its mark of having been seen, so that neith
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
                                   holder, the token of the worker that has it; deaths and killed, how often a
                                   worker has died with it among others, and with it alone; only and pending, the
-                                  handlers that it still waits for; h:<name> as each handler ends
+                                  handlers that it still waits for; h:<name> as each handler ends; reconciled, if no
+                                  delivery had brought it
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
@@ -60,6 +61,8 @@ ONLY: Final = "only"
 PENDING: Final = "pending"
 #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
 RESOURCE: Final = PREFIX + "resource:"
+#: What the id of an event begins with that a reconciliation has accepted; its type, a colon and its resource follow.
+RECONCILED: Final = "reconciled:"
 #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
 SNAPSHOT: Final = PREFIX + "snapshot:"
 #: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is within
@@ -134,6 +137,16 @@ class Index:
     def all_unhandled(self) -> tuple[str, ...]:
         """These sets: one for each type, since a worker looks for those of its own again and again."""
         return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
+
+    @property
+    def reconciled(self) -> str:
+        """Sorted set of the events that a reconciliation has accepted, by when, in ms."""
+        return f"{PREFIX}{self.queue}:reconciled"
+
+    @property
+    def arrivals(self) -> str:
+        """Set of what deliveries bring while a reconciliation runs, "<type> <resource>", and of those that run."""
+        return f"{PREFIX}{self.queue}:arrivals"
 
     @property
     def unreadable(self) -> str:

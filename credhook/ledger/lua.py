@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Final
 
 from credhook import ledger
-from credhook.events import EVENT_TYPES, URGENT
+from credhook.events import EVENT_TYPES, REPEATABLE, URGENT
 
 #: The constants of the ledger, and its states: `$ACCEPTED` and so on.
 _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
@@ -19,6 +19,7 @@ _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
     **{state.name: state for state in ledger.State},
     "STATES": ledger.State,
     "EVENT_TYPES": EVENT_TYPES,
+    "REPEATABLE_TYPES": REPEATABLE,
     "URGENT_TYPES": URGENT,
 }
 

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,16 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
     assert linked
     for path in (package, *linked):
         assert re.search(rf"^COPY .*\b{re.escape(path)}\b", text, re.MULTILINE), path
+
+
+def test_the_timer_runs_a_command_that_exists_and_looks_back_further_than_it_comes_round() -> None:
+    service = (DEPLOY / "credhook-reconcile.service").read_text()
+    (program, *arguments) = re.findall(r"^ExecStart=(.+)$", service, re.MULTILINE)[0].split()
+    assert Path(program).name == "credhook"
+    command: Any = LazyGroup().get_command(Context(LazyGroup()), arguments[0])
+    parsed = command.commands[arguments[1]].make_context("reconcile", arguments[2:])
+    assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
+    assert "OnCalendar=daily\n" in (DEPLOY / "credhook-reconcile.timer").read_text()
 
 
 def test_redis_keeps_everything() -> None:

@@ -17,6 +17,7 @@ from credhook.worker.commands.events.counting import count
 from credhook.worker.commands.events.erase import erase
 from credhook.worker.commands.events.options import of_handler, selecting
 from credhook.worker.commands.events.reading import PAGE, Page, ledger, raw, read_page
+from credhook.worker.commands.events.reconcile import reconcile
 from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.selection import Selection
 from credhook.worker.commands.events.tables import print_counts, print_table
@@ -32,11 +33,12 @@ _DIGITS: Final = 15
 
 @click.group()
 def events() -> None:
-    """Look at what the ledger remembers, replay it, erase it."""
+    """Look at what the ledger remembers, replay it, erase it, and accept what never arrived."""
 
 
 events.add_command(replay)
 events.add_command(erase)
+events.add_command(reconcile)
 
 
 @events.command("list")
@@ -132,6 +134,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
         "only": fields.get(ONLY),
+        "reconciled": "reconciled" in fields,
         "handlers": {name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
     }
 

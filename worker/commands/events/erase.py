@@ -56,7 +56,8 @@ def erase(
         if selection.resource is not None:
             _forget_resource(redis, selection.resource)
         script = redis.register_script(_ERASE)
-        of_events = (index.open, index.opened, index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
+        settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
+        of_events = (index.open, index.opened, *settled, index.reconciled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
 

@@ -41,7 +41,8 @@ def _webhook_id(text: str) -> str:
     return text
 
 
-_MOMENT: Final = _Read("moment", lambda text: moment(text, datetime.now(UTC)))
+MOMENT: Final = _Read("moment", lambda text: moment(text, datetime.now(UTC)))
+TYPE: Final = _Read("type", event_type)
 _OPTIONS: Final = (
     click.option(
         "--state",
@@ -56,7 +57,7 @@ _OPTIONS: Final = (
         "types",
         multiple=True,
         metavar="TYPE",
-        type=_Read("type", event_type),
+        type=TYPE,
         help="Only events of this type, such as verification.data; repeat it for several.",
     ),
     click.option(
@@ -66,9 +67,9 @@ _OPTIONS: Final = (
         help="Only events of this issuance or presentation.",
     ),
     click.option(
-        "--since", metavar="TIME", type=_MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
+        "--since", metavar="TIME", type=MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
     ),
-    click.option("--until", metavar="TIME", type=_MOMENT, help="Only events received before; likewise."),
+    click.option("--until", metavar="TIME", type=MOMENT, help="Only events received before; likewise."),
     click.option(
         "--id",
         "ids",

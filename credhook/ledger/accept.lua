@@ -1,25 +1,32 @@
--- Accept a group of deliveries: find duplicates, and write record, indexes and RQ job of each new event.
+-- Accept a group of events, which deliveries have brought or a reconciliation has missed, as $ORIGIN says: find
+-- duplicates, and write record, indexes and RQ job of each new one.
 --
 -- The fields that all jobs of a group share are written once, as a template, and copied: this halves what goes into the
 -- append-only file. The records come last: whichever command fails, an event without a record is accepted when it is
 -- sent again. It is then listed twice, of which readers and eraser know.
 --
--- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs, open events by when they came.
+-- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs, open events by when they came,
+--   reconciled events, the arrivals of a reconciliation.
 -- ARGV: retention in s; number of job fields, then these fields and their values; then of each event webhook-id, type,
 --   resource, job's id and data. The last two are '' if the type is not known.
--- Reply: what became of each delivery: accepted, quarantined, duplicate, conflict (seen before with another type or
---   resource), or unreadable (somebody else has written to where its record would be).
+--
+-- What became of each event is one of: accepted, quarantined, duplicate, conflict (seen before with another type or
+-- resource), unreadable (somebody else has written to where its record would be), and arrived (a delivery has brought
+-- what the reconciliation missed).
+--
+-- Defines: outcomes.
 
 --! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/unless_odd.lua
 --! include credhook.ledger/urgent.lua
 
-local open, quarantined, queue, template, urgent, opened = unpack(KEYS)
+local open, quarantined, queue, template, urgent, opened, reconciled, arrivals = unpack(KEYS)
 local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
-local received = string.format('%.0f', now)
 local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
+
+--! include credhook.ledger/reconciled.lua
 
 local function keep_conflict(id, type, resource)
     local key = $CONFLICT .. id
@@ -43,9 +50,11 @@ for i = first, #ARGV, 5 do
             outcome = 'conflict'
             keep_conflict(id, type, resource)
         end
+    elseif known_otherwise(type, resource) then
+        outcome = reconciles and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
-        local state = $ACCEPTED
+        local state, received = $ACCEPTED, now
         if job == '' then
             outcome, state = 'quarantined', $QUARANTINED
             redis.call('ZADD', quarantined, now, id)
@@ -60,10 +69,14 @@ for i = first, #ARGV, 5 do
             jobs[#jobs + 1] = job
             moved[#moved + 1] = now
             moved[#moved + 1] = id
-            if is_urgent(type) then urgent_jobs[#urgent_jobs + 1] = job end
+            received = note(id, type, resource, math.floor((#ARGV - i) / 5))
+            if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end
         end
-        local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', now, id = id}
+        received = string.format('%.0f', received)
+        local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received, id = id}
         record.place, record.mark = place_of(type, resource)
+        record.received = received
+        if reconciles then record[#record + 1], record[#record + 2] = 'reconciled', 1 end
         records[#records + 1] = record
     end
     outcomes[#outcomes + 1] = outcome
@@ -78,7 +91,7 @@ end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
 for _, record in ipairs(records) do
     local key = record[1]
-    list_new(record.place, record.mark, record.id, received)
+    list_new(record.place, record.mark, record.id, record.received)
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
     else  -- Written under another name first, so that it is never there without its expiry.
@@ -89,4 +102,3 @@ for _, record in ipairs(records) do
         redis.call('RENAME', record[1], key)
     end
 end
-return outcomes

@@ -1,0 +1,158 @@
+"""`credhook events reconcile`: what the platform says has happened and never arrived is handled, once."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from accepting import accept, record
+from events_command import Run
+from planting import contents
+from receiving import settled
+from reconciling import Scene, ids_of_reconciled, scene
+from redis import Redis
+from waiting import until
+
+from credhook.ledger import EVENT, Index
+
+OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))
+REQUESTED, VERIFIED, DATA = (f"openid4vc.verification.{each}" for each in ("requested", "verified", "data"))
+INDEX = Index("credhook")
+
+
+@pytest.fixture
+def lossy(tmp_path: Path, redis_url: str, authority: trustme.CA) -> Iterator[Scene]:
+    with scene(tmp_path, redis_url, authority) as made:
+        yield made
+
+
+def arrive(scene: Scene, number: int) -> None:
+    """Return once so many events have."""
+    until(lambda: sum(1 for _ in scene.redis.scan_iter(match=EVENT + "*")) >= number, what="the deliveries")
+
+
+def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_handled_again(
+    lossy: Scene, events: Run
+) -> None:
+    whole = lossy.happen(OFFERED, lost=False, count=10)
+    half = lossy.happen(OFFERED, lost=False, count=10)
+    arrive(lossy, 20)
+    for resource in half:
+        lossy.happen(COMPLETED, lost=True, resourceId=resource)
+    lossy.happen(OFFERED, lost=True, count=10)
+    gone = lossy.happen(OFFERED, lost=True, count=5)
+    for resource in gone:
+        lossy.happen(COMPLETED, lost=True, resourceId=resource)
+    shown = lossy.happen(DATA, lost=True, count=10)
+    before = contents(lossy.redis)
+    lossy.sandbox.faults(pageSize=7)
+    counted = lossy.reconciled("--dry-run")
+    assert counted["missing"] == 40
+    assert counted["types"] == {COMPLETED: 15, OFFERED: 15, DATA: 10}
+    assert contents(lossy.redis) == before
+    assert lossy.reconciled() == {**{k: v for k, v in counted.items() if k != "missing"}, "accepted": 40}
+    assert lossy.reconciled()["accepted"] == 0
+    ours = ids_of_reconciled(lossy.redis)
+    assert len(ours) == lossy.redis.zcard(INDEX.reconciled) == 40
+    with lossy.worker():
+        until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
+    assert Counter(lossy.notes()).most_common(1)[0][1] == 1
+    assert len(lossy.notes()) == 60
+    for resource in gone:
+        assert [line.split()[0] for line in lossy.notes() if resource in line] == [OFFERED, COMPLETED]
+    assert {resource: f"{DATA} {resource}" in lossy.notes() for resource in shown} == dict.fromkeys(shown, True)
+    assert not {one for one in ours if one.endswith(tuple(whole))}
+    story = json.loads(events("show", f"reconciled:{COMPLETED}:{gone[0]}").stdout)
+    assert (story["reconciled"], story["state"]) == (True, "done")
+    assert lossy.reconciled()["accepted"] == 0
+    assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
+    assert gone[0] not in "\n".join(contents(lossy.redis))
+
+
+def test_a_delivery_that_comes_later_is_a_duplicate(tmp_path: Path, redis_url: str, authority: trustme.CA) -> None:
+    with scene(tmp_path, redis_url, authority, scale=1e-3) as lossy:
+        lossy.sandbox.faults(drop=1_000_000)
+        resources = [lossy.sandbox.make(OFFERED) for _ in range(5)]
+        assert lossy.reconciled()["accepted"] == 5
+        with lossy.worker():
+            until(lambda: len(lossy.notes()) == 5, what="the handlers")
+            lossy.sandbox.clear()
+            attempts = settled(lossy.sandbox)
+            came = [one for one in attempts if one["outcome"] == "acknowledged"]
+            assert {(one["resourceId"], one["answer"]) for one in came} == {(one, "duplicate") for one in resources}
+            until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
+        assert sorted(lossy.notes()) == sorted(f"{OFFERED} {resource}" for resource in resources)
+
+
+def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) -> None:
+    lossy.happen(OFFERED, lost=True, count=50)
+    lossy.sandbox.faults(drop=0, pageSize=10, slowMs=100)
+    with lossy.reconcile() as killed:
+        until(lambda: lossy.redis.exists(INDEX.arrivals), what="its beginning")
+        killed.kill()
+    running = [lossy.reconcile("--json") for _ in range(2)]
+    live = [lossy.sandbox.make(OFFERED) for _ in range(10)]
+    found = [json.loads(one.communicate(timeout=240)[0])["accepted"] for one in running]
+    until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) == 60, what="all events")
+    with lossy.worker():
+        until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
+    assert sum(found) <= 60
+    assert max(Counter(lossy.notes()).values()) == 1
+    assert len(lossy.notes()) == 60
+    assert {f"{OFFERED} {resource}" for resource in live} <= set(lossy.notes())
+
+
+def test_a_delivery_that_comes_while_it_runs_is_not_accepted_again(redis_client: Redis, redis_url: str) -> None:
+    """What arrives after the ledger was looked through is noted, and found by the script that accepts."""
+    redis_client.sadd(INDEX.arrivals, "run x")
+    accept(redis_url, "m1", OFFERED, "iss_1")
+    assert redis_client.sismember(INDEX.arrivals, f"{OFFERED} iss_1")
+    redis_client.delete(INDEX.arrivals)
+    accept(redis_url, "m2", OFFERED, "iss_2")
+    assert not redis_client.exists(INDEX.arrivals)
+
+
+def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:
+    for kind in (PARTLY, COMPLETED):
+        redis_client.hset(f"{EVENT}reconciled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})
+        redis_client.zadd(INDEX.reconciled, {f"reconciled:{kind}:iss_1": 1})
+        accept(redis_url, f"later {kind}".replace(" ", "-"), kind, "iss_1")
+    assert record(redis_client, f"later-{PARTLY}")["state"] == "accepted"
+    assert not record(redis_client, f"later-{COMPLETED}")
+
+
+def test_it_waits_out_what_passes_and_says_what_does_not(lossy: Scene) -> None:
+    lossy.happen(OFFERED, lost=True, count=3)
+    lossy.sandbox.faults(drop=0, pageSize=1, rateLimit=2, retryAfter=1, serverErrors=1)
+    assert lossy.reconciled(CREDHOOK_RATE="20")["accepted"] == 3
+    with lossy.reconcile(CREDHOOK_CLIENT_SECRET="wrong") as running:
+        out, err = running.communicate(timeout=240)
+    assert running.returncode == 1
+    assert out == "accepted 0 of 0 events of 0 issuances and presentations\n"
+    assert err.splitlines()[-1].startswith("Error: token: ")
+    assert err.endswith("; what was accepted stays, run the command again for the rest\n")
+
+
+PLATFORM = {
+    "CREDHOOK_API_URL": "http://127.0.0.1:1",
+    "CREDHOOK_TOKEN_URL": "http://127.0.0.1:1/token",
+    "CREDHOOK_CLIENT_ID": "me",
+    "CREDHOOK_CLIENT_SECRET": "s3cret",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--since", "30d"), "the ledger forgets what is settled after CREDHOOK_RETENTION, 604800 s"),
+        (("--since", "5m"), "--since should be earlier than --until, which is an hour ago unless you say otherwise"),
+        ((), "Missing option '--since'"),
+        (("--since", "1d", "--type", "issuance.complete"), "did you mean issuance.completed?"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(events: Run, options: tuple[str, ...], says: str) -> None:
+    result = events("reconcile", *options, **PLATFORM)
+    assert result.exit_code == 2
+    assert says in result.stderr.replace("\n", " ")

@@ -1,0 +1,101 @@
+"""A platform, a receiver and a ledger, between which deliveries are lost; and `credhook events reconcile`."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import trustme
+from harness import Harness
+from receiving import happen, register, settled
+from redis import Redis
+from serving import Platform, Receiver, platform
+
+from credhook.ledger import EVENT, RECONCILED
+
+#: Writes down which types of which resources a handler has run for.
+NOTING = """
+@handlers.on("*")
+async def seen(event, context):
+    note(event.type, event.resource_id)
+"""
+
+
+class TlsReceiver(Receiver):
+    """`credhook receiver` with a certificate of its own, as the sandbox wants it."""
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.text
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+
+class Scene(Harness):
+    """What a test of lost deliveries needs: it makes things happen, and loses what is to announce them."""
+
+    def __init__(self, folder: Path, redis_url: str, sandbox: Platform) -> None:
+        super().__init__(folder, redis_url, sandbox)
+        self.plugin(NOTING)
+
+    def happen(self, event_type: str, *, lost: bool, count: int = 1, **more: Any) -> list[str]:
+        """Let it happen; the resources. What is lost the platform gives up: its tries all fail on the way."""
+        self.sandbox.faults(drop=1_000_000 if lost else 0)
+        found = [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
+        if lost:
+            settled(self.sandbox)
+        return found
+
+    def reconcile(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
+        """The command as a process, about all that has ever happened."""
+        command = [sys.executable, "-m", "credhook", "events", "reconcile", "--since", "6d", "--until", "0s", *options]
+        environment = {**os.environ, **self.environment, **settings}
+        return subprocess.Popen(
+            command, env=environment, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def reconciled(self, *options: str, **settings: str) -> dict[str, Any]:
+        """What it prints, once it has ended well."""
+        with self.reconcile("--json", *options, **settings) as running:
+            out, err = running.communicate(timeout=240)
+        assert running.returncode == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+@contextmanager
+def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float = 3e-5) -> Iterator[Scene]:
+    """Both processes, the receiver on HTTPS and registered with the platform for everything.
+
+    Args:
+        folder: for their files.
+        redis_url: the ledger's.
+        authority: that certifies the receiver.
+        scale: what the sender's waits are multiplied by; it gives up after 100,000 of these seconds.
+    """
+    certificate, ca = folder / "certificate.pem", folder / "ca.pem"
+    certificate.write_bytes(authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.bytes())
+    authority.cert_pem.write_to_path(str(ca))
+    with ExitStack() as stack:
+        sandbox = stack.enter_context(platform(folder, "--ca", str(ca), "--time-scale", str(scale)))
+        secret = sandbox.environment["CREDHOOK_WEBHOOK_SECRETS"]
+        settings = {"CREDHOOK_TLS_CERTFILE": str(certificate), "CREDHOOK_WEBHOOK_SECRETS": secret}
+        listening = TlsReceiver(folder, redis_url, **settings)
+        stack.callback(listening.kill)
+        register(sandbox, listening.url.replace("http:", "https:"))
+        made = Scene(folder, redis_url, sandbox)
+        stack.callback(made.redis.close)
+        yield made
+
+
+def ids_of_reconciled(redis: Redis) -> list[str]:
+    """The events that a reconciliation has accepted."""
+    keys = redis.scan_iter(match=f"{EVENT}{RECONCILED}*", count=1_000)
+    return sorted(key.decode().removeprefix(EVENT) for key in keys)

@@ -1,0 +1,87 @@
+"""Which events must have happened, by what a list shows of a resource."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from credhook.events import EVENT_TYPES
+from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.reconciliation.states import ISSUANCE, PRESENTATION, Untold, Window, must_have_happened
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))
+#: Hours ago.
+EARLIER, YOUNG, OLD = 5, 0.5, 72
+
+
+def happened(
+    status: str, *, created: float | None = 10, updated: float | None = EARLIER, wanted: tuple[str, ...] = EVENT_TYPES
+) -> list[str]:
+    states = PRESENTATION if status.lower() in PRESENTATION and status != "expired" else ISSUANCE
+    if status == "failed":
+        states = ISSUANCE
+    times = [None if age is None else NOW - timedelta(hours=age) for age in (created, updated)]
+    resource = ListedResource(id="r", status=status, created_at=times[0], updated_at=times[1])
+    found = must_have_happened(resource, states, WINDOW, wanted)
+    return ["|".join(each.rpartition(".")[2] for each in one.types) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("offered", ["offered"]),
+        ("partiallyIssued", ["offered", "partiallyIssued"]),
+        ("COMPLETED", ["offered", "completed"]),
+        ("failed", ["offered", "failed"]),
+        ("expired", ["offered", "expired"]),
+        ("revoked", ["offered"]),
+        ("PENDING", ["requested"]),
+        ("ANSWERED", ["requested"]),
+        ("verified", ["requested", "data|verified"]),
+        ("REJECTED", ["requested", "failed"]),
+    ],
+)
+def test_a_status_tells_what_has_happened_in_order(status: str, expected: list[str]) -> None:
+    assert happened(status) == expected
+
+
+def test_what_was_never_updated_has_had_no_earlier_state() -> None:
+    assert happened("completed", created=EARLIER) == ["completed"]
+
+
+def test_earlier_states_are_told_of_resources_alone_that_were_created_in_time() -> None:
+    assert happened("completed", created=OLD) == ["completed"]
+    assert happened("completed", created=None) == ["completed"]
+    assert happened("revoked", created=OLD) == []
+
+
+def test_what_is_too_young_or_too_old_is_left() -> None:
+    assert happened("completed", updated=YOUNG) == []
+    assert happened("completed", created=OLD, updated=OLD - 1) == []
+
+
+def test_only_what_is_wanted_is_missed() -> None:
+    assert happened("verified", wanted=("openid4vc.verification.verified",)) == ["verified"]
+    assert happened("verified", wanted=("openid4vc.issuance.offered",)) == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "why"),
+    [
+        (ListedResource(id="r", status="new", updated_at=NOW), "unknown_status"),
+        (ListedResource(id="../r", status="offered", updated_at=NOW), "unreadable_id"),
+        (ListedResource(id="r", status="offered"), "undated"),
+        (ListedResource(id="r", status="offered", updated_at="yesterday"), "undated"),
+        (ListedResource(id="r", status="offered", updated_at=datetime(2026, 11, 22)), "undated"),  # noqa: DTZ001
+    ],
+)
+def test_what_cannot_be_judged_says_why(resource: ListedResource, why: str) -> None:
+    with pytest.raises(Untold, match=f"^{why}$"):
+        list(must_have_happened(resource, ISSUANCE, WINDOW, EVENT_TYPES))
+
+
+def test_every_type_but_those_that_cannot_be_told_is_announced_by_a_state() -> None:
+    announced = {
+        each for table in (ISSUANCE, PRESENTATION) for states in table.values() for one in states for each in one
+    }
+    assert announced == set(EVENT_TYPES)
