@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "handlers": ("credhook.worker.commands.handlers:handlers", "Show which handlers are loaded, and for which types."),
     "events": (
         "credhook.worker.commands.events.command:events",
-        "List, show, replay and erase what the ledger remembers.",
+        "List, show, watch, replay and erase what the ledger remembers.",
     ),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),

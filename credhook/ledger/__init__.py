@@ -104,6 +104,11 @@ class Index:
         return f"{PREFIX}{self.queue}:opened"
 
     @property
+    def changes(self) -> str:
+        """Channel on which whoever listens is told what becomes of events; see changes.lua."""
+        return f"{self.open}:changes"
+
+    @property
     def leases(self) -> str:
         """Sorted set of the events that a worker holds, by when its lease ends, in ms."""
         return f"{PREFIX}{self.queue}:leases"

@@ -26,6 +26,7 @@ local retention, fields = ARGV[1], tonumber(ARGV[2])
 local first = 3 + 2 * fields
 local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
 
+--! include credhook.ledger/changes.lua
 --! include credhook.ledger/reconciled.lua
 
 local function keep_conflict(id, type, resource)
@@ -101,4 +102,5 @@ for _, record in ipairs(records) do
         redis.call('EXPIRE', record[1], retention)
         redis.call('RENAME', record[1], key)
     end
+    tell(string.sub(key, #$EVENT + 1), record[3], record[5], record[7], {reconciled = reconciles or nil})
 end

@@ -20,7 +20,7 @@ from credhook.metrics.turn import Turn
 from credhook.redis.health import examine
 from credhook.worker.fleet.breaker import Circuit
 from credhook.worker.fleet.circuit_store import CircuitStore
-from credhook.worker.fleet.notice import Notice
+from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
 from credhook.worker.fleet.token_key import granted_name, name_from
 from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 from credhook.worker.settings import WorkerSettings
@@ -132,7 +132,7 @@ async def test_breaker_pause_and_token(
     assert scrape.value("credhook_platform_pause_seconds") == 0
     assert scrape.value("credhook_token_age_seconds") is None
     store = CircuitStore(async_redis, settings.api_url, timeout=1.0)
-    known = await store.load() or Notice()
+    known = await store.load() or CircuitSnapshot()
     await store.compare_and_set(known, Circuit(is_open=True, until=time.monotonic() + 600), probed=False)
     redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
     assert "credhook_token_age_seconds" not in (await target.scrape()).names

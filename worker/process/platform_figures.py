@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from credhook.metrics.turn import Turn
 from credhook.worker.fleet.breaker import Circuit, Phase
 from credhook.worker.fleet.circuit_store import key_name as circuit_key
-from credhook.worker.fleet.notice import LONGEST, NotANotice, read
+from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit, read
 from credhook.worker.fleet.token_key import granted_name, name_from
 from credhook.worker.settings import WorkerSettings
 
@@ -50,14 +50,14 @@ class PlatformFigures:
         pipeline.exists(self._token_key)
         pipeline.time()
         try:
-            holder, notice, granted, stands, clock = await pipeline.execute(raise_on_error=False)
+            holder, snapshot, granted, stands, clock = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError):
             return []
         if not self._turn.is_ours(holder) or not isinstance(clock, tuple):
             return []
         seconds, microseconds = clock
         now = seconds + microseconds / 1_000_000
-        families = *_of_circuit(notice, time.monotonic(), now), _token_age(granted if stands == 1 else None, now)
+        families = *_of_circuit(snapshot, time.monotonic(), now), _token_age(granted if stands == 1 else None, now)
         return [family for family in families if family.samples]
 
 
@@ -65,12 +65,12 @@ class PlatformFigures:
 _PHASES: Final = {phase: phase.value.replace(" ", "_") for phase in Phase}
 
 
-def _of_circuit(notice: Any, monotonic: float, redis_time: float) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+def _of_circuit(snapshot: Any, monotonic: float, redis_time: float) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
     """Breaker and pause; what cannot be read counts as nothing, as it does for the workers."""
     circuit = Circuit()
-    if isinstance(notice, bytes):
-        with suppress(NotANotice):
-            circuit = read(notice, now=monotonic, ahead=redis_time - monotonic)
+    if isinstance(snapshot, bytes):
+        with suppress(NotACircuit):
+            circuit = read(snapshot, now=monotonic, ahead=redis_time - monotonic)
     stands = circuit.phase(monotonic)
     breaker = GaugeMetricFamily(
         "credhook_platform_breaker", "1 for what the fleet's circuit breaker is, 0 for all else.", labels=["state"]

@@ -17,6 +17,7 @@
 --   any that failed: the error
 
 --! include credhook.ledger/claim_event.lua
+--! include credhook.ledger/changes.lua
 --! include credhook.ledger/event_of_job.lua
 --! include credhook.ledger/listed.lua
 
@@ -169,6 +170,13 @@ function write.settle(id, fence, job, execution, what)
     elseif what.state == $DONE
         or unless_odd('ZADD', what.state == $UNHANDLED and unhandled .. (type or '') or dead, now, id) then
         close(id, type, resource)
+    end
+    if listened() then
+        local received = call('HGET', key, 'received')
+        tell(id, what.state, type, resource, {
+            attempt = tonumber(attempts), error = what.error, wait = what.state == $WAITING and what.wait or nil,
+            age = is_count(received) and now - received or nil,
+        })
     end
     if not resource then return {1, false} end
     -- It is settled, whatever becomes of the next one. If this fails, the reconciler finds what is parked.

@@ -20,6 +20,9 @@
 
 local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled, opened =
     unpack(KEYS)
+
+--! include credhook.ledger/changes.lua
+
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
 local fields = tonumber(ARGV[4])
 local known = $EVENT_TYPES
@@ -91,6 +94,7 @@ local function replay(id, job, data, selected)
         if lease and tonumber(lease) > now then return 'open' end
         redis.call('HSET', key, 'due', now)
         enqueue(id, job, data, received)
+        tell(id, state, type, resource, {replayed = true})
         return 'replayed'
     end
     if is_open and not mended then return 'open' end
@@ -115,6 +119,7 @@ local function replay(id, job, data, selected)
     redis.call('ZREM', quarantined, id)
     redis.call('ZREM', unreadable, id)
     unless_odd('ZREM', unhandled .. type, id)
+    tell(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end
 

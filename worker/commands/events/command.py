@@ -21,6 +21,7 @@ from credhook.worker.commands.events.reconcile import reconcile
 from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.selection import Selection
 from credhook.worker.commands.events.tables import print_counts, print_table
+from credhook.worker.commands.events.tail import tail
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100
@@ -33,12 +34,13 @@ _DIGITS: Final = 15
 
 @click.group()
 def events() -> None:
-    """Look at what the ledger remembers, replay it, erase it, and accept what never arrived."""
+    """Look at what the ledger remembers, watch it, replay it, erase it, and accept what never arrived."""
 
 
 events.add_command(replay)
 events.add_command(erase)
 events.add_command(reconcile)
+events.add_command(tail)
 
 
 @events.command("list")

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -43,7 +43,8 @@ def _webhook_id(text: str) -> str:
 
 MOMENT: Final = _Read("moment", lambda text: moment(text, datetime.now(UTC)))
 TYPE: Final = _Read("type", event_type)
-_OPTIONS: Final = (
+#: Which events, by what is known of each at any time.
+_WHICH: Final = (
     click.option(
         "--state",
         "states",
@@ -67,17 +68,20 @@ _OPTIONS: Final = (
         help="Only events of this issuance or presentation.",
     ),
     click.option(
-        "--since", metavar="TIME", type=MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
-    ),
-    click.option("--until", metavar="TIME", type=MOMENT, help="Only events received before; likewise."),
-    click.option(
         "--id",
         "ids",
         multiple=True,
         metavar="WEBHOOK_ID",
         type=_Read("id", _webhook_id),
-        help="Only this event, without looking through the others; repeat it for several.",
+        help="Only this event; repeat it for several.",
     ),
+)
+_OPTIONS: Final = (
+    *_WHICH,
+    click.option(
+        "--since", metavar="TIME", type=MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
+    ),
+    click.option("--until", metavar="TIME", type=MOMENT, help="Only events received before; likewise."),
     click.option("--limit", type=click.IntRange(1), help="At most so many, the newest."),
     click.option(
         "--after", metavar="CURSOR", type=_Read("after", Cursor.read), help="Go on where an earlier page has ended."
@@ -115,10 +119,25 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(selection=selection, **options)
 
-    decorated: Callable[..., None] = with_selection
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return _decorated(with_selection, _OPTIONS)
+
+
+def watching(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command those options alone that say which events to watch; likewise."""
+
+    @functools.wraps(command)
+    def with_selection(
+        *, states: tuple[str, ...], types: tuple[str, ...], resource: str | None, ids: tuple[str, ...], **options: Any
+    ) -> None:
+        command(selection=Selection(frozenset(map(State, states)), frozenset(types), resource, ids=ids), **options)
+
+    return _decorated(with_selection, _WHICH)
+
+
+def _decorated(command: Callable[..., None], options: Sequence[Callable[..., Any]]) -> Callable[..., None]:
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def refuse_everything(selection: Selection, *, everything: bool) -> None:

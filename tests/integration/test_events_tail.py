@@ -1,0 +1,126 @@
+"""`credhook events tail` beside real workers: what happens is shown, to everybody who watches, and to nobody else."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from accepting import accept
+from events_command import process
+from harness import COMPLETED, DATA, Harness
+from redis import Redis
+from waiting import until
+
+from credhook.ledger import Index
+
+CHANGES = Index("credhook").changes
+
+FAILING = """
+@handlers.on("*")
+async def fussy(event, context):
+    if event.attempt == 1:
+        raise Retry(after=0.2)
+    if event.type.endswith("data"):
+        raise GiveUp("canary")
+"""
+
+
+@contextmanager
+def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Popen[str]]":
+    """It as a process, once it listens."""
+    before = listeners(redis)
+    with process(url, "tail", *options) as running:
+        until(lambda: listeners(redis) > before, what="its subscription")
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def listeners(redis: Redis) -> int:
+    return int(redis.pubsub_numsub(CHANGES)[0][1])
+
+
+def ended(running: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What it has printed, once Ctrl-C has ended it well."""
+    running.send_signal(signal.SIGINT)
+    printed = running.communicate(timeout=60)
+    assert running.returncode == 0
+    return printed
+
+
+def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness: Harness) -> None:
+    harness.plugin(FAILING)
+    url = harness.redis_url
+    with (
+        watching(harness.redis, url) as people,
+        watching(harness.redis, url, "--json") as program,
+        watching(harness.redis, url, "--type", "verification.data", "--state", "dead") as filtered,
+    ):
+        with harness.worker():
+            first, second = harness.happens("m1"), harness.happens("m2", DATA)
+            harness.reaches("m1", "done")
+            harness.reaches("m2", "dead")
+        told, stderr = ended(people)
+        changes = [json.loads(line) for line in ended(program)[0].splitlines()]
+        only, _ = ended(filtered)
+    assert stderr == "watching credhook; Ctrl-C ends it\n"
+    of_first = [one for one in changes if one["webhook_id"] == "m1"]
+    assert [(one["state"], one["attempt"], one["error"]) for one in of_first] == [
+        ("accepted", None, ""),
+        ("waiting", 1, "test.fussy: Retry"),
+        ("done", 2, ""),
+    ]
+    assert of_first[1]["retry_in"] == 200
+    assert of_first[2]["milliseconds"] >= 200
+    assert {one["resource_id"] for one in of_first} == {first}
+    lines = told.splitlines()
+    assert len(lines) == len(changes) == 6
+    assert "canary" not in told or "canary" in str(harness.reaches("m2", "dead"))  # No more than the ledger says.
+    assert f"  {second}  m2  " in only
+    assert len(only.splitlines()) == 1
+    assert " waiting      issuance.completed        " in told
+    assert "again in 0.2 s" in told
+
+
+def test_what_nobody_watches_is_told_to_nobody(redis_client: Redis, redis_url: str) -> None:
+    redis_client.config_resetstat()
+    accept(redis_url, "m1", COMPLETED, "r1")
+    assert "cmdstat_publish" not in redis_client.info("commandstats")
+    with watching(redis_client, redis_url):
+        accept(redis_url, "m2", COMPLETED, "r1")
+    assert redis_client.info("commandstats")["cmdstat_publish"]["calls"] == 1
+
+
+def test_it_ends_when_nobody_reads_it_any_more(redis_client: Redis, redis_url: str) -> None:
+    with watching(redis_client, redis_url) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.wait(60) == 0
+        assert running.stderr.read() == "watching credhook; Ctrl-C ends it\n"
+
+
+def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, redis_url: str) -> None:
+    with watching(redis_client, redis_url) as running:
+        redis_client.client_kill_filter(_type="pubsub")
+        until(lambda: listeners(redis_client), what="its return")
+        accept(redis_url, "m1", COMPLETED, "r1")
+        assert running.stdout is not None
+        assert running.stdout.readline().rstrip().endswith("accepted     issuance.completed        r1  m1")
+        _, stderr = ended(running)
+    assert stderr.splitlines()[1:] == [
+        "Redis does not answer (ConnectionError); trying again",
+        "Redis answers again; what has happened meanwhile is not shown",
+    ]
+
+
+def test_what_somebody_else_says_on_the_channel_is_passed_over(redis_client: Redis, redis_url: str) -> None:
+    with watching(redis_client, redis_url) as running:
+        told = {**dict.fromkeys(("id", "state", "type"), "\x1b[2J"), "resource": "r", "at": 1}
+        for said in (b"\xff", b"[]", b"{}", b"[" * 100_000, json.dumps({**told, "at": 1e99}), json.dumps(told)):
+            redis_client.publish(CHANGES, said)
+        assert running.stdout is not None
+        assert "\\x1b[2J" in running.stdout.readline()
+        assert ended(running)[0] == ""
