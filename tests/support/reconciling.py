@@ -10,11 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import plain
 import trustme
 from harness import Harness
-from receiving import happen, register, settled
+from receiving import happen, register
 from redis import Redis
 from serving import Platform, Receiver, platform
+from waiting import until
 
 from credhook.ledger import EVENT, RECONCILED
 
@@ -50,8 +52,16 @@ class Scene(Harness):
         self.sandbox.faults(drop=1_000_000 if lost else 0)
         found = [each["resourceId"] for each in happen(self.sandbox, event_type, count=count, **more)]
         if lost:
-            settled(self.sandbox)
+            self.given_up()
         return found
+
+    def given_up(self) -> None:
+        """Return once the platform tries no delivery any more."""
+        until(self._none_is_under_way, within=600, what="the end of all deliveries")
+
+    def _none_is_under_way(self) -> bool:
+        answer = plain.get(f"{self.sandbox.url}/sandbox/deliveries", params={"limit": 1}).json()
+        return bool(answer["meta"]["underWay"] == 0)
 
     def reconcile(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""
