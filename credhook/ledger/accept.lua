@@ -51,7 +51,7 @@ for i = first, #ARGV, 5 do
             outcome = 'conflict'
             keep_conflict(id, type, resource)
         end
-    elseif known_otherwise(type, resource) then
+    elseif concerned and known_otherwise(type, resource) then
         outcome = reconciles and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
@@ -70,7 +70,7 @@ for i = first, #ARGV, 5 do
             jobs[#jobs + 1] = job
             moved[#moved + 1] = now
             moved[#moved + 1] = id
-            received = note(id, type, resource, math.floor((#ARGV - i) / 5))
+            if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / 5)) end
             if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end
         end
         received = string.format('%.0f', received)
@@ -102,5 +102,12 @@ for _, record in ipairs(records) do
         redis.call('EXPIRE', record[1], retention)
         redis.call('RENAME', record[1], key)
     end
-    tell(string.sub(key, #$EVENT + 1), record[3], record[5], record[7], {reconciled = reconciles or nil})
+end
+if #records > 0 and listened() then
+    for place, outcome in ipairs(outcomes) do
+        local i = first + 5 * (place - 1)
+        if outcome == $ACCEPTED or outcome == $QUARANTINED then
+            tell(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {reconciled = reconciles or nil})
+        end
+    end
 end

@@ -4,7 +4,7 @@
 -- is a duplicate of it. While a reconciliation runs, deliveries note what they bring, and it looks there at the last
 -- moment. Where there has been none for long, all that this costs a group of deliveries is one EXISTS.
 --
--- Defines: reconciles, known_otherwise, note.
+-- Defines: reconciles, concerned, known_otherwise, note.
 
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/unless_odd.lua
@@ -12,13 +12,13 @@
 -- Milliseconds that the list of reconciled events outlives the last of them. Their own records live as long as any.
 local RECONCILED_LASTS = 2000 * retention
 local reconciles = $ORIGIN == 'reconciliation'
+-- Whether any of this has to be minded.
 local concerned = reconciles or redis.call('EXISTS', reconciled, arrivals) > 0
 local noting = concerned and not reconciles and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE_TYPES
 
 -- Whether the event was accepted from the other side.
 local function known_otherwise(type, resource)
-    if not concerned then return false end
     if reconciles then return unless_odd('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
     -- Of a type that a resource can have more than once, it may be another one: rather twice than never.
     return not repeatable[type] and redis.call('EXISTS', $EVENT .. $RECONCILED .. type .. ':' .. resource) == 1

@@ -110,8 +110,8 @@ function write.settle(id, fence, job, execution, what)
     local key = $EVENT .. id
     -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
     if execution ~= '' then unless_odd('ZREM', started, job .. ':' .. execution) end
-    local held, state, type, resource, attempts =
-        unpack(call('HMGET', key, 'fence', 'state', 'type', 'resource', 'attempts'))
+    local held, state, type, resource, attempts, received =
+        unpack(call('HMGET', key, 'fence', 'state', 'type', 'resource', 'attempts', 'received'))
     local gone = {'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}
     if held ~= fence then
         for handler, how in pairs(what.records) do write.record(id, handler, how) end
@@ -172,7 +172,6 @@ function write.settle(id, fence, job, execution, what)
         close(id, type, resource)
     end
     if listened() then
-        local received = call('HGET', key, 'received')
         tell(id, what.state, type, resource, {
             attempt = tonumber(attempts), error = what.error, wait = what.state == $WAITING and what.wait or nil,
             age = is_count(received) and now - received or nil,
