@@ -5,10 +5,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from accepting import accept
 from events_command import process
 from harness import COMPLETED, DATA, Harness
+from mortal_redis import mortal_redis
 from redis import Redis
 from waiting import until
 
@@ -114,6 +116,23 @@ def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, re
         "Redis does not answer (ConnectionError); trying again",
         "Redis answers again; what has happened meanwhile is not shown",
     ]
+
+
+def test_a_redis_that_dies_and_comes_back_is_watched_again(tmp_path: Path) -> None:
+    with (
+        mortal_redis(tmp_path) as mortal,
+        Redis.from_url(mortal.url) as client,
+        watching(client, mortal.url) as running,
+    ):
+        mortal.kill()
+        assert running.stderr is not None
+        until(lambda: "trying again" in running.stderr.readline(), what="its notice")  # type: ignore[union-attr]
+        mortal.start()
+        until(lambda: listeners(client), what="its return")
+        accept(mortal.url, "m1", COMPLETED, "r1")
+        assert running.stdout is not None
+        assert running.stdout.readline().rstrip().endswith("r1  m1")
+        ended(running)
 
 
 def test_what_somebody_else_says_on_the_channel_is_passed_over(redis_client: Redis, redis_url: str) -> None:

@@ -1,0 +1,94 @@
+"""A reconciliation beside deliveries that come at the worst moment, and a platform that says less than it should."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import redis.asyncio
+from accepting import record
+from events_command import Run
+from fleet_harness import Answer, Stub
+from planting import contents
+from redis import Redis
+
+from credhook.events import Event
+from credhook.ledger import EVENT, RECONCILED, Index, accepting
+from credhook.receiver.inbox.script import ACCEPT
+from credhook.worker.reconciliation.comparing import Comparison
+from credhook.worker.reconciliation.states import Missable
+
+OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
+INDEX = Index("credhook")
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+HAPPENED = [Missable("iss_1", (OFFERED,)), Missable("iss_1", (COMPLETED,)), Missable("iss_2", (OFFERED,))]
+
+
+async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
+    found = Counter[str]()
+    await Comparison(client, queue="credhook", retention=3_600).accept_missing(HAPPENED, found.update, looked)
+    return found
+
+
+async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark(
+    async_redis: redis.asyncio.Redis, redis_client: Redis
+) -> None:
+    assert await accepted(async_redis) == {OFFERED: 2, COMPLETED: 1}
+    ours = [f"{RECONCILED}{one.types[0]}:{one.resource}" for one in HAPPENED]
+    records = [record(redis_client, one) for one in ours]
+    assert [one.pop("reconciled") for one in records] == ["1"] * 3
+    assert records[0]["received"] < records[1]["received"]  # The order in which they are worked on.
+    assert redis_client.zrange(INDEX.open, 0, -1) == sorted(one.encode() for one in ours)
+    assert redis_client.llen(INDEX.jobs) == 3
+    assert redis_client.zcard(INDEX.reconciled) == 3
+    assert await accepted(async_redis) == {}
+
+
+def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
+    """Accept one as the receiver's script does, at once."""
+    given = accepting.arguments([(webhook_id, Event(kind, resource))], queue="credhook", retention=3_600, now=NOW)
+    keys = accepting.keys(INDEX)
+    assert redis.eval(ACCEPT, len(keys), *keys, *given) == [b"accepted"]
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])
+async def test_what_arrives_after_the_look_is_not_accepted_again(
+    async_redis: redis.asyncio.Redis, redis_client: Redis, forgets: bool
+) -> None:
+    """Also where Redis has lost what deliveries had noted: it is looked through once more."""
+    looks = 0
+
+    def arrives(_: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            deliver(redis_client, "m1", COMPLETED, "iss_1")
+            if forgets:
+                redis_client.delete(INDEX.arrivals)
+
+    assert await accepted(async_redis, arrives) == {OFFERED: 2}
+    assert looks == 1 + forgets
+    assert not redis_client.exists(f"{EVENT}{RECONCILED}{COMPLETED}:iss_1")
+
+
+def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis) -> None:
+    shown = [
+        {"id": "iss_1", "status": "offered"},
+        {"id": "iss_2", "status": "shredded", "updatedAt": "2026-11-22T10:00:00Z"},
+    ]
+    with Stub().running() as stub:
+        stub.answer = lambda _: Answer(body={"data": shown})
+        settings = {
+            "CREDHOOK_API_URL": stub.url, "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
+            "CREDHOOK_CLIENT_ID": "me", "CREDHOOK_CLIENT_SECRET": "s3cret",
+        }  # fmt: skip
+        before = contents(redis_client)
+        result = events("reconcile", "--since", "1d", "--type", "issuance.offered", "--dry-run", "--json", **settings)
+        assert contents(redis_client) == before
+        assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
+    assert result.exit_code == 1
+    printed: Any = json.loads(result.stdout)
+    assert printed["untold"] == {"undated": 1, "unknown_status": 1}
+    assert "1 without the time of their last change, 1 of a status that is not known" in result.stderr
