@@ -1,6 +1,7 @@
 """`credhook events reconcile`: what the platform says has happened and never arrived is handled, once."""
 
 import json
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_it_waits_out_what_passes_and_says_what_does_not(lossy: Scene) -> None:
     assert out == "accepted 0 of 0 events of 0 issuances and presentations\n"
     assert err.splitlines()[-1].startswith("Error: token: ")
     assert err.endswith("; what was accepted stays, run the command again for the rest\n")
+
+
+def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
+    lossy.sandbox.faults(serverErrors=1_000_000)
+    with lossy.reconcile("--json") as running:
+        until(lambda: list(lossy.redis.scan_iter(match="credhook:token:*")), what="its beginning")
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert json.loads(out) == {
+        "listed": 0, "happened": 0, "accepted": 0, "types": {}, "untold": {}, "complete": False
+    }  # fmt: skip
+    assert err.splitlines()[-1] == (
+        "Error: stopped by Ctrl-C; what was accepted stays, run the command again for the rest"
+    )
 
 
 PLATFORM = {
