@@ -54,6 +54,8 @@ MOST_CONFLICTS: Final = 100
 HANDLER: Final = "h:"
 #: How a handler that was given up is recorded there; the cause follows.
 GAVE_UP: Final = "dead: "
+#: How one that has run is, if it is known how long it took; the milliseconds follow.
+TOOK: Final = "done "
 #: Field of an event's hash that names the handlers that alone are to run: the one that a replay of a done event wants,
 #: or those that an unhandled one waits for while others have ended. It goes when they have, too.
 ONLY: Final = "only"
@@ -260,6 +262,14 @@ def place(event_type: str, bucket: int) -> str:
 def bucket(resource: str) -> int:
     """The bucket of a resource; listed.lua has the same."""
     return sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS
+
+
+def ending(recorded: str) -> tuple[str, int | None]:
+    """How a handler has ended, and in how many milliseconds, of what is recorded of it; None if that is not known."""
+    took = recorded.removeprefix(TOOK)
+    if took != recorded and took.isascii() and took.isdigit():
+        return TOOK.rstrip(), int(took)
+    return recorded, None
 
 
 #: The only function that a job of ours names. The receiver knows no more of the worker than this string.

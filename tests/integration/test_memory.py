@@ -43,7 +43,7 @@ async def test_a_settled_event_costs_no_more_than_the_readme_says(
             await inbox.accept(webhook_id, Event("openid4vc.verification.verified", f"cmfw{batch}{number:020}"))
             claim = await claims.claim(webhook_id)
             assert isinstance(claim, Claim)
-            records = {"accounts.open_account": "done"}
+            records = {"accounts.open_account": "done 12"}
             await claims.settle(claim, Settlement(State.DONE, records=records, latest=(3, 1_790_000_000_000)))
         # RQ's worker deletes its own records of a job that has succeeded.
         for key in redis_client.scan_iter("rq:*"):

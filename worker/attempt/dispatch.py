@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from credhook.ledger import GAVE_UP
+from credhook.ledger import GAVE_UP, TOOK
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.outcome import DONE, SKIPPED
@@ -140,7 +140,8 @@ class Dispatch:
         if failure is not None:
             self._failed(handler, failure, log, ms)
             return
-        self._ended(handler, DONE)
+        attempt.ends[handler.name] = DONE
+        attempt.records[handler.name] = f"{TOOK}{ms:.0f}"
         attempt.ran[handler.name] = ms
         log.debug("event_handled")
 

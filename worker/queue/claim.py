@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, job_id
+from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, ending, job_id
 
 
 class NotClaimed(Enum):
@@ -161,7 +161,7 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         attempt=attempts,
         fence=fence,
         first=not fields,
-        ended={name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
+        ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},
         seen="seen" in fields,
         latest=(int(rank), int(updated)),
         job=job.decode(),

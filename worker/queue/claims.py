@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 from redis.asyncio import Redis
 
-from credhook.ledger import FAILURE_TTL, Index, job_id
+from credhook.ledger import FAILURE_TTL, Index, ending, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claim_from, read_job
 from credhook.worker.queue.group_commit import GroupCommit, is_unwell, operation
@@ -126,7 +126,7 @@ class Claims:
         Args:
             claim: the event's.
             handler: its name.
-            how: it has ended.
+            how: it has ended, and how long that took, if it has run.
             pending: the handlers that the event still waits for.
         """
         await self._write("record", claim.event_id, handler, how, " ".join(pending))
@@ -134,7 +134,7 @@ class Claims:
     async def ended(self, claim: Claim, handler: str) -> str:
         """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""
         how: bytes | None = await self._write("ended", claim.event_id, handler)
-        return (how or b"").decode()
+        return ending((how or b"").decode())[0]
 
     async def wait_for_job(self, seconds: float) -> None:
         """Return once there is a job in the queue, or after so many seconds.

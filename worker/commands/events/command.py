@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from redis import Redis
 
-from credhook.ledger import EVENT, HANDLER, LATEST, ONLY, Index, State
+from credhook.ledger import EVENT, HANDLER, LATEST, ONLY, Index, State, ending
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.batches import batched
 from credhook.worker.commands.events.counting import count
@@ -122,6 +122,7 @@ def _text(value: bytes) -> str:
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
     """A ledger record as people read it: times in UTC, handlers by name; null where it cannot be read. Pure."""
     received, settled = _number(fields.get("received")), _number(fields.get("settled"))
+    ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
     return {
         "webhook_id": webhook_id,
         "type": fields.get("type"),
@@ -137,7 +138,8 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "error": fields.get("error"),
         "only": fields.get(ONLY),
         "reconciled": "reconciled" in fields,
-        "handlers": {name.removeprefix(HANDLER): how for name, how in fields.items() if name.startswith(HANDLER)},
+        "handlers": {name: how for name, (how, _) in ended.items()},
+        "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
     }
 
 
