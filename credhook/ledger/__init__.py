@@ -5,8 +5,9 @@ One hash per event is its record and its mark of having been seen, so that neith
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
                                   holder, the token of the worker that has it; deaths and killed, how often a
                                   worker has died with it among others, and with it alone; only and pending, the
-                                  handlers that it still waits for; h:<name> as each handler ends; reconciled, if no
-                                  delivery had brought it
+                                  handlers that it still waits for; h:<name> as each handler ends; c:<name> as
+                                  long as it stands with a cause of failures; reconciled, if no delivery had
+                                  brought it
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
@@ -61,6 +62,16 @@ TOOK: Final = "done "
 ONLY: Final = "only"
 #: Field of an event's hash that names the handlers for which a waiting one waits: it is not done without them.
 PENDING: Final = "pending"
+#: Field of an event's hash that names the cause with which it stands: by a handler, whose name follows, by `fetch`, or
+#: by `worker`, if one has died with it.
+BLAMED: Final = "c:"
+#: Causes that are kept for a queue; beyond them, those that have been silent for longest go.
+MOST_CAUSES: Final = 1_000
+#: List of what has happened to an event, "<ms> <JSON>", where it was more than a handling that succeeded at once; the
+#: webhook-id follows.
+STORY: Final = PREFIX + "story:"
+#: Entries of it that are kept, the last.
+MOST_TOLD: Final = 30
 #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
 RESOURCE: Final = PREFIX + "resource:"
 #: What the id of an event begins with that a reconciliation has accepted; its type, a colon and its resource follow.
@@ -86,7 +97,7 @@ LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
 #: What stands where a queue's name stands in the keys of a queue.
-PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "token", "platform", "index"})
+PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "story", "token", "platform", "index"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,19 @@ class Index:
     def unreadable(self) -> str:
         """Sorted set of the events whose records cannot be read, by when they were set aside, in ms."""
         return f"{PREFIX}{self.queue}:unreadable"
+
+    @property
+    def causes(self) -> str:
+        """Sorted set of the causes of failures, by when each has last been counted, in ms."""
+        return f"{PREFIX}{self.queue}:causes"
+
+    def cause(self, cause_id: str) -> str:
+        """Hash of one: who has failed, what with, where (`at`), in which version, since when, and how often."""
+        return f"{self.causes}:{cause_id}"
+
+    def standing(self, cause_id: str) -> str:
+        """Sorted set of the events that stand with it, by when they came to, in ms; below 0 while they are open."""
+        return f"{self.causes}:{cause_id}:events"
 
     @property
     def leader(self) -> str:

@@ -107,7 +107,7 @@ if #records > 0 and listened() then
     for place, outcome in ipairs(outcomes) do
         local i = first + 5 * (place - 1)
         if outcome == $ACCEPTED or outcome == $QUARANTINED then
-            tell(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {reconciled = reconciles or nil})
+            publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {reconciled = reconciles or nil})
         end
     end
 end

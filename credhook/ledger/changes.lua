@@ -3,7 +3,7 @@
 --
 -- Wants `open`, the key of the open events.
 --
--- Defines: listened, tell.
+-- Defines: listened, publish.
 
 --! include credhook.ledger/now.lua
 
@@ -20,7 +20,7 @@ local function listened()
 end
 
 -- Tell them where an event stands now; `more` is what else there is to say.
-local function tell(id, state, type, resource, more)
+local function publish(id, state, type, resource, more)
     if not listened() then return end
     local told = {at = now, id = id, state = state, type = type or '', resource = resource or ''}
     for name, value in pairs(more or {}) do told[name] = value end

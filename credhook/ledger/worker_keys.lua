@@ -2,10 +2,11 @@
 --
 -- KEYS: the open events, the leases, the dead events; RQ's queue, schedule and started jobs; the urgent jobs; the jobs
 -- that were popped and not looked at yet; the prefixes of a resource's lock, of the jobs parked behind it, and of a
--- refused job; the solitary jobs; the prefix of the unhandled events of a type; the open events by when they came.
+-- refused job; the solitary jobs; the prefix of the unhandled events of a type; the open events by when they came; the
+-- causes of failures.
 --
 -- Defines: open, leases, dead, jobs, scheduled, started, urgent, intermediate, busy, parked, refused, solitary,
--- unhandled, opened.
+-- unhandled, opened, causes.
 
 local open, leases, dead, jobs, scheduled, started = unpack(KEYS)
-local urgent, intermediate, busy, parked, refused, solitary, unhandled, opened = unpack(KEYS, 7)
+local urgent, intermediate, busy, parked, refused, solitary, unhandled, opened, causes = unpack(KEYS, 7)

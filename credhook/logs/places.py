@@ -76,6 +76,19 @@ def authors_places(error: BaseException) -> list[str]:
     return [_call(frame, line) for frame, line in authors_calls(error)]
 
 
+def authors_function(error: BaseException) -> tuple[str, str] | None:
+    """The innermost function of authors' code that an error came through, if any, in two forms.
+
+    Returns:
+        `module function`, which does not change with lines and folders, and its place, `file:line function`.
+    """
+    came_through = authors_calls(error)
+    if not came_through:
+        return None
+    frame, line = came_through[-1]
+    return f"{frame.f_globals.get('__name__', '')} {frame.f_code.co_qualname}", _call(frame, line)
+
+
 def places(error: BaseException, limit: int) -> list[str]:
     """The last places that an error came through, `file:line function`, innermost last.
 

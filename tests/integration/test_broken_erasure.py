@@ -9,23 +9,38 @@ from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.ledger import job_id
+from credhook.ledger import BLAMED, EVENT, STORY, job_id
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
 
+async def failed_and_taken(ledger: Ledger) -> None:
+    ledger.deliver(("doomed", COMPLETED, "r1"))
+    await ledger.take()
+    ledger.redis.hset(EVENT + "doomed", BLAMED + "a.bad", "c0ffee00")
+    ledger.redis.zadd(INDEX.standing("c0ffee00"), {"doomed": 1})
+    ledger.redis.rpush(STORY + "doomed", "1 {}")
+
+
 async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
-    keys = [INDEX.leases, INDEX.started, INDEX.busy, INDEX.parked, INDEX.open, INDEX.dead, INDEX.scheduled]
+    keys = [
+        INDEX.leases,
+        INDEX.started,
+        INDEX.busy,
+        INDEX.parked,
+        INDEX.causes,
+        INDEX.open,
+        INDEX.dead,
+        INDEX.scheduled,
+    ]
     arguments = [2, "doomed", job_id("doomed"), ""]
     redis_client.flushall()
     ledger = Ledger(redis_client)
-    ledger.deliver(("doomed", COMPLETED, "r1"))
-    await ledger.take()
+    await failed_and_taken(ledger)
     ledger.erasing.look(keys, arguments)
     for number in range(1, redis_client.llen("test:commands") + 1):
         redis_client.flushall()
-        ledger.deliver(("doomed", COMPLETED, "r1"))
-        await ledger.take()
+        await failed_and_taken(ledger)
         ledger.erasing.number = number
         with suppress(ResponseError):
             ledger.erasing(keys, arguments)

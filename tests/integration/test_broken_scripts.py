@@ -21,6 +21,8 @@ from rq.serializers import JSONSerializer
 from credhook.ledger import EVENT, State, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.failure import Failure
+from credhook.worker.recovery.reclaim import arguments
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -138,7 +140,7 @@ async def died(ledger: Ledger) -> Script:
 
 
 async def reclaiming(ledger: Ledger) -> None:
-    ledger.reclaiming(scripts.keys(INDEX), ["w", "1"])
+    ledger.reclaiming(scripts.keys(INDEX), arguments("w", "1", retention=3_600))
 
 
 async def unhandled(ledger: Ledger) -> Script:
@@ -173,6 +175,9 @@ async def keeping(ledger: Ledger) -> None:
     await ledger.snapshots.keep("e1", b"{}")
 
 
+FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
+BLAMED: dict[str, Any] = {"failures": FAILED, "causes": {"test.first": FAILED[0].cause}, "story": {"attempt": 1}}
+
 CASES: dict[str, tuple[Step, Run]] = {
     "accept": (delivered, accepting),
     "take": (to_be_taken, taking),
@@ -181,8 +186,8 @@ CASES: dict[str, tuple[Step, Run]] = {
     "take what RQ has saved": (saved_by_rq, taking),
     "refuse": (planted, taking),
     "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
-    "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE))),
-    "settle as dead": (taken, settling(Settlement(State.DEAD, "no"))),
+    "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **BLAMED))),
+    "settle as dead": (taken, settling(Settlement(State.DEAD, "no", **BLAMED))),
     "settle as unhandled": (taken, settling(Settlement(State.UNHANDLED, "NoHandler", spend=False))),
     "hand back": (taken, settling(Settlement(State.ACCEPTED, spend=False))),
     "record": (taken, recording),

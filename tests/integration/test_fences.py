@@ -21,7 +21,7 @@ from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import GroupCommit
 from credhook.worker.queue.leases import Leases
-from credhook.worker.recovery.reclaim import RECLAIM
+from credhook.worker.recovery.reclaim import RECLAIM, arguments
 from credhook.worker.recovery.reconcile import HEAD, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -302,7 +302,7 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
 
 def reclaim(redis: Redis, name: str, *, own_fault: bool = True) -> int:
     script = redis.register_script(RECLAIM)
-    return len(script(keys=scripts.keys(INDEX), args=[name, "1" if own_fault else "0"]))
+    return len(script(keys=scripts.keys(INDEX), args=arguments(name, "1" if own_fault else "0", retention=3_600)))
 
 
 async def put_back(redis: Redis) -> None:

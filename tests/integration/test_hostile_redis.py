@@ -175,6 +175,6 @@ async def test_a_death_costs_the_same_however_many_leases_somebody_has_made_up(
     redis_client.zadd(INDEX.leases, {f"z{number}": far for number in range(5_000)})
     redis_client.config_resetstat()
     script = redis_client.register_script(reclaim.RECLAIM)
-    assert len(script(keys=scripts.keys(INDEX), args=["w", "1"])) == 1
+    assert len(script(keys=scripts.keys(INDEX), args=reclaim.arguments("w", "1", retention=3_600))) == 1
     stats: Any = redis_client.info("commandstats")
     assert stats["cmdstat_hget"]["calls"] < 10

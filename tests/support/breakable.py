@@ -90,7 +90,7 @@ class Ledger:
     def replay(self, webhook_id: str, state: str | bytes) -> Any:
         fields = [1, "origin", "credhook"]
         job, data = job_id(webhook_id), job_data(webhook_id)
-        return self.replaying(replay.keys(INDEX), ["", "", "", *fields, webhook_id, job, data, state])
+        return self.replaying(replay.keys(INDEX), ["", "", "", "{}", *fields, webhook_id, job, data, state])
 
     async def recover(self) -> None:
         """Workers and reconciler, until nothing is open."""

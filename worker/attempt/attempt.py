@@ -7,6 +7,7 @@ from enum import Enum
 from credhook.worker.attempt.details import Fetched
 from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.queue.claim import Claim
+from credhook.worker.queue.failure import Failure
 
 
 class Interruption(Enum):
@@ -40,6 +41,8 @@ class Attempt:
     records: dict[str, str] = field(default_factory=dict)
     #: How they have ended in this attempt, whether or not the ledger knows.
     ends: dict[str, str] = field(default_factory=dict)
+    #: What has failed in this attempt.
+    failures: list[Failure] = field(default_factory=list)
     #: The handlers that were dispatched, and those that the event waits for and that nobody has here.
     dispatched: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -59,6 +62,13 @@ class Attempt:
         """The handlers that the event still waits for, here or elsewhere."""
         waited_for = self.claim.pending.union(self.missing, self.dispatched)
         return tuple(sorted(waited_for - self.claim.ended.keys() - self.ends.keys()))
+
+    def note(self, failure: Failure | None) -> str | None:
+        """Have it counted, if it is one; the id of its cause, for the log."""
+        if failure is None:
+            return None
+        self.failures.append(failure)
+        return failure.cause
 
     def begin(self) -> None:
         """The current task works on it from now on.

@@ -11,6 +11,7 @@ import structlog
 from credhook.ledger import GAVE_UP, TOOK
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.attempt.failures import of_handler
 from credhook.worker.attempt.outcome import DONE, SKIPPED
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.execution.retry import BACKOFF, GiveUp, Postponed, after_handler, cause
@@ -155,14 +156,21 @@ class Dispatch:
         if needed == SKIPPED:
             self._ended(handler, SKIPPED)
         elif needed.startswith(GAVE_UP):
-            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log)
+            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log, counts=False)
         else:
             return True
         return False
 
     def _failed(
-        self, handler: Handler, error: Exception, log: structlog.stdlib.BoundLogger, ms: float | None = None
+        self,
+        handler: Handler,
+        error: Exception,
+        log: structlog.stdlib.BoundLogger,
+        ms: float | None = None,
+        *,
+        counts: bool = True,
     ) -> None:
+        """Take in that it has failed; it counts unless that only follows from what another handler has come to."""
         attempt, claim = self.attempt, self.attempt.claim
         decision = after_handler(
             error,
@@ -175,7 +183,8 @@ class Dispatch:
         )
         final = isinstance(decision, GiveUp)
         hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
-        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint, ms=ms)
+        id_ = attempt.note(of_handler(handler, error, ms)) if counts else None
+        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint, ms=ms, cause=id_)
         if final:
             self._ended(handler, GAVE_UP + cause(error))
         else:

@@ -15,6 +15,7 @@ from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch
 from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
+from credhook.worker.attempt.failures import of_fetch, stands_with, stopped, story
 from credhook.worker.attempt.outcome import SKIPPED, Outcome
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
@@ -26,6 +27,7 @@ from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.failure import WORKER, worker_died
 from credhook.worker.queue.leases import Leases
 from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
@@ -119,6 +121,8 @@ class Processor:
         # How many attempts a handler has that is not here, only others know.
         if (claim.attempt > most_attempts and not attempt.missing) or claim.killed >= MOST_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
+            if WORKER not in claim.causes:  # Nobody has seen it die.
+                attempt.note(worker_died())
             return
         wanted = [one for one in matching if not claim.only or one.name in claim.only]
         if not wanted:
@@ -144,7 +148,8 @@ class Processor:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
-            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error))
+            id_ = attempt.note(of_fetch(error))
+            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error), cause=id_)
             pause = self._breaker.pause()
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=most_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
@@ -194,15 +199,23 @@ class Processor:
             settlement = Settlement(State.ACCEPTED, spend=False)
         elif attempt.interruption is Interruption.STOPPED:
             settlement = Settlement(State.DEAD, "Stopped")
+            attempt.note(stopped())
         else:
             settlement = attempt.outcome.settlement(attempt.missing)
-        fetched, handled = attempt.fetched, attempt.ran or settlement.state is State.DONE
+        claim, fetched, handled = attempt.claim, attempt.fetched, attempt.ran or settlement.state is State.DONE
+        causes: Mapping[str, str] = {}
+        if settlement.state is not State.DONE:
+            causes = stands_with(claim.causes, attempt.failures, attempt.ends, fetched=fetched is not None)
         return replace(
             settlement,
             records=attempt.records,
             pending=attempt.pending,
-            sealed=attempt.claim.seen or (fetched is not None and fetched.has_data),
+            sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
+            failures=tuple(attempt.failures),
+            causes=causes,
+            absolved={who: one for who, one in claim.causes.items() if causes.get(who) != one},
+            story=story(attempt, settlement),
         )
 
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from credhook.ledger import HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, ending, job_id
+from credhook.ledger import BLAMED, HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, ending, job_id
+from credhook.worker.queue.failure import Failure
 
 
 class NotClaimed(Enum):
@@ -52,6 +53,7 @@ class Claim:
         suspect: whether it is to be the only one under way.
         only: the handlers that alone are to run; none stands for all that want it.
         pending: the handlers that it has been waiting for since an earlier attempt.
+        causes: the causes that it stands with: who has failed → the id.
     """
 
     event_id: str
@@ -71,6 +73,7 @@ class Claim:
     suspect: bool = False
     only: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
+    causes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def age(self) -> float:
@@ -92,6 +95,10 @@ class Settlement:
         pending: the handlers that have not ended; written down as long as the event is open.
         sealed: whether presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
+        failures: what has failed in it.
+        causes: who has failed → the cause that the event stands with from now on, until it is done.
+        absolved: those that it no longer stands with; likewise.
+        story: what of it is told besides, if it is to be told of at all.
     """
 
     state: State
@@ -103,6 +110,10 @@ class Settlement:
     pending: tuple[str, ...] = ()
     sealed: bool = False
     latest: tuple[int, int] | None = None
+    failures: tuple[Failure, ...] = ()
+    causes: Mapping[str, str] = field(default_factory=dict)
+    absolved: Mapping[str, str] = field(default_factory=dict)
+    story: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +181,5 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         suspect=bool(deaths[1]),
         only=frozenset(fields.get(ONLY, "").split()),
         pending=frozenset(fields.get(PENDING, "").split()),
+        causes={name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
     )

@@ -7,6 +7,7 @@ under any token, since it is true whoever holds the claim.
 What a process writes goes out in groups (worker/queue/group_commit.py).
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -84,7 +85,7 @@ class Claims:
         Returns:
             Whether it was ours to settle, and the claim of the event that follows.
         """
-        what = {
+        what: dict[str, Any] = {
             "state": settlement.state.value,
             "error": settlement.error,
             "wait": int(settlement.wait * 1000),
@@ -97,6 +98,12 @@ class Claims:
             "updated": settlement.latest[1] if settlement.latest else False,
             "who": dict(zip(("lease", "name", "token", "time"), self._who(), strict=True)) if follow else False,
         }
+        if settlement.failures or settlement.causes or settlement.absolved:
+            what["failures"] = [failure.counted() for failure in settlement.failures]
+            what["causes"], what["absolved"] = settlement.causes, settlement.absolved
+        if settlement.story is not None:
+            told = {"worker": self._worker.name if self._worker else "", **settlement.story}
+            what["story"] = json.dumps(told, separators=(",", ":"))
         ours, following = await self._write(
             "settle", claim.event_id, str(claim.fence), claim.job, claim.execution, what
         )

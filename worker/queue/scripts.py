@@ -29,6 +29,7 @@ def keys(index: Index) -> list[str]:
         index.solitary,
         index.unhandled,
         index.opened,
+        index.causes,
     ]
 
 

@@ -16,10 +16,12 @@
 --   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
 --   any that failed: the error
 
+--! include credhook.ledger/causes.lua
 --! include credhook.ledger/claim_event.lua
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/event_of_job.lua
 --! include credhook.ledger/listed.lua
+--! include credhook.ledger/story.lua
 
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
 
@@ -101,11 +103,20 @@ local function close(id, type, resource)
     unless_odd('ZREM', open, id)
 end
 
+-- Count why an attempt has failed, and tell of it.
+local function explain(id, what, is_open)
+    for _, cause in pairs(what.absolved or {}) do stands_no_more(causes, id, cause) end
+    for _, failure in ipairs(what.failures or {}) do blame(causes, failure, retention) end
+    for _, cause in pairs(what.causes or {}) do stand(causes, id, cause, is_open, retention) end
+    if what.story then tell(id, what.story, not is_open and retention) end
+end
+
 -- Fields of `what`: `state`, where the event stands now; `error`; `wait`, in ms; `spend`, whether the attempt counts;
 -- `records`, how each handler has ended; `only`, the handlers that an unhandled event waits for, and `pending`, those
 -- that a waiting one does, with spaces between them, or ''; `sealed`, whether a snapshot may have been kept; `rank` and
 -- `updated`, the state of the resource that handlers have seen, or false; `who`, for whom to claim the resource's next
--- event, or false.
+-- event, or false. And where anything has failed or is to be told: `failures`, as `blame` wants them; `causes` and
+-- `absolved`, who has failed and with which cause the event stands, and stands no more; `story`, an object in JSON.
 function write.settle(id, fence, job, execution, what)
     local key = $EVENT .. id
     -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
@@ -126,6 +137,10 @@ function write.settle(id, fence, job, execution, what)
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
     for handler, how in pairs(what.records) do put($HANDLER .. handler, how) end
     if what.error ~= '' then put('error', what.error) else unset[#unset + 1] = 'error' end
+    for who, cause in pairs(what.causes or {}) do put($BLAMED .. who, cause) end
+    for who in pairs(what.absolved or {}) do
+        if not what.causes[who] then unset[#unset + 1] = $BLAMED .. who end
+    end
     if not what.spend then
         attempts = (tonumber(attempts) or 1) - 1
         put('attempts', attempts)
@@ -172,13 +187,14 @@ function write.settle(id, fence, job, execution, what)
         close(id, type, resource)
     end
     if listened() then
-        tell(id, what.state, type, resource, {
+        publish(id, what.state, type, resource, {
             attempt = tonumber(attempts), error = what.error, wait = what.state == $WAITING and what.wait or nil,
             age = is_count(received) and now - received or nil,
         })
     end
+    -- It is settled, whatever becomes of this and of the next event. The reconciler finds what stays parked.
+    pcall(explain, id, what, is_open)
     if not resource then return {1, false} end
-    -- It is settled, whatever becomes of the next one. If this fails, the reconciler finds what is parked.
     local ok, following = pcall(let_next, resource, what.who)
     return {1, ok and following}
 end

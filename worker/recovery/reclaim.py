@@ -5,6 +5,7 @@ anything else. With its host its supervisor dies as well: then the others miss i
 against no event. Leases, which lapse by themselves, remain for what nobody has seen.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from redis.exceptions import RedisError
 
 from credhook.ledger import Index, lua
 from credhook.worker.queue import scripts
+from credhook.worker.queue.failure import worker_died
 from credhook.worker.recovery.put_back import PutBack
 
 log = structlog.get_logger("credhook.worker")
@@ -48,7 +50,8 @@ def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -
     put_back = PutBack(redis, queue=queue, retention=retention)
     try:
         redis.zrem(Index(queue).workers, token)
-        held = redis.register_script(RECLAIM)(keys=scripts.keys(Index(queue)), args=[token, how])
+        script = redis.register_script(RECLAIM)
+        held = script(keys=scripts.keys(Index(queue)), args=arguments(token, how, retention=retention))
         became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except RedisError as error:
         log.warning("death_not_noted", error=type(error).__name__)
@@ -64,6 +67,11 @@ def _count(events: int) -> None:
     from credhook.worker import metrics  # noqa: PLC0415  Once what was held is back: it takes a tenth of a second.
 
     metrics.RECLAIMED.add(by=events)
+
+
+def arguments(token: str, how: str, *, retention: int) -> list[str | int]:
+    """ARGV of the script; see `reclaim`."""
+    return [token, how, json.dumps(worker_died().counted()), retention]
 
 
 def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:

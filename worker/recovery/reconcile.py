@@ -229,7 +229,7 @@ def _types(index: Index) -> dict[str, str]:
     """Each key of a queue → the type that it has, as Redis names it."""
     sets = (
         index.open, index.opened, index.leases, index.workers, index.dead, *index.all_unhandled, index.quarantined,
-        index.unreadable, index.reconciled, index.solitary, index.scheduled, index.started, index.failed,
+        index.unreadable, index.reconciled, index.causes, index.solitary, index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)
     return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list") | {index.handlers: "hash", index.arrivals: "set"}

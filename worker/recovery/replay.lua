@@ -6,32 +6,35 @@
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
 -- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
---   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came.
+--   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came, the causes
+--   of failures.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
---   if waiting events become due at once, 'resume' if events are to go on where they stood; number of job fields, then
---   these fields and their values; then of each event webhook-id, job's id, job's data, and the state in which it was
---   selected.
+--   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
+--   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
+--   webhook-id, job's id, job's data, and the state in which it was selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
+--! include credhook.ledger/causes.lua
 --! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
+--! include credhook.ledger/story.lua
 --! include credhook.ledger/unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled, opened =
+local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled, opened, causes =
     unpack(KEYS)
 
 --! include credhook.ledger/changes.lua
 
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
-local fields = tonumber(ARGV[4])
+local told, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, jobs = {}, {}
 
 local function enqueue(id, job, data, received)
     if #jobs == 0 then
         redis.call('DEL', template)
-        redis.call('HSET', template, unpack(ARGV, 5, 4 + 2 * fields))
+        redis.call('HSET', template, unpack(ARGV, 6, 5 + 2 * fields))
     end
     redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
     redis.call('HSET', 'rq:job:' .. job, 'data', data)
@@ -77,6 +80,12 @@ local function start_over(id, key, state)
     if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
 
+-- Once more from the beginning: what has failed so far speaks against the event no longer.
+local function explain(id)
+    absolve(causes, id, false)
+    tell(id, told)
+end
+
 local function replay(id, job, data, selected)
     local key = $EVENT .. id
     local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
@@ -94,7 +103,8 @@ local function replay(id, job, data, selected)
         if lease and tonumber(lease) > now then return 'open' end
         redis.call('HSET', key, 'due', now)
         enqueue(id, job, data, received)
-        tell(id, state, type, resource, {replayed = true})
+        pcall(explain, id)
+        publish(id, state, type, resource, {replayed = true})
         return 'replayed'
     end
     if is_open and not mended then return 'open' end
@@ -112,18 +122,21 @@ local function replay(id, job, data, selected)
         unlist((place_of('', resource)), id, received)
     end
     redis.call('PERSIST', key)
-    if not resume then start_over(id, key, state) end
+    if not resume then
+        start_over(id, key, state)
+        pcall(explain, id)
+    end
     redis.call('HDEL', key, 'error', 'settled')
     redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
     redis.call('ZREM', dead, id)
     redis.call('ZREM', quarantined, id)
     redis.call('ZREM', unreadable, id)
     unless_odd('ZREM', unhandled .. type, id)
-    tell(id, $ACCEPTED, type, resource, {replayed = true})
+    publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end
 
-for i = 5 + 2 * fields, #ARGV, 4 do
+for i = 6 + 2 * fields, #ARGV, 4 do
     outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 if #jobs > 0 then

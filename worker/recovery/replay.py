@@ -1,5 +1,6 @@
 """Puts events that are settled back into the queue: for an operator who asks for it, or because a handler has come."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -8,6 +9,9 @@ from typing import Final, NamedTuple, cast
 from redis import Redis
 
 from credhook.ledger import Index, job_data, job_fields, job_id, lua
+
+#: Characters of it that are kept.
+_LONGEST_NAME: Final = 100
 
 REPLAY: Final = lua.load("credhook.worker.recovery/replay.lua")
 
@@ -33,9 +37,10 @@ class Settled(NamedTuple):
 class Replay:
     """Puts back events of one queue, up to a few hundred at once: Redis does nothing else meanwhile."""
 
-    def __init__(self, redis: Redis, *, queue: str) -> None:
-        """Put events into `queue`, whichever they came by."""
+    def __init__(self, redis: Redis, *, queue: str, by: str = "") -> None:
+        """Put events into `queue`, whichever they came by; `by`: who wants it, as each event's story tells."""
         self._index = Index(queue)
+        self._by = by
         self._script = redis.register_script(REPLAY)
 
     def __call__(
@@ -55,7 +60,9 @@ class Replay:
         index = self._index
         fields = job_fields(index.queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
-        arguments: list[str | int | bytes] = [handler, wanted, how, len(fields)]
+        told = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
+        story = json.dumps({"replayed": {name: value for name, value in told.items() if value}})
+        arguments: list[str | int | bytes] = [handler, wanted, how, story, len(fields)]
         for name, value in fields.items():
             arguments += name, value
         for event_id, state in events:
@@ -77,4 +84,5 @@ def keys(index: Index) -> list[str]:
         index.unreadable,
         index.unhandled,
         index.opened,
+        index.causes,
     ]

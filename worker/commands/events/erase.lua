@@ -4,13 +4,14 @@
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
 -- last, so that an erasure that was broken off can be asked for again.
 --
--- KEYS: leases; RQ's started jobs; the prefixes of a resource's lock, and of the jobs parked behind it; then all other
---   sorted sets of events, and all other sorted sets of jobs.
+-- KEYS: leases; RQ's started jobs; the prefixes of a resource's lock, and of the jobs parked behind it; the causes of
+--   failures; then all other sorted sets of events, and all other sorted sets of jobs.
 -- ARGV: how many of the latter are of events; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. An event whose record does not say where it is listed stays there: see erase.py.
 
+--! include credhook.ledger/causes.lua
 --! include credhook.ledger/listed.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
@@ -20,7 +21,7 @@
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
 
-local leases, started, busy, parked = unpack(KEYS)
+local leases, started, busy, parked, causes = unpack(KEYS)
 local of_events = tonumber(ARGV[1])
 local outcomes = {}
 
@@ -44,12 +45,14 @@ local function erase(id, job, selected)
     end
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     unless_odd('ZREM', leases, id)
-    for i = 5, #KEYS do unless_odd('ZREM', KEYS[i], i < 5 + of_events and id or job) end
+    for i = 6, #KEYS do unless_odd('ZREM', KEYS[i], i < 6 + of_events and id or job) end
     if resource and is_count(received) then
         unlist((place_of(type or '', resource)), id, received)
         unlist((place_of('', resource)), id, received)
     end
-    redis.call('DEL', $CONFLICT .. id, $SNAPSHOT .. id, 'rq:results:' .. job, 'rq:executions:' .. job, key)
+    absolve(causes, id, true)
+    redis.call('DEL', $CONFLICT .. id, $SNAPSHOT .. id, $STORY .. id)
+    redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end

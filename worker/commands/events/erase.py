@@ -59,7 +59,7 @@ def erase(
         settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
         of_events = (index.open, index.opened, *settled, index.reconciled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
-        keys = [index.leases, index.started, index.busy, index.parked, *of_events, *of_jobs]
+        keys = [index.leases, index.started, index.busy, index.parked, index.causes, *of_events, *of_jobs]
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             arguments: list[str | int | bytes] = [len(of_events)]

@@ -1,0 +1,287 @@
+"""Why attempts fail, counted as it happens: on a real Redis, with real attempts at events."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from accepting import record
+from attempting import Attempts, attempts
+from events_command import Run
+from fleet_harness import Answer, Stub, well
+from harness import COMPLETED
+from planting import INDEX
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook import GiveUp
+from credhook.ledger import EVENT, MOST_CAUSES, STORY, State
+from credhook.worker.attempt.attempt import Attempt
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.failure import Failure, worker_died
+from credhook.worker.recovery.reclaim import reclaim
+
+handlers = Handlers("test")
+#: What is wrong with the handlers, by the event's number modulo five.
+BROKEN = {"on": True}
+
+
+def shared(number: int) -> None:
+    if number == 1:
+        raise ValueError("nobody may see this")
+    if number == 2:
+        dict[str, str]()["given"]
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def first(event: Any, context: Any) -> None:
+    if BROKEN["on"]:
+        shared(int(event.webhook_id[1:]) % 5)
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def second(event: Any, context: Any) -> None:
+    if BROKEN["on"] and int(event.webhook_id[1:]) % 5 in {2, 3}:
+        raise GiveUp(f"no account for {event.webhook_id}")
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    BROKEN["on"] = True
+    with Stub().running() as stub:
+        yield stub
+
+
+@pytest.fixture
+async def made(stub: Stub, redis_url: str) -> AsyncIterator[Attempts]:
+    async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=1) as made:
+        yield made
+
+
+async def handled(made: Attempts, number: int) -> None:
+    """So many events, e0 and so on, each after one attempt."""
+    for each in range(number):
+        await made.accept(f"e{each}", COMPLETED, f"r{each}")
+    for _ in range(number):
+        await made.next()
+
+
+def causes(redis: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """Who and what → what is counted of it, and which events stand with it."""
+    found = {}
+    for one in redis.zrange(INDEX.causes, 0, -1):
+        cause = {name.decode(): value.decode() for name, value in redis.hgetall(INDEX.cause(one.decode())).items()}
+        standing = redis.zrange(INDEX.standing(one.decode()), 0, -1)
+        found[cause["who"], cause["what"]] = {**cause, "id": one.decode(), "standing": {e.decode() for e in standing}}
+    return found
+
+
+async def test_three_bugs_among_many_events_are_three_causes(made: Attempts, redis_client: Redis) -> None:
+    await handled(made, 20)
+    found = causes(redis_client)
+    assert {name: (one["failures"], len(one["standing"])) for name, one in found.items()} == {
+        ("test.first", "ValueError"): ("4", 4),
+        ("test.first", "KeyError 'given'"): ("4", 4),
+        ("test.second", "GiveUp"): ("8", 8),
+    }
+    value = found["test.first", "ValueError"]
+    assert value["standing"] == {"e1", "e6", "e11", "e16"}
+    assert value["at"].startswith("integration/test_causes.py:")
+    assert value["at"].endswith(" shared")
+    assert value["version"].startswith("credhook ")
+    assert found["test.second", "GiveUp"]["standing"] > found["test.first", "KeyError 'given'"]["standing"]
+
+
+async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
+    made: Attempts, redis_client: Redis, events: Run
+) -> None:
+    await handled(made, 5)
+    assert events("replay", "--state", "dead").stdout == "replayed 3\n"
+    assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
+    await made.next()
+    found = causes(redis_client)
+    assert [found["test.first", "ValueError"][name] for name in ("failures", "standing")] == ["2", {"e1"}]
+    BROKEN["on"] = False
+    await made.next()
+    await made.next()
+    assert events("replay", "--id", "e1").stdout == "replayed 1\n"
+    await made.next()
+    found = causes(redis_client)
+    assert {name: (one["failures"], one["standing"]) for name, one in found.items()} == {
+        ("test.first", "ValueError"): ("2", set()),
+        ("test.first", "KeyError 'given'"): ("1", set()),
+        ("test.second", "GiveUp"): ("2", set()),
+    }
+    assert not [field for field in record(redis_client, "e1") if field.startswith("c:")]
+
+
+async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_again(
+    made: Attempts, redis_client: Redis, events: Run
+) -> None:
+    await made.accept("e2", COMPLETED, "r2")
+    await made.next()
+    assert events("replay", "--id", "e2", "--handler", "test.first").stdout.endswith("replayed 1\n")
+    found = causes(redis_client)
+    assert found["test.second", "GiveUp"]["standing"] == {"e2"}
+    assert found["test.first", "KeyError 'given'"]["standing"] == set()
+    assert (redis_client.zscore(INDEX.standing(found["test.second", "GiveUp"]["id"]), "e2") or 0) < 0
+    BROKEN["on"] = False
+    assert (await made.next()).state is State.DEAD
+    assert causes(redis_client)["test.second", "GiveUp"]["standing"] == {"e2"}
+
+
+async def test_what_is_erased_leaves_its_causes_and_its_story(made: Attempts, redis_client: Redis, events: Run) -> None:
+    await handled(made, 5)
+    assert redis_client.exists(STORY + "e2")
+    assert events("erase", "--state", "dead", "--yes").stdout == "erased 3\n"
+    assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
+    assert not redis_client.exists(STORY + "e2")
+
+
+async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
+    stub: Stub, redis_url: str, redis_client: Redis
+) -> None:
+    stub.answer = lambda call: Answer(503) if call.number <= 2 else well(call)
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", COMPLETED, "r1")
+        assert (await made.next()).state is State.WAITING
+        (fetch,) = causes(redis_client).values()
+        assert (fetch["who"], fetch["what"], fetch["standing"]) == ("fetch", "TryLater 503", {"e1"})
+        for state in (State.WAITING, State.WAITING, State.DONE):
+            redis_client.hset(EVENT + "e1", "due", 1)
+            BROKEN["on"] = state is State.WAITING
+            claim = await made.claim_of("e1")
+            settlement, _ = await made.make(Attempt(claim))
+            assert settlement is not None
+            assert settlement.state is state
+        found = causes(redis_client)
+    assert found["fetch", "TryLater 503"]["failures"] == "2"
+    assert found["test.first", "ValueError"]["failures"] == "1"
+    assert [one["standing"] for one in found.values()] == [set()] * 2
+
+
+def claims(redis: AsyncRedis, name: str = "w") -> Claims:
+    return Claims(redis, queue="credhook", lease=60, retention=3_600, worker=Worker(name, name))
+
+
+@pytest.mark.parametrize(("most", "state", "left"), [(12, State.DONE, set()), (1, State.DEAD, {"e0"})])
+async def test_workers_that_die_with_an_event_are_a_cause_until_it_is_done(
+    stub: Stub, redis_url: str, async_redis: AsyncRedis, redis_client: Redis, most: int, state: State, left: set[str]
+) -> None:
+    worker = claims(async_redis)
+    async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=most) as made:
+        await made.accept("e0", COMPLETED, "r0")
+        assert len((await worker.take(1, urgent=0)).claims) == 1
+        assert reclaim(redis_client, "w", "1", queue="credhook", retention=3_600)
+        found = causes(redis_client)["worker", "WorkerDied"]
+        assert (found["failures"], found["standing"]) == ("1", {"e0"})
+        assert (await worker.take(1, urgent=0)).suspects
+        (claim,) = (await worker.take(1, urgent=0, idle=True)).claims
+        assert claim.causes == {"worker": worker_died().cause}
+        settlement, _ = await made.make(Attempt(claim))
+    assert settlement is not None
+    assert settlement.state is state
+    found = causes(redis_client)["worker", "WorkerDied"]
+    assert (found["failures"], found["standing"]) == ("1", left)
+
+
+async def test_a_host_that_goes_down_speaks_against_no_event(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await made.accept("e0", COMPLETED, "r0")
+    await claims(async_redis).take(1, urgent=0)
+    assert reclaim(redis_client, "w", "host", queue="credhook", retention=3_600)
+    assert causes(redis_client) == {}
+
+
+async def test_a_settlement_that_is_written_twice_or_came_too_late_is_counted_once(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await made.accept("e0", COMPLETED, "r0")
+    worker = claims(async_redis)
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    failure = Failure("test.first", "ValueError", "test first", "test.py:1 first", "test 1.0")
+    settlement = Settlement(State.DEAD, "no", failures=(failure,), causes={failure.who: failure.cause})
+    for _ in range(2):  # The reply to the first was lost.
+        assert (await worker.settle(claim, settlement))[0]
+    assert causes(redis_client)["test.first", "ValueError"]["failures"] == "1"
+
+
+async def test_an_event_that_the_version_before_has_settled_stands_with_no_cause_for_ever(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    """It does not take the event from its cause; and it writes records that know of none."""
+    await made.accept("old", COMPLETED, "r1")
+    redis_client.hset(EVENT + "old", mapping={"attempts": 1, "error": "a.bad: ValueError", "fence": 1})
+    worker = claims(async_redis)
+    failure = Failure("a.bad", "ValueError")
+    redis_client.zadd(INDEX.standing(failure.cause), {"done long ago": -1, "expired": 1})
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    assert claim.causes == {}
+    await worker.settle(claim, Settlement(State.DEAD, "no", failures=(failure,), causes={"a.bad": failure.cause}))
+    assert redis_client.zrange(INDEX.standing(failure.cause), 0, -1) == [b"old"]
+
+
+async def test_causes_are_bounded_and_the_longest_silent_go(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    pipeline = redis_client.pipeline(transaction=False)
+    now = redis_client.time()[0] * 1_000
+    for number in range(MOST_CAUSES):
+        pipeline.zadd(INDEX.causes, {f"{number:08}": now - 10_000 + number})
+        pipeline.hset(INDEX.cause(f"{number:08}"), "who", "a.bad")
+        pipeline.zadd(INDEX.standing(f"{number:08}"), {"e1": 1})
+    pipeline.execute()
+    worker = claims(async_redis)
+    await made.accept("e0", COMPLETED, "r0")
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    failure = Failure("x" * 300, "Y" * 300)
+    await worker.settle(claim, Settlement(State.DEAD, "no", failures=(failure,), causes={"x": failure.cause}))
+    assert redis_client.zcard(INDEX.causes) == MOST_CAUSES
+    assert redis_client.exists(INDEX.cause("00000000"), INDEX.standing("00000000")) == 0
+    assert redis_client.exists(INDEX.cause("00000001"), INDEX.standing("00000001")) == 2
+    assert redis_client.hget(INDEX.cause(failure.cause), "who") == b"x" * 200
+
+
+@pytest.mark.parametrize("damaged", ["causes", "cause", "standing", "story", "failures"])
+async def test_a_key_of_another_type_stops_nothing(
+    made: Attempts, redis_client: Redis, events: Run, damaged: str
+) -> None:
+    await handled(made, 2)
+    cause = causes(redis_client)["test.first", "ValueError"]["id"]
+    if damaged == "failures":
+        redis_client.hset(INDEX.cause(cause), "failures", "many")
+    else:
+        keys = {"causes": INDEX.causes, "cause": INDEX.cause(cause), "standing": INDEX.standing(cause)}
+        key = keys.get(damaged, STORY + "e1")
+        redis_client.delete(key)
+        redis_client.set(key, "of another kind")
+    assert events("replay", "--id", "e1").stdout == "replayed 1\n"
+    assert (await made.next()).state is State.DEAD
+    assert events("erase", "--id", "e1", "--yes").stdout == "erased 1\n"
+    assert not redis_client.exists(EVENT + "e1")
+
+
+async def test_what_is_put_off_keeps_its_cause_and_counts_nothing(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await made.accept("e1", COMPLETED, "r1")
+    worker = claims(async_redis)
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    failure = Failure("a.bad", "ValueError")
+    first = Settlement(State.WAITING, "no", failures=(failure,), causes={"a.bad": failure.cause})
+    await worker.settle(claim, first)
+    redis_client.hset(EVENT + "e1", "due", 1)
+    again = await made.claim_of("e1")
+    await worker.settle(again, Settlement(State.WAITING, "no", causes=again.causes))
+    assert causes(redis_client)["a.bad", "ValueError"]["failures"] == "1"
+    assert redis_client.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e1"]
+
+
+async def test_a_record_that_is_all_right_has_nothing_of_this(made: Attempts, redis_client: Redis) -> None:
+    await handled(made, 1)
+    assert record(redis_client, "e0").keys() == {
+        "type", "resource", "state", "received", "settled", "h:test.first", "h:test.second",
+    }  # fmt: skip
+    assert not redis_client.exists(STORY + "e0", INDEX.causes)
