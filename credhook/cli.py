@@ -32,6 +32,7 @@ COMMANDS: Final = {
         "credhook.worker.commands.events.command:events",
         "List, show, watch, replay and erase what the ledger remembers.",
     ),
+    "causes": ("credhook.worker.commands.causes:causes", "Show why attempts fail: one line for all that fail alike."),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),

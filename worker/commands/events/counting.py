@@ -33,7 +33,7 @@ def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -
     Raises:
         RedisError: Redis failed.
     """
-    if selection.limit or selection.after or selection.ids:
+    if selection.limit or selection.after or selection.ids or selection.cause:
         return Counter((one.state, one.type) for one in find(redis, index, selection))
     if sets := selection.indexes(index):
         search = Search(redis, selection, counting=True)

@@ -13,6 +13,7 @@ from credhook.ledger import State
 from credhook.worker.commands.events.selection import Cursor, Selection, event_type, moment
 
 _WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
+_CAUSE: Final = re.compile(r"[0-9a-f]{8}")
 
 
 class _Read(click.ParamType[Any]):
@@ -38,6 +39,12 @@ def _resource(text: str) -> str:
 def _webhook_id(text: str) -> str:
     if not _WEBHOOK_ID.fullmatch(text):
         raise ValueError(f"{text!r} is no webhook-id")
+    return text
+
+
+def _cause(text: str) -> str:
+    if not _CAUSE.fullmatch(text):
+        raise ValueError(f"{text!r} is no cause's id, eight of 0-9 and a-f; `credhook causes` prints them")
     return text
 
 
@@ -82,6 +89,12 @@ _OPTIONS: Final = (
         "--since", metavar="TIME", type=MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
     ),
     click.option("--until", metavar="TIME", type=MOMENT, help="Only events received before; likewise."),
+    click.option(
+        "--cause",
+        metavar="ID",
+        type=_Read("cause", _cause),
+        help="Only events that stand with this cause of failures; `credhook causes` prints the ids.",
+    ),
     click.option("--limit", type=click.IntRange(1), help="At most so many, the newest."),
     click.option(
         "--after", metavar="CURSOR", type=_Read("after", Cursor.read), help="Go on where an earlier page has ended."
@@ -110,12 +123,13 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         ids: tuple[str, ...],
         limit: int | None,
         after: Cursor | None,
+        cause: str | None,
         **options: Any,
     ) -> None:
         if since and until and since >= until:
             raise click.UsageError("--since should be earlier than --until")
         selection = Selection(
-            frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit, after=after
+            frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit, after=after, cause=cause
         )
         command(selection=selection, **options)
 

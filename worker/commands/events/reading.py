@@ -19,6 +19,7 @@ from credhook.worker.commands.events.batches import bar
 from credhook.worker.commands.events.search import Candidate, Search, clock, lengths, summaries
 from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection
 from credhook.worker.recovery.upkeep import last_whole, list_all
+from credhook.worker.commands.history.causes import standing
 
 #: Records fetched in one round trip.
 PAGE: Final = 500
@@ -89,9 +90,9 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
         RedisError: Redis failed.
     """
     with bar("reading") as advance:
-        if selection.ids:
+        if (ids := _named(redis, index, selection)) is not None:
             search = Search(redis, selection)
-            named = (Candidate(raw(one), 0) for one in dict.fromkeys(selection.ids))
+            named = (Candidate(raw(one), 0) for one in dict.fromkeys(ids))
             return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(named))))
         sets = present_sets(redis, selection.indexes(index))
         if selection.indexes(index) and sum(sets.values()) <= FEW:
@@ -116,6 +117,20 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
                 short = _cut(selection, found)
                 return Page(short.events, Cursor(span.start), span.start)
         return _cut(selection, found)
+
+
+def _named(redis: Redis, index: Index, selection: Selection) -> Iterable[str] | None:
+    """The webhook-ids of all events that could be meant, where they are known by name or by their cause.
+
+    Raises:
+        click.UsageError: there is no such cause.
+    """
+    if not selection.cause:
+        return selection.ids or None
+    of_cause = standing(redis, index, selection.cause)
+    if of_cause is None:
+        raise click.UsageError(f"there is no cause {selection.cause}; `credhook causes` lists them")
+    return [one for one in of_cause if one in selection.ids] if selection.ids else of_cause
 
 
 def _cut(selection: Selection, found: Iterable[EventSummary]) -> Page:

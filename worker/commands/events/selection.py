@@ -77,6 +77,7 @@ class Selection:
         ids: only these, by webhook-id.
         limit: at most so many, the newest.
         after: only those that follow there, from the newest to the oldest.
+        cause: standing with this cause of failures.
     """
 
     states: frozenset[State] = frozenset()
@@ -88,11 +89,13 @@ class Selection:
     limit: int | None = None
     handler: str | None = None
     after: Cursor | None = None
+    cause: str | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether it means every event."""
-        return not (self.states or self.types or self.resource or self.handler or self.since or self.until or self.ids)
+        named = self.resource or self.handler or self.ids or self.cause
+        return not (self.states or self.types or named or self.since or self.until)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -108,7 +111,7 @@ class Selection:
         typed += [("--id", webhook_id) for webhook_id in self.ids]
         times = {"--since": self.since, "--until": self.until}
         typed += [(name, when.isoformat()) for name, when in times.items() if when]
-        others = {"--resource": self.resource, "--handler": self.handler, "--limit": self.limit}
+        others = {"--resource": self.resource, "--handler": self.handler, "--cause": self.cause, "--limit": self.limit}
         typed += [(name, str(value)) for name, value in others.items() if value]
         return [word for option in typed for word in option]
 

@@ -1,0 +1,109 @@
+"""`credhook causes`, and `credhook events … --cause`, on a real Redis."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from events_command import Run
+from harness import DATA
+from planting import INDEX, plant
+from redis import Redis
+
+from credhook.ledger import EVENT, State
+from credhook.worker.commands.causes import causes as command
+
+BAD, SLOW = "0badc0de", "510e0000"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def failed(redis_client: Redis, events: Run) -> Redis:
+    """Two events that a bug has given up, one that it may yet, and one that another cause has."""
+    plant(redis_client, "m1", State.DEAD, age=30)
+    plant(redis_client, "m2", State.DATA_GONE, DATA, age=20)
+    plant(redis_client, "m3", State.WAITING, age=10)
+    plant(redis_client, "m4", State.DEAD)
+    plant(redis_client, "settled", State.DONE)  # By a worker of the version before.
+    now = int(time.time()) * 1_000
+    standing = {"m1": now, "m2": now, "m3": -now, "settled": -now, "expired": 1, "forgotten": -1}
+    cause(redis_client, BAD, "a.bad", standing, last=2_000, failures=7)
+    cause(redis_client, SLOW, "a.slow", {"m4": now}, last=1_000, failures=1)
+    return redis_client
+
+
+def cause(redis: Redis, cause_id: str, who: str, standing: dict[str, int], *, last: int, failures: int) -> None:
+    fields: dict[Any, Any] = {"who": who, "what": "ValueError", "at": "a/b.py:3 f", "since": "a 1", "version": "a 2"}
+    redis.hset(INDEX.cause(cause_id), mapping={**fields, "first": 1_000, "failures": failures})
+    for one in standing:
+        if redis.exists(EVENT + one):
+            redis.hset(EVENT + one, "c:" + who, cause_id)
+    redis.zadd(INDEX.causes, {cause_id: last})
+    redis.zadd(INDEX.standing(cause_id), dict(standing))
+
+
+def listed(result: Result) -> list[str]:
+    return [json.loads(line)["webhook_id"] for line in result.stdout.splitlines()]
+
+
+@pytest.mark.usefixtures("failed")
+def test_they_are_shown_the_latest_first_with_what_to_do_next() -> None:
+    first, second = map(json.loads, run("--json").stdout.splitlines())
+    assert first == {
+        "id": BAD, "handler": "a.bad", "error": "ValueError", "at": "a/b.py:3 f", "open": 2, "given_up": 2,
+        "failures": 7, "first": "1970-01-01T00:00:01.000+00:00", "last": "1970-01-01T00:00:02.000+00:00",
+        "since": "a 1", "version": "a 2",
+    }  # fmt: skip
+    assert second["id"] == SLOW
+    printed = run().stdout
+    assert printed.index(BAD) < printed.index(SLOW)
+    assert "a 2, since a 1" in printed
+    assert f"credhook events list --cause {BAD} lists its events" in printed
+    assert "1 more; raise --limit to see them" in run("--limit", "1").stdout
+
+
+def test_where_nothing_has_failed_it_says_so(events: Run) -> None:
+    assert run().stdout == "no causes: nothing has failed\n"
+    assert run("--json").stdout == ""
+
+
+def test_one_that_somebody_else_has_written_over_hides_no_other(failed: Redis) -> None:
+    failed.set(INDEX.cause(BAD), "of another kind")
+    failed.delete(INDEX.standing(SLOW))
+    failed.set(INDEX.standing(SLOW), "of another kind")
+    failed.hset(INDEX.cause(SLOW), "failures", "many\x1b")
+    (shown,) = map(json.loads, run("--json").stdout.splitlines())
+    assert (shown["id"], shown["given_up"], shown["failures"]) == (SLOW, 0, 0)
+
+
+@pytest.mark.usefixtures("failed")
+def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> None:
+    assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]
+    assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
+    assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
+    assert json.loads(events("list", "--cause", SLOW, "--count", "--json").stdout)["events"] == 1
+
+
+@pytest.mark.usefixtures("failed")
+def test_one_is_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
+    assert len(events("replay", "--cause", BAD, "--dry-run", "--json").stdout.splitlines()) == 3
+    assert events("replay", "--cause", BAD).stdout == "replayed 2, left 1 (1 open)\n"
+    assert listed(events("list", "--json", "--cause", BAD)) == ["m3"]
+    assert events("replay", "--cause", BAD, "--now").stdout == "replayed 1\n"
+    assert listed(events("list", "--json", "--cause", BAD)) == []
+    assert events("erase", "--cause", SLOW, "--yes").stdout == "erased 1\n"
+    assert not failed.exists(INDEX.standing(SLOW))
+
+
+@pytest.mark.usefixtures("failed")
+@pytest.mark.parametrize("command", ["list", "replay", "erase"])
+def test_a_cause_that_nobody_knows_is_refused(events: Run, command: str) -> None:
+    expected = {"00000000": "there is no cause 00000000; `credhook causes` lists them", "x": "cause's id"}
+    for unknown, says in expected.items():
+        refused = events(command, "--cause", unknown)
+        assert refused.exit_code == 2
+        assert says in " ".join(refused.stderr.split())

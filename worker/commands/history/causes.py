@@ -1,0 +1,142 @@
+"""The causes of failures, and the events that stand with one, as the ledger has them."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, cast
+
+from redis import Redis
+
+from credhook.ledger import BLAMED, EVENT, MOST_CAUSES, Index, State
+
+#: Digits of the longest time that can be written.
+_DIGITS: Final = 14
+#: Events whose records are looked at in one round trip.
+_PAGE: Final = 500
+#: Seconds after which an event that is still open has come back, whatever it has waited for; causes.lua knows it, too.
+_LONGEST_WAIT: Final = 604_800
+#: Where an event stands that has been settled by a worker of the version before, which knows of no causes.
+_OVER: Final = frozenset({State.DONE.value.encode(), None})
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of failures; see worker/queue/failure.py for what makes two failures have the same.
+
+    Attributes:
+        id: eight hexadecimal digits.
+        handler: who has failed: a handler, `fetch`, or `worker`, if processes have died.
+        error: class and, where there is one, status.
+        at: where the author's code stood, the last time.
+        open: events that stand with it now and are tried again.
+        given_up: events that stand with it now and are dead or data_gone.
+        failures: how often it has made an attempt fail, whatever has become of the events.
+        first: when it first did.
+        last: when it last did.
+        since: in which version it first did.
+        version: in which it last did.
+    """
+
+    id: str
+    handler: str
+    error: str
+    at: str
+    open: int
+    given_up: int
+    failures: int
+    first: datetime | None
+    last: datetime
+    since: str
+    version: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: times in UTC."""
+        times = {"first": self.first and _written(self.first), "last": _written(self.last)}
+        return {**asdict(self), **times}
+
+
+def causes(redis: Redis, index: Index, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
+    """The causes, those first that have failed last.
+
+    Args:
+        redis: the ledger.
+        index: whose.
+        retention: seconds for which a settled event is remembered.
+        limit: at most so many.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    latest = cast(list[tuple[bytes, float]], redis.zrevrange(index.causes, 0, limit - 1, withscores=True))
+    now = int(redis.time()[0]) * 1_000
+    forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
+    pipeline = redis.pipeline(transaction=False)
+    for name, _ in latest:
+        cause_id = name.decode(errors="replace")
+        pipeline.hgetall(index.cause(cause_id))
+        pipeline.zcount(index.standing(cause_id), "-inf", f"({-overdue}")
+        pipeline.zcount(index.standing(cause_id), forgotten, "+inf")
+    replies = pipeline.execute(raise_on_error=False)  # One that somebody else has written over hides no other.
+    found = []
+    for (name, last), fields, still_open, given_up in zip(
+        latest, replies[::3], replies[1::3], replies[2::3], strict=True
+    ):
+        if isinstance(fields, dict) and fields:
+            text = {one.decode(errors="replace"): value.decode(errors="replace") for one, value in fields.items()}
+            numbers = [number if isinstance(number, int) else 0 for number in (still_open, given_up)]
+            found.append(_cause(name.decode(errors="replace"), text, last, *numbers))
+    return found
+
+
+def _cause(cause_id: str, text: dict[str, str], last: float, still_open: int, given_up: int) -> Cause:
+    first = _number(text.get("first", ""))
+    return Cause(
+        cause_id,
+        text.get("who", ""),
+        text.get("what", ""),
+        text.get("at", ""),
+        still_open,
+        given_up,
+        _number(text.get("failures", "")),
+        _moment(first) if first else None,
+        _moment(last),
+        text.get("since", ""),
+        text.get("version", ""),
+    )
+
+
+def standing(redis: Redis, index: Index, cause_id: str) -> Iterator[str] | None:
+    """The webhook-ids of the events that stand with a cause now; None if there is no such cause.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    who = redis.hget(index.cause(cause_id), "who")
+    if who is None:
+        return None
+    return _standing(redis, index, cause_id, cast(bytes, who))
+
+
+def _standing(redis: Redis, index: Index, cause_id: str, who: bytes) -> Iterator[str]:
+    """The record has the last word: what is indexed may have been settled by a worker that knows of no causes."""
+    members = (member for member, _ in redis.zscan_iter(index.standing(cause_id), count=_PAGE))
+    while page := list(islice(members, _PAGE)):
+        pipeline = redis.pipeline(transaction=False)
+        for member in page:
+            pipeline.hmget(EVENT.encode() + member, "state", BLAMED.encode() + who)
+        for member, record in zip(page, pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(record, list) and record[0] not in _OVER and record[1] == cause_id.encode():
+                yield member.decode(errors="surrogateescape")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
+
+
+def _moment(milliseconds: float) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1_000, UTC)
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")
