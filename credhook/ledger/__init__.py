@@ -6,7 +6,8 @@ One hash per event is its record and its mark of having been seen, so that neith
                                   holder, the token of the worker that has it; deaths and killed, how often a
                                   worker has died with it among others, and with it alone; only and pending, the
                                   handlers that it still waits for; h:<name> as each handler ends; c:<name> as
-                                  long as it stands with a cause of failures; reconciled, if no delivery had
+                                  long as it stands with a cause of failures; again and again_at, how often the
+                                  delivery has come again, and when it last did; reconciled, if no delivery had
                                   brought it
 
     accepted ──▶ done             every matching handler has run

@@ -38,6 +38,11 @@ local function keep_conflict(id, type, resource)
     end
 end
 
+-- Note that a delivery has come again. It is acknowledged even if that cannot be written: Redis may be full.
+local function count_again(key)
+    if type(redis.pcall('HINCRBY', key, 'again', 1)) == 'number' then redis.pcall('HSET', key, 'again_at', now) end
+end
+
 for i = first, #ARGV, 5 do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     local key = $EVENT .. id
@@ -50,6 +55,8 @@ for i = first, #ARGV, 5 do
         if seen[1] ~= type or seen[2] ~= resource then
             outcome = 'conflict'
             keep_conflict(id, type, resource)
+        elseif not fresh[id] then  -- Beside its first, in the same group, it is not worth a record before its time.
+            count_again(key)
         end
     elseif concerned and known_otherwise(type, resource) then
         outcome = reconciles and 'arrived' or 'duplicate'

@@ -224,7 +224,12 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
         assert "credhook_attempts" in metrics
         shown = [credhook(rig, "events", "show", name) for name in names]
         listed = credhook(rig, "events", "list", "--json")
-        assert_nowhere(rig, metrics, listed, *shown)
+        causes = credhook(rig, "causes", "--json")
+        told = [credhook(rig, "events", "show", name, "--json") for name in names]
+        assert causes.count("test.careless") >= 4
+        assert "plugin.py:" in causes
+        assert '"attempt": 1' in told[0]
+        assert_nowhere(rig, metrics, listed, causes, *shown, *told)
         assert credhook(rig, "events", "replay", "--state", "dead").startswith("replayed")
         rig.settles()
         assert worker.stop() == 0
@@ -258,9 +263,11 @@ def test_when_the_platform_fails_in_any_way(rig: FleetHarness) -> None:
         rig.accept(*((f"down_{number}", DATA, "pre_broken") for number in range(15)))
         until(lambda: '"platform_paused"' in worker.text, what="the breaker")
         shown = [credhook(rig, "events", "show", name) for name in (*names, "gone")]
+        causes = credhook(rig, "causes")
+        assert "DataGone" in causes
         assert worker.stop() == 0
     assert "fetch_failed" in worker.text
-    assert_nowhere(rig, *shown)
+    assert_nowhere(rig, causes, *shown)
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])

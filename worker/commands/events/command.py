@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from redis import Redis
 
-from credhook.ledger import EVENT, HANDLER, LATEST, ONLY, Index, State, ending
+from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, Index, State, ending
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.batches import batched
 from credhook.worker.commands.events.counting import count
@@ -20,8 +20,9 @@ from credhook.worker.commands.events.reading import PAGE, Page, ledger, raw, rea
 from credhook.worker.commands.events.reconcile import reconcile
 from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.selection import Selection
-from credhook.worker.commands.events.tables import print_counts, print_table
+from credhook.worker.commands.events.tables import plain, print_counts, print_table
 from credhook.worker.commands.events.tail import tail
+from credhook.worker.commands.history.story import lines, story_of
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100
@@ -90,14 +91,22 @@ def _cells(record: dict[str, Any]) -> list[str]:
 
 @events.command("show")
 @click.argument("webhook_id")
-@click.option("--json", "as_json", is_flag=True, help="On one line.")
-def show_event(*, webhook_id: str, as_json: bool) -> None:
-    """Print all that is remembered of one event, as JSON."""
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, on one line.")
+def show_event(webhook_id: str, *, as_json: bool) -> None:
+    """Print all that is remembered of one event: deliveries, attempts, handlers, replays, deaths of its workers.
+
+    Of an event that was done at once nothing is told but that. Times are in UTC.
+    """
     with ledger() as (redis, index):
         record = next(_records(redis, index, [webhook_id]), None)
-    if record is None:
-        raise click.ClickException(f"the ledger has no event {webhook_id}")
-    click.echo(json.dumps(record, indent=None if as_json else 2))
+        if record is None:
+            raise click.ClickException(f"the ledger has no event {webhook_id}")
+        record |= story_of(redis, raw(webhook_id))
+    if as_json:
+        click.echo(json.dumps(record))
+        return
+    for line in lines(record):
+        click.echo(plain(line))
 
 
 def _records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -139,6 +148,9 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "only": fields.get(ONLY),
         "reconciled": "reconciled" in fields,
         "handlers": {name: how for name, (how, _) in ended.items()},
+        "causes": {name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
+        "duplicates": _number(fields.get("again", "0")),
+        "last_duplicate_at": _time(_number(fields.get("again_at"))),
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
     }
 

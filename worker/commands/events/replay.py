@@ -1,6 +1,9 @@
 """`credhook events replay`: settled and quarantined events back to the workers, as if they had just been accepted."""
 
 import difflib
+import getpass
+import os
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -41,6 +44,7 @@ _LEFT: Final = {
     "before or has only come since; of any other, those that have not ended yet run as well. `credhook handlers list` "
     "prints the names.",
 )
+@click.option("--by", metavar="NAME", help="Who wants it, for the event's story; by default user@host.")
 @click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
@@ -50,6 +54,7 @@ def replay(
     selection: Selection,
     everything: bool,
     handler: str | None,
+    by: str | None,
     hurry: bool,
     dry_run: bool,
     yes: bool,
@@ -77,13 +82,22 @@ def replay(
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
-        put_back = Replay(redis, queue=index.queue)
+        put_back = Replay(redis, queue=index.queue, by=_whoever() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
             return put_back(settled, how=How.NOW if hurry else How.ANEW, handler=handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", {"replayed": ""}, _LEFT, as_json=as_json)
+
+
+def _whoever() -> str:
+    """Who types this, where: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _types_wanted(redis: Redis, handler: str, events: Sequence[EventSummary]) -> frozenset[str]:

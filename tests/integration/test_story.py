@@ -1,0 +1,209 @@
+"""The story of an event, as scripts write it and `credhook events show` tells it."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from accepting import everything, inbox_on
+from attempting import Attempts, attempts
+from events_command import Run
+from fleet_harness import Stub
+from harness import COMPLETED
+from planting import HANDLED, plant
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook import Retry
+from credhook.events import Event
+from credhook.ledger import EVENT, MOST_TOLD, STORY, State
+from credhook.receiver.inbox.script import Outcome
+from credhook.worker.attempt.attempt import Attempt, Interruption
+from credhook.worker.handlers.registry import Handlers
+from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.recovery.reclaim import reclaim
+
+handlers = Handlers("test")
+#: Each as often as it stands here: what goes wrong with the next attempts.
+TROUBLE: list[Exception] = []
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def good(event: Any, context: Any) -> None:
+    """Ends well."""
+
+
+@handlers.on("openid4vc.issuance.completed")
+async def bad(event: Any, context: Any) -> None:
+    if TROUBLE:
+        raise TROUBLE.pop(0)
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    TROUBLE.clear()
+    with Stub().running() as stub:
+        yield stub
+
+
+@pytest.fixture
+async def made(stub: Stub, redis_url: str) -> AsyncIterator[Attempts]:
+    async with attempts(redis_url, stub, handlers) as made:
+        await made.accept("e1", COMPLETED, "r1")
+        yield made
+
+
+def shown(events: Run, webhook_id: str = "e1") -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(events("show", webhook_id, "--json").stdout)
+    return told
+
+
+async def test_attempts_are_told_with_what_failed_where_and_what_followed(
+    made: Attempts, redis_client: Redis, events: Run
+) -> None:
+    TROUBLE.append(ValueError("nobody may see this"))
+    assert (await made.next()).state is State.WAITING
+    assert events("replay", "--id", "e1", "--now", "--by", "ops@desk").stdout == "replayed 1\n"
+    assert (await made.next()).state is State.DONE
+    record = shown(events)
+    first, replayed, second = record["story"]
+    assert (first["attempt"], first["worker"], first["state"], first["error"]) == (
+        1,
+        "w",
+        "waiting",
+        "test.bad: ValueError",
+    )
+    (failure,) = first["failures"]
+    assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
+    assert failure["at"].startswith("integration/test_story.py:")
+    assert first["began"] <= first["at"] < first["next_attempt_at"]
+    assert list(first["ran"]) == ["test.good"]
+    assert replayed["replayed"] == {"by": "ops@desk", "now": True}
+    assert (second["attempt"], second["state"], list(second["ran"])) == (2, "done", ["test.bad"])
+    assert record["handlers"] == {"test.good": "done", "test.bad": "done"}
+    assert 0 < redis_client.ttl(STORY + "e1") <= redis_client.ttl(EVENT + "e1")
+    assert "nobody may see" not in everything(redis_client)
+    printed = events("show", "e1").stdout
+    assert "replayed by ops@desk, due at once\n" in printed
+    assert f"test.bad ValueError after {failure['ms']} ms at {failure['at']} (cause {failure['cause']})\n" in printed
+    assert "attempt 2 by w in " in printed
+
+
+async def test_of_what_was_done_at_once_nothing_is_told_but_that(
+    made: Attempts, redis_client: Redis, events: Run
+) -> None:
+    assert (await made.next()).state is State.DONE
+    assert not redis_client.exists(STORY + "e1")
+    assert shown(events)["story"] == []
+    printed = events("show", "e1").stdout.splitlines()
+    assert [line.split()[0] for line in printed] == [
+        "event", "type", "resource", "state", "received", "attempts", "handler", "handler",
+    ]  # fmt: skip
+    assert printed[-1].endswith(" ms")
+
+
+async def test_deliveries_that_come_again_are_counted_and_an_ordinary_one_is_not(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
+) -> None:
+    assert shown(events)["duplicates"] == 0
+    assert not redis_client.hexists(EVENT + "e1", "again")
+    async with inbox_on(async_redis) as inbox:
+        for _ in range(2):
+            assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
+        assert await inbox.accept("e1", Event(COMPLETED, "r9")) is Outcome.CONFLICT
+    assert (await made.next()).state is State.DONE
+    record = shown(events)
+    assert record["duplicates"] == 2
+    assert record["last_duplicate_at"] >= record["received_at"]
+    (conflict,) = record["conflicts"]
+    assert (conflict["type"], conflict["resource_id"]) == (COMPLETED, "r9")
+    assert "and 2 more times, last at" in events("show", "e1").stdout
+
+
+async def test_a_delivery_that_comes_again_to_a_full_redis_is_acknowledged(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    redis_client.config_set("maxmemory", 1)
+    try:
+        async with inbox_on(async_redis) as inbox:
+            assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert not redis_client.hexists(EVENT + "e1", "again")
+
+
+async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
+) -> None:
+    attempt = Attempt(await made.claim())
+    attempt.interrupt(Interruption.DRAINED)
+    await made.make(attempt)
+    worker = Claims(async_redis, queue="credhook", lease=60, retention=3_600, worker=Worker("x", "x"))
+    assert (await worker.take(1, urgent=0)).claims
+    assert reclaim(redis_client, "x", "host", queue="credhook", retention=3_600)
+    back, died = shown(events)["story"]
+    assert (back["state"], back["attempt"]) == ("accepted", 1)
+    assert died["died"] == "host"
+    printed = events("show", "e1").stdout
+    assert ": handed back\n" in printed
+    assert "its worker went silent" in printed
+    assert (await made.next()).state is State.DONE
+    assert [entry.get("state") for entry in shown(events)["story"]] == ["accepted", None, "done"]
+
+
+async def test_what_is_only_put_off_is_not_told(made: Attempts, redis_client: Redis) -> None:
+    claim = await made.claim()
+    await made.claims.settle(claim, Settlement(State.WAITING, "platform away", spend=False))
+    assert not redis_client.exists(STORY + "e1")
+
+
+async def test_a_story_is_bounded_and_says_so(stub: Stub, redis_url: str, redis_client: Redis, events: Run) -> None:
+    async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=100) as made:
+        await made.accept("e1", COMPLETED, "r1")
+        for _ in range(MOST_TOLD + 1):
+            TROUBLE.append(Retry(after=0))
+            await made.next()
+    assert redis_client.llen(STORY + "e1") == MOST_TOLD
+    assert shown(events)["story"][0]["attempt"] == 2
+    assert "what happened before is not kept" in events("show", "e1").stdout
+
+
+def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "old", State.DEAD, error="a.bad: ValueError", attempts="12", ended=HANDLED)
+    printed = events("show", "old").stdout
+    assert "a.good: done\n" in printed
+    assert "a.bad: dead: ValueError\n" in printed
+    assert shown(events, "old")["handler_milliseconds"] == {}
+
+
+def test_what_somebody_else_has_written_into_a_story_stops_nothing(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    odd: list[str | bytes] = [
+        "",
+        "x",
+        "1 {",
+        "1 []",
+        '1 {"began": "soon"}',
+        b"\xff \xfe",
+        "9" * 30 + " {}",
+        '2 {"replayed": 3}',
+    ]
+    odd += ['3 {"ran": 3, "skipped": 3, "failures": [3, {"at": "\\u001b[2J"}]}', "1 " + "[" * 100_000]
+    redis_client.rpush(STORY + "m1", *odd)
+    assert [entry["at"][-10:-6] for entry in shown(events, "m1")["story"]] == [".002", ".003"]
+    printed = events("show", "m1")
+    assert printed.exit_code == 0
+    assert "\x1b" not in printed.stdout
+    redis_client.delete(STORY + "m1")
+    redis_client.set(STORY + "m1", "of another kind")
+    assert shown(events, "m1")["story"] == []
+
+
+def test_a_name_that_is_too_long_or_no_text_is_cut(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "m1", State.DEAD)
+    assert events("replay", "--id", "m1", "--by", "n" * 500).stdout == "replayed 1\n"
+    assert shown(events, "m1")["story"][0]["replayed"]["by"] == "n" * 100
+    plant(redis_client, "m2", State.DEAD)
+    assert events("replay", "--id", "m2").stdout == "replayed 1\n"
+    assert "@" in shown(events, "m2")["story"][0]["replayed"]["by"]
