@@ -2,7 +2,7 @@
 --
 -- Nothing of it is needed to work on an event. Whoever calls these does so where an error loses only the count.
 --
--- Defines: blame, stand, stands_no_more, absolve.
+-- Defines: blame, stand, stands_no_more, fail, absolve.
 
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/unless_odd.lua
@@ -39,6 +39,15 @@ end
 
 local function stands_no_more(causes, id, cause)
     unless_odd('ZREM', causes .. ':' .. cause .. ':events', id)
+end
+
+-- Count a failure, and have the event stand with its cause, in place of the one with which the same has failed before.
+local function fail(causes, id, failure, is_open, retention)
+    local before = redis.call('HGET', $EVENT .. id, $BLAMED .. failure.who)
+    if before and before ~= failure.id then stands_no_more(causes, id, before) end
+    redis.call('HSET', $EVENT .. id, $BLAMED .. failure.who, failure.id)
+    blame(causes, failure, retention)
+    stand(causes, id, failure.id, is_open, retention)
 end
 
 -- Take the event from the causes that it stands with: from all, or, while it is open, from all save those of handlers

@@ -116,6 +116,7 @@ def settling(settlement: Settlement) -> Run:
 
 async def recording(ledger: Ledger) -> None:
     held: list[Claim] = ledger.claims._held  # type: ignore[attr-defined]
+    await ledger.claims.record(held[0], "test.second", "dead: ValueError", failure=FAILED[0])
     await ledger.claims.record(held[0], "test.first", "done")
     ledger.handled.add(held[0].event_id)
 

@@ -208,6 +208,22 @@ async def test_a_settlement_that_is_written_twice_or_came_too_late_is_counted_on
     assert causes(redis_client)["test.first", "ValueError"]["failures"] == "1"
 
 
+async def test_a_handler_that_is_given_up_before_others_end_is_counted_at_once_and_once(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    """The process may die before the event is settled, and nobody runs that handler again."""
+    await made.accept("e0", COMPLETED, "r0")
+    worker = claims(async_redis)
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    failure = Failure("test.second", "GiveUp")
+    for _ in range(2):  # The reply to the first was lost.
+        await worker.record(claim, "test.second", "dead: no account", failure=failure)
+    assert reclaim(redis_client, "w", "host", queue="credhook", retention=3_600)
+    found = causes(redis_client)["test.second", "GiveUp"]
+    assert (found["failures"], found["standing"]) == ("1", {"e0"})
+    assert (await made.claim_of("e0")).causes == {"test.second": failure.cause}
+
+
 async def test_an_event_that_the_version_before_has_settled_stands_with_no_cause_for_ever(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis
 ) -> None:

@@ -41,8 +41,9 @@ class Attempt:
     records: dict[str, str] = field(default_factory=dict)
     #: How they have ended in this attempt, whether or not the ledger knows.
     ends: dict[str, str] = field(default_factory=dict)
-    #: What has failed in this attempt.
+    #: What has failed in this attempt, and whose failures have been handed over to be counted.
     failures: list[Failure] = field(default_factory=list)
+    counted: set[str] = field(default_factory=set)
     #: The handlers that were dispatched, and those that the event waits for and that nobody has here.
     dispatched: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -69,6 +70,10 @@ class Attempt:
             return None
         self.failures.append(failure)
         return failure.cause
+
+    def uncounted(self) -> dict[str, Failure]:
+        """Who has failed, where nobody has been told yet."""
+        return {failure.who: failure for failure in self.failures if failure.who not in self.counted}
 
     def begin(self) -> None:
         """The current task works on it from now on.

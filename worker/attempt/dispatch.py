@@ -52,7 +52,9 @@ class Dispatcher:
     async def record(self, attempt: Attempt) -> None:
         """Write down the ends that the ledger does not know of yet."""
         for name, how in list(attempt.records.items()):
-            await self.claims.record(attempt.claim, name, how, attempt.pending)
+            failure = attempt.uncounted().get(name)
+            attempt.counted.add(name)  # Even if nobody waits any longer for what is written now.
+            await self.claims.record(attempt.claim, name, how, attempt.pending, failure)
             attempt.records.pop(name, None)
 
 

@@ -212,7 +212,7 @@ class Processor:
             pending=attempt.pending,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
             latest=attempt.version if handled else None,
-            failures=tuple(attempt.failures),
+            failures=tuple(attempt.uncounted().values()),
             causes=causes,
             absolved={who: one for who, one in claim.causes.items() if causes.get(who) != one},
             story=story(attempt, settlement),

@@ -95,7 +95,7 @@ class Settlement:
         pending: the handlers that have not ended; written down as long as the event is open.
         sealed: whether presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
-        failures: what has failed in it.
+        failures: what has failed in it and has not been counted yet.
         causes: who has failed → the cause that the event stands with from now on, until it is done.
         absolved: those that it no longer stands with; likewise.
         story: what of it is told besides, if it is to be told of at all.

@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from credhook.ledger import FAILURE_TTL, Index, ending, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claim_from, read_job
+from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.group_commit import GroupCommit, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
@@ -127,7 +128,9 @@ class Claims:
         # One whose renewal fails by itself has a record that somebody else has written to.
         return [claim for claim, stands in zip(claims, standing, strict=True) if stands != 1]
 
-    async def record(self, claim: Claim, handler: str, how: str, pending: Iterable[str] = ()) -> None:
+    async def record(
+        self, claim: Claim, handler: str, how: str, pending: Iterable[str] = (), failure: Failure | None = None
+    ) -> None:
         """Remember that the handler has ended for this event, `done` or given up, and will not run again.
 
         Args:
@@ -135,8 +138,10 @@ class Claims:
             handler: its name.
             how: it has ended, and how long that took, if it has run.
             pending: the handlers that the event still waits for.
+            failure: what it has failed with, if that is to be counted.
         """
-        await self._write("record", claim.event_id, handler, how, " ".join(pending))
+        counted = failure.counted() if failure else False
+        await self._write("record", claim.event_id, handler, how, " ".join(pending), counted)
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""

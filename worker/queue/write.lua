@@ -5,7 +5,7 @@
 --
 -- KEYS: as in worker_keys.lua.
 -- ARGV: retention in s, then each operation as a JSON array:
---   ["record", webhook-id, handler, how]                how a handler has ended
+--   ["record", webhook-id, handler, how, pending, failure]  how a handler has ended, and what it has failed with
 --   ["ended", webhook-id, handler]                      ask for that
 --   ["renew", webhook-id, fence, job, execution, lease] keep a claim
 --   ["settle", webhook-id, fence, job, execution, what] write down how the attempt ended, and give up the claim
@@ -29,10 +29,14 @@ local call = redis.call
 local retention = ARGV[1]
 local write = {}
 
--- True whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased.
-function write.record(id, handler, how, pending)
-    local state = call('HGET', $EVENT .. id, 'state')
+-- True whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure is
+-- counted here and now: once the handler is given up, no later attempt would.
+function write.record(id, handler, how, pending, failure)
+    local state, before = unpack(call('HMGET', $EVENT .. id, 'state', $HANDLER .. handler))
     if state then call('HSET', $EVENT .. id, $HANDLER .. handler, how) end
+    if state and failure and before ~= how then
+        pcall(fail, causes, id, failure, state == $ACCEPTED or state == $WAITING, retention)
+    end
     -- If this process dies now, the next may lack a handler that has begun.
     if pending and pending ~= '' and (state == $ACCEPTED or state == $WAITING) then
         call('HSET', $EVENT .. id, $PENDING, pending)
@@ -125,7 +129,9 @@ function write.settle(id, fence, job, execution, what)
         unpack(call('HMGET', key, 'fence', 'state', 'type', 'resource', 'attempts', 'received'))
     local gone = {'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}
     if held ~= fence then
-        for handler, how in pairs(what.records) do write.record(id, handler, how) end
+        local failed = {}
+        for _, failure in ipairs(what.failures or {}) do failed[failure.who] = failure end
+        for handler, how in pairs(what.records) do write.record(id, handler, how, '', failed[handler]) end
         call('DEL', unpack(gone))
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)

@@ -30,11 +30,7 @@ end
 
 -- Count the death with the event, if it speaks against it, and tell of it.
 local function explain(id, counts)
-    if counts then
-        call('HSET', $EVENT .. id, $BLAMED .. death.who, death.id)
-        blame(causes, death, retention)
-        stand(causes, id, death.id, true, retention)
-    end
+    if counts then fail(causes, id, death, true, retention) end
     tell(id, cjson.encode({died = ARGV[2], beside = #held - 1, cause = counts and death.id or nil}))
 end
 
