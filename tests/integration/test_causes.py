@@ -295,6 +295,23 @@ async def test_what_is_put_off_keeps_its_cause_and_counts_nothing(
     assert redis_client.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e1"]
 
 
+async def test_a_handler_that_fails_otherwise_goes_from_one_cause_to_the_other(
+    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await made.accept("e1", COMPLETED, "r1")
+    worker = claims(async_redis)
+    (claim,) = (await worker.take(1, urgent=0)).claims
+    before, after = Failure("a.bad", "ValueError"), Failure("a.bad", "TypeError")
+    await worker.settle(claim, Settlement(State.WAITING, "no", failures=(before,), causes={"a.bad": before.cause}))
+    redis_client.hset(EVENT + "e1", "due", 1)
+    absolved = {"a.bad": before.cause}
+    then = Settlement(State.DEAD, "no", failures=(after,), causes={"a.bad": after.cause}, absolved=absolved)
+    await worker.settle(await made.claim_of("e1"), then)
+    assert record(redis_client, "e1")["c:a.bad"] == after.cause
+    assert redis_client.zrange(INDEX.standing(before.cause), 0, -1) == []
+    assert redis_client.zrange(INDEX.standing(after.cause), 0, -1) == [b"e1"]
+
+
 async def test_a_record_that_is_all_right_has_nothing_of_this(made: Attempts, redis_client: Redis) -> None:
     await handled(made, 1)
     assert record(redis_client, "e0").keys() == {
