@@ -6,12 +6,15 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from accepting import accept
+from addresses import through_sentinel
 from events_command import process
 from harness import COMPLETED, DATA, Harness
 from mortal_redis import mortal_redis
 from redis import Redis
+from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from waiting import until
 
 from credhook.ledger import Index
@@ -42,6 +45,13 @@ def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Pope
 
 def listeners(redis: Redis) -> int:
     return int(redis.pubsub_numsub(CHANGES)[0][1])
+
+
+def answers(server: Redis) -> bool:
+    try:
+        return bool(server.ping())
+    except ConnectionError:
+        return False
 
 
 def ended(running: "subprocess.Popen[str]") -> tuple[str, str]:
@@ -133,6 +143,32 @@ def test_a_redis_that_dies_and_comes_back_is_watched_again(tmp_path: Path) -> No
         assert running.stdout is not None
         assert running.stdout.readline().rstrip().endswith("r1  m1")
         ended(running)
+
+
+def test_it_follows_a_failover(tmp_path: Path) -> None:
+    for name in ("master", "replica"):
+        (tmp_path / name).mkdir()
+    with (
+        mortal_redis(tmp_path / "master") as master,
+        mortal_redis(tmp_path / "replica") as replica,
+        Redis.from_url(master.url) as before,
+        Redis.from_url(replica.url) as after,
+        through_sentinel(tmp_path, master.url) as (url, _),
+        Redis(port=urlsplit(url).port or 0) as sentinel,
+    ):
+        after.replicaof("127.0.0.1", str(urlsplit(master.url).port))
+        until(lambda: after.info("replication")["master_link_status"] == "up", what="the replica")
+        until(lambda: answers(sentinel), what="the Sentinel")
+        sentinel.sentinel_set("main", "down-after-milliseconds", 1_000)
+        until(lambda: sentinel.sentinel_slaves("main"), what="the Sentinel's knowledge of the replica")
+        with watching(before, url) as running:
+            master.kill()
+            until(lambda: listeners(after), within=120, what="its subscription to the new master")
+            accept(replica.url, "m1", COMPLETED, "r1")
+            assert running.stdout is not None
+            assert running.stdout.readline().rstrip().endswith("r1  m1")
+            _, stderr = ended(running)
+    assert stderr.endswith("Redis answers again; what has happened meanwhile is not shown\n")
 
 
 def test_what_somebody_else_says_on_the_channel_is_passed_over(redis_client: Redis, redis_url: str) -> None:
