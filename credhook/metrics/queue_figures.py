@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from credhook.ledger import Index
-from credhook.metrics.oldest_open import oldest_open
+from credhook.ledger.opened import oldest_open_async
 from credhook.metrics.turn import Turn
 
 #: Seconds that a worker's announcement counts after it was last renewed.
@@ -64,7 +64,7 @@ class QueueFigures:
             pipeline.hgetall(self._index.handlers)
             pipeline.time()
             *counts, length, announced, clock = await pipeline.execute(raise_on_error=False)
-            oldest, memory = await self._oldest(), await self._memory()
+            oldest, memory = await self._oldest(clock), await self._memory()
         except (RedisError, OSError):
             return []
         numbers = iter(counts)
@@ -72,12 +72,15 @@ class QueueFigures:
         where = _events(events, length), _queue_length(length), _age(oldest), _workers(announced, clock)
         return [family for family in (*where, *_memory(memory)) if family.samples]
 
-    async def _oldest(self) -> float | None:
+    async def _oldest(self, clock: Any) -> float | None:
         """The age of the oldest open event, 0 if none is open; None if the ledger is not as we write it."""
         try:
-            return await oldest_open(self._redis, self._index) or 0.0
+            came = await oldest_open_async(self._redis, self._index)
         except ResponseError:
             return None
+        if came is None or not isinstance(clock, tuple):
+            return 0.0 if came is None else None
+        return max(0.0, clock[0] + clock[1] / 1_000_000 - came / 1_000)
 
     async def _memory(self) -> Mapping[str, Any]:
         """What Redis says of its memory; nothing where it may not be asked."""

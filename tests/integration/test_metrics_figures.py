@@ -19,8 +19,8 @@ from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
 from credhook.redis.health import examine
 from credhook.worker.fleet.breaker import Circuit
-from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
+from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.fleet.token_key import granted_name, name_from
 from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 from credhook.worker.settings import WorkerSettings

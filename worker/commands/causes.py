@@ -3,12 +3,11 @@
 import json
 
 import click
-from rich.table import Table
 
 from credhook.ledger import MOST_CAUSES
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.reading import ledger
-from credhook.worker.commands.events.tables import plain, print_table
+from credhook.worker.commands.events.tables import print_table
 from credhook.worker.commands.history.causes import causes as read_causes
 
 
@@ -33,15 +32,13 @@ def causes(*, limit: int, as_json: bool) -> None:
     if not found:
         click.echo("no causes: nothing has failed")
         return
-    table = Table("cause", "handler", "error", "at", "open", "given up", "failures", "first", "last", "version")
-    for name in (4, 5, 6):
-        table.columns[name].justify = "right"
+    rows = []
     for cause in found:
         numbers = [str(number) for number in (cause.open, cause.given_up, cause.failures)]
         times = [moment.isoformat(" ", "seconds")[:19] if moment else "" for moment in (cause.first, cause.last)]
         versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
-        table.add_row(*map(plain, [cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions]))
-    print_table(table)
+        rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
+    print_table(("cause", "handler", "error", "at", "open", "given up", "failures", "first", "last", "version"), rows)
     if left > 0:
         click.echo(f"{left} more; raise --limit to see them")
     click.echo(

@@ -129,7 +129,15 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
         if since and until and since >= until:
             raise click.UsageError("--since should be earlier than --until")
         selection = Selection(
-            frozenset(map(State, states)), frozenset(types), resource, since, until, ids, limit, after=after, cause=cause
+            frozenset(map(State, states)),
+            frozenset(types),
+            resource,
+            since,
+            until,
+            ids,
+            limit,
+            after=after,
+            cause=cause,
         )
         command(selection=selection, **options)
 

@@ -18,8 +18,8 @@ from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.batches import bar
 from credhook.worker.commands.events.search import Candidate, Search, clock, lengths, summaries
 from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection
-from credhook.worker.recovery.upkeep import last_whole, list_all
 from credhook.worker.commands.history.causes import standing
+from credhook.worker.recovery.upkeep import last_whole, list_all
 
 #: Records fetched in one round trip.
 PAGE: Final = 500

@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's 
 from credhook.ledger import LATEST
 from credhook.worker.commands.events.options import watching
 from credhook.worker.commands.events.reading import ledger
-from credhook.worker.commands.events.selection import EventSummary, Selection
+from credhook.worker.commands.events.selection import Selection
 from credhook.worker.commands.events.tables import plain
 
 #: Seconds after which it is seen that nobody reads any more; and between two tries to reach Redis.
@@ -105,12 +105,16 @@ def line(change: Change) -> str:
         said.append(change.error)
     if change.retry_in is not None:
         said.append(f"again in {change.retry_in / 1000:.1f} s")
-    return plain("  ".join([time_of_day, *said])).plain
+    return plain("  ".join([time_of_day, *said]))
 
 
 def _is_meant(change: Change, selection: Selection) -> bool:
-    summary = EventSummary(change.webhook_id, change.type, change.state, change.at)
-    return selection.matches(summary, change.resource_id) and (not selection.ids or change.webhook_id in selection.ids)
+    return (
+        (not selection.states or change.state in selection.states)
+        and (not selection.types or change.type in selection.types)
+        and selection.resource in {None, change.resource_id}
+        and (not selection.ids or change.webhook_id in selection.ids)
+    )
 
 
 def _is_read() -> bool:
