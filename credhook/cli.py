@@ -2,8 +2,8 @@
 
 It is also the edge of every process: here logs are set up, and here an error becomes one line and an exit code.
 
-Exit codes: 0 done; 1 it could not be done; 2 wrong usage or a wrong setting, or (`endpoints plan`) a difference was
-found.
+Exit codes: 0 done; 1 it could not be done; 2 wrong usage or a wrong setting; 3 (`endpoints plan` alone) there is a
+difference.
 """
 
 import importlib

@@ -33,7 +33,7 @@ def registered(sandbox: Platform) -> list[dict[str, object]]:
 
 
 def test_apply_twice_changes_nothing_the_second_time(endpoints: Run, sandbox: Platform) -> None:
-    assert endpoints("plan").returncode == 2
+    assert endpoints("plan").returncode == 3
     first = endpoints("apply")
     assert (first.returncode, first.stderr) == (0, "")
     before = registered(sandbox)
@@ -52,7 +52,7 @@ def test_a_change_of_types_replaces_the_endpoint_and_says_what_overlaps(endpoint
     (old,) = registered(sandbox)
     types = ["--type", "openid4vc.issuance.completed", "--type", "openid4vc.verification.data"]
     planned = endpoints("plan", *types)
-    assert planned.returncode == 2
+    assert planned.returncode == 3
     assert "two webhook-ids" in planned.stdout
     assert str(old["id"]) in planned.stdout
     assert registered(sandbox) == [old]

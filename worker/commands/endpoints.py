@@ -27,6 +27,8 @@ from credhook.worker.settings import EndpointSettings, HandlerSettings, Platform
 
 #: Stands for "no filter": the endpoint receives every event, those of tomorrow included.
 ALL: Final = frozenset[str]()
+#: Exit code of `plan` where `apply` would do something: none that says that something is wrong.
+DIFFERENCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,13 @@ def _wanted_options(command: click.Command) -> click.Command:
 @_wanted_options
 @endpoints.command("plan")
 def plan_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
-    """Print what `apply` would do; exit 2 if that is anything."""
+    """Print what `apply` would do.
+
+    Exit codes: 0 nothing; 1 the platform refused or did not answer; 2 wrong usage or a wrong setting; 3 a difference.
+    """
     steps = _planned(types, everything=everything)
     _print(steps)
-    sys.exit(0 if steps.empty else 2)
+    sys.exit(0 if steps.empty else DIFFERENCE)
 
 
 @_wanted_options

@@ -1,0 +1,31 @@
+"""Shell completion, which is click's own: the one line of deploy/README.md, and what it then completes."""
+
+from pathlib import Path
+
+import commands
+import pytest
+
+README = Path(__file__).parents[2] / "deploy" / "README.md"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_is_given_its_function(shell: str) -> None:
+    done = commands.credhook(environment={"_CREDHOOK_COMPLETE": f"{shell}_source", "PATH": "/usr/bin:/bin"})
+    assert "_CREDHOOK_COMPLETE" in done.stdout
+    assert done.returncode == 0
+    assert f"{shell}_source" in README.read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("end", "endpoints"), ("endpoints pl", "plan"), ("events list --res", "--resource"), ("events li", "list")],
+)
+def test_commands_and_options_are_completed(typed: str, completed: str) -> None:
+    words = f"credhook {typed}"
+    environment = {
+        "_CREDHOOK_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = commands.credhook(environment=environment)
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == [completed]
