@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from credhook.logs import configure_logs
 from credhook.misspelt import correction, misspelt
+from credhook.wrong_settings import setting_errors
 
 #: Name → where its click command is, and the line that `credhook --help` prints without importing it.
 COMMANDS: Final = {
@@ -33,6 +34,7 @@ COMMANDS: Final = {
         "List, show, watch, replay and erase what the ledger remembers.",
     ),
     "causes": ("credhook.worker.commands.causes:causes", "Show why attempts fail: one line for all that fail alike."),
+    "status": ("credhook.status.command:status", "Show how the fleet is, and what wants attention."),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
@@ -90,6 +92,12 @@ def main(args: list[str] | None = None) -> None:
         for line in setting_errors(invalid):
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
+    except ModuleNotFoundError as missing:
+        extra = importlib.import_module("credhook.extras").extra_with(missing.name or "")
+        if not extra:
+            raise
+        click.echo(f"credhook: {missing.name} is not installed: pip install 'credhook[{extra}]'", err=True)
+        sys.exit(1)
 
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
@@ -102,14 +110,3 @@ def _name_misspelt_settings(arguments: Sequence[str]) -> None:
         structlog.get_logger("credhook").warning("unknown_settings", names=names, hint=corrections)
     else:
         click.echo(f"credhook: {corrections}", err=True)
-
-
-def setting_errors(invalid: ValidationError) -> list[str]:
-    """One line per wrong setting: its variable's name and what it should be. Never its value, it may be a secret."""
-    lines = []
-    for error in invalid.errors(include_input=False, include_url=False):
-        message = error["msg"].removeprefix("Value error, ")
-        if error["type"] == "missing":
-            message = "is not set; deploy/README.md says what it should be"
-        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
-    return lines

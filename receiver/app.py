@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
-from uuid import uuid4
 
 import structlog
 from starlette.applications import Starlette
@@ -24,6 +23,7 @@ from credhook.events import Event, Malformed
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox, Unavailable
 from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.mark import MARK
 from credhook.receiver.refusal_log import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.signature import (
@@ -268,13 +268,13 @@ def _refuse(refusal: Exception) -> Response:
     if isinstance(refusal, Encoded):  # RFC 9110: with a 415 it says which encodings would do.
         headers["accept-encoding"] = "identity"
     metrics.REFUSALS.add(_RULES[type(refusal)], str(status))
-    hint = {"hint": "check CREDHOOK_WEBHOOK_SECRETS"} if isinstance(refusal, Unauthenticated) else {}
-    _refusals.add(status, str(refusal), **hint)
+    hint = refusal.hint if isinstance(refusal, Unauthenticated | Unavailable) else ""
+    _refusals.add(status, str(refusal), **({"hint": hint} if hint else {}))
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 
 
 def _envelope(status: int, code: str, title: str, detail: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    error = {"id": str(uuid4()), "status": status, "code": code, "title": title, "detail": detail}
+    error = {"id": MARK.new_id(), "status": status, "code": code, "title": title, "detail": detail}
     return _respond(status, {"errors": [error]}, headers)
 
 

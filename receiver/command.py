@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import click
@@ -17,6 +18,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
+from credhook.certificate import remark_on_expiry
 from credhook.ledger import Index
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.connections import Connections
@@ -26,6 +28,7 @@ from credhook.metrics.gathering import forget, gathered
 from credhook.metrics.places import FOLDER
 from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
+from credhook.receiver.announcement import Announcer
 from credhook.receiver.app import create_app
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
@@ -61,6 +64,7 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
         sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None, lifeline=lifeline))
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: whoever reaches the port is believed")
+    remark_on_expiry(settings.tls_certfile, name="CREDHOOK_TLS_CERTFILE", now=datetime.now(UTC))
     listener = _listen(f"{settings.host}:{settings.port}", "HOST and PORT", lambda: bind(settings.host, settings.port))
     address, admin = settings.admin, None
     if address:
@@ -110,7 +114,8 @@ def _serve(
 
     async def serve() -> int:
         # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
-        beside = [asyncio.create_task(_watch(inbox)), asyncio.create_task(flush_on_and_on())]
+        announcer = Announcer(redis, settings, inbox)
+        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
         if lifeline is not None:
@@ -118,6 +123,7 @@ def _serve(
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
+        await announcer.leave()
         flush()
         return 0 if server.started else 1
 

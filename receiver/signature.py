@@ -54,7 +54,15 @@ class Encoded(Exception):
 
 
 class Unauthenticated(Exception):
-    """No key of ours made any of the signatures, or they are too old or too new."""
+    """No key of ours made any of the signatures, or they are too old or too new.
+
+    Attributes:
+        hint: what the operator should look at.
+    """
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 class OutsideTolerance(Unauthenticated):
@@ -195,12 +203,17 @@ def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, 
         Unauthenticated: see there; OutsideTolerance where it is the timestamp's fault.
     """
     if abs(now - claim.timestamp) > tolerance:
-        raise OutsideTolerance("webhook-timestamp is outside the tolerance")
+        ahead = round(claim.timestamp - now)
+        raise OutsideTolerance(
+            "webhook-timestamp is outside the tolerance",
+            f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare that with the "
+            "sender's, then see CREDHOOK_TOLERANCE; an old delivery that is sent again is signed as it was",
+        )
     for key in keys:
         for version, signature in claim.signatures:
             if version == key.version and key.made(signature, claim.delivery_id, claim.timestamp, body):
                 return
-    raise Unauthenticated("no signature matches")
+    raise Unauthenticated("no signature matches", "check CREDHOOK_WEBHOOK_SECRETS")
 
 
 def _not_once(name: bytes) -> BadHeaders:

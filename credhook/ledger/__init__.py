@@ -93,6 +93,8 @@ OTHER: Final = "other"
 BUCKETS: Final = 64
 #: Milliseconds between an event and its entry in the stream, at most.
 LAG: Final = 100
+#: Hash of what each receiver process announces, those of all queues together; see announcements.py.
+RECEIVERS: Final = PREFIX + "receivers"
 #: Milliseconds that the lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
 LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
@@ -134,7 +136,7 @@ class Index:
 
     @property
     def handlers(self) -> str:
-        """Hash of what each worker process announces of its handlers, by its token; see worker/process/announce.lua."""
+        """Hash of what each worker process announces of its handlers, by its token; see announcements.py."""
         return f"{PREFIX}{self.queue}:handlers"
 
     @property

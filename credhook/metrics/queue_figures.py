@@ -80,7 +80,8 @@ class QueueFigures:
             return None
         if came is None or not isinstance(clock, tuple):
             return 0.0 if came is None else None
-        return max(0.0, clock[0] + clock[1] / 1_000_000 - came / 1_000)
+        age: float = clock[0] + clock[1] / 1_000_000 - came / 1_000
+        return max(0.0, age)
 
     async def _memory(self) -> Mapping[str, Any]:
         """What Redis says of its memory; nothing where it may not be asked."""

@@ -7,6 +7,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from credhook.redis.hints import hint
+
 #: Below it `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects are missing.
 OLDEST: Final = (6, 2)
 #: From it on `WAITAOF` says when a write has been fsynced.
@@ -168,14 +170,19 @@ def _fsync_each_second(facts: Facts) -> Check:
     )
 
 
+def unanswered(error: Exception) -> str:
+    """What to say of a Redis that has not told about itself: why, and what to do; no values."""
+    if isinstance(error, NoPermissionError):
+        return f"Redis does not tell about itself; {hint(error)}"
+    if isinstance(error, ResponseError):  # Such as BUSY, while a script of somebody's runs for too long.
+        return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
+    return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
+
+
 async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     """All checks, the first of which is whether Redis answers at all."""
     try:
         facts = await ask(redis)
-    except NoPermissionError:
-        return (Check("redis", False, "Redis does not tell about itself; allow INFO to REDIS_URL's user"),)
-    except ResponseError as error:  # Such as BUSY, while a script of somebody's runs for too long; a word, no values.
-        return (Check("redis", False, f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); see its log"),)
     except (RedisError, OSError) as error:
-        return (Check("redis", False, f"Redis does not answer ({type(error).__name__}); check REDIS_URL"),)
+        return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))

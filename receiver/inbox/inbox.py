@@ -20,6 +20,7 @@ from credhook.receiver.inbox.delivery_log import DeliveryLog
 from credhook.receiver.inbox.line import Line
 from credhook.receiver.inbox.script import Delivery, Outcome
 from credhook.redis.health import Check, ask, examine, promises
+from credhook.redis.hints import hint
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -34,7 +35,15 @@ _CHECKS_LAST: Final = 1.0
 
 
 class Unavailable(Exception):
-    """Redis did not confirm that the event is written; the sender is asked to come again."""
+    """Redis did not confirm that the event is written; the sender is asked to come again.
+
+    Attributes:
+        hint: what the operator should do about it, beside what the message says already.
+    """
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
 
 
 class _Waiting(NamedTuple):
@@ -70,6 +79,12 @@ class Inbox:
         self._idle.set()
         self._careful: asyncio.Task[None] | None = None
         self._report = DeliveryLog()
+        self._acknowledged, self._last = 0, 0.0
+
+    @property
+    def acknowledged(self) -> tuple[int, float | None]:
+        """How many deliveries were written since the start, and when the last, in monotonic seconds."""
+        return self._acknowledged, self._last if self._acknowledged else None
 
     async def accept(self, delivery_id: str, event: Event) -> Outcome:
         """Write the event down, once for all deliveries with that id.
@@ -192,6 +207,7 @@ class Inbox:
             self._refuse(group, error)
         else:
             following = self._take()
+            self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
             self._tell(group, outcomes)
         finally:
             # Who waited by then comes next, but after the answers have left: senders then prepare their next requests
@@ -228,7 +244,7 @@ class Inbox:
             log.error("inbox_failed", exc_info=error)
         if self._line:
             self._line.close()
-        refusal = error if isinstance(error, Unavailable) else Unavailable(_why(error))
+        refusal = error if isinstance(error, Unavailable) else Unavailable(_why(error), hint(error))
         group, self._waiting = group + self._waiting, []
         for waiting in group:
             if not waiting.outcome.done():

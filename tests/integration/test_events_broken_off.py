@@ -72,4 +72,7 @@ def test_a_redis_that_is_not_there_is_one_line(events: Run) -> None:
     for arguments in (("list",), ("show", "m1"), ("replay", "--all"), ("erase", "--all", "--yes")):
         result = events(*arguments, REDIS_URL="redis://127.0.0.1:1/0")
         assert result.exit_code == 1
-        assert result.stderr == "Error: Redis does not answer (ConnectionError); check REDIS_URL\n"
+        assert result.stderr == (
+            "Error: Redis does not answer (ConnectionError); "
+            "nothing listens there: check REDIS_URL, and whether Redis runs\n"
+        )

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.skipif(
 class Proxy:
     port: int
     trust: ssl.SSLContext
+    log: Path
 
     @property
     def url(self) -> str:
@@ -53,7 +54,7 @@ def haproxy(folder: Path, **environment: str) -> Iterator[Proxy]:
         )
     try:
         until(lambda: ready(port, trust), what="the proxy")
-        yield Proxy(port, trust)
+        yield Proxy(port, trust, folder / "haproxy.log")
     finally:
         process.kill()
         process.wait()
@@ -85,6 +86,16 @@ def test_it_passes_deliveries_on_and_refuses_what_is_too_large_or_elsewhere(prox
     assert post("/webhooks", b" " * 65_000) == 400  # Passed on: the receiver reads it.
     assert post("/webhooks", b" " * 70_000) == 413
     assert post("/metrics", body()) == 404
+
+
+def test_requests_and_failed_handshakes_are_logged_and_no_path(proxy: Proxy) -> None:
+    secret = "/webhooks/abcdefghijklmnopqrstuvwxyz"
+    assert httpx.post(proxy.url + secret, content=body(), verify=proxy.trust).status_code == 404
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        httpx.post(f"{proxy.url}/webhooks", content=body())  # A sender that does not trust the certificate.
+    until(lambda: "POST 404 --" in proxy.log.read_text(), what="the request")
+    until(lambda: "SSL handshake failure" in proxy.log.read_text(), what="the handshake")
+    assert secret not in proxy.log.read_text()
 
 
 def test_every_receiver_of_one_name_gets_its_share_and_one_that_is_gone_costs_nothing(

@@ -72,11 +72,8 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
         assert not redis.exists("credhook:event:refused_1", "credhook:event:refused_2")
 
 
-def test_headers_of_almost_16_kib_are_read_and_a_wrong_key_is_hinted_at(server: Receiver) -> None:
+def test_headers_of_almost_16_kib_are_read(server: Receiver) -> None:
     assert answer(server.port, request(*signed("msg_heads"), "x-pad: " + "a" * 16_000))[0] == 202
-    before = len(server.text)
-    answer(server.port, refusal("another key").sent)
-    until(lambda: '"hint":"check CREDHOOK_WEBHOOK_SECRETS"' in server.text[before:])
 
 
 def test_the_server_is_alive_and_well_after_all_of_them(server: Receiver) -> None:

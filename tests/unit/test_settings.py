@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
-from credhook.cli import setting_errors
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
 from credhook.worker.settings import EndpointSettings, WorkerSettings
+from credhook.wrong_settings import setting_errors
 
 PLATFORM = {
     "CREDHOOK_API_URL": "https://api.example",

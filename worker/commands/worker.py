@@ -6,9 +6,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 
+from credhook.certificate import remark_on_expiry
 from credhook.metrics.places import FOLDER
 from credhook.redis.connection import open_redis_sync
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
@@ -38,6 +40,7 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     """
     settings = WorkerSettings()
     if supervised is None:
+        remark_on_expiry(settings.client_certfile, name="CREDHOOK_CLIENT_CERTFILE", now=datetime.now(UTC))
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
     # Before the rest is imported, which takes half a second: what the dead have held can go on elsewhere.
     unnoted = _reclaim(settings, died) if died else []

@@ -247,3 +247,8 @@ class CircuitStore:
             return None
         self._cut_off = False
         return answer
+
+
+def key_name(api_url: str) -> str:
+    """The name of the Redis key that holds the circuit of this platform; its neighbours' names begin with it."""
+    return f"{PREFIX}platform:{sha256(api_url.encode()).hexdigest()[:16]}"

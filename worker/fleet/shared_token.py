@@ -25,8 +25,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.ledger import lua
+from credhook.redis.hints import hint
 from credhook.worker import metrics
 from credhook.worker.api.calls.errors import ApiError
+from credhook.worker.api.oauth.credentials import Client
 from credhook.worker.api.oauth.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.cipher import Cipher, NotOurs
 from credhook.worker.fleet.token_key import granted_name, name_from
@@ -275,7 +277,7 @@ class SharedTokens:
             return await ask()
         except (RedisError, OSError) as error:
             self._alone_until = self._clock() + LEFT_ALONE
-            log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint="check REDIS_URL")
+            log.warning("token_not_shared", error=type(error).__name__, seconds=LEFT_ALONE, hint=hint(error))
             return None
 
 

@@ -4,7 +4,7 @@ import json
 from hashlib import sha256
 
 from credhook.ledger import PREFIX
-from credhook.worker.settings import WorkerSettings
+from credhook.worker.api.oauth.credentials import Client
 
 
 def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
@@ -20,7 +20,7 @@ def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
     return f"{PREFIX}token:{digest[:40]}"
 
 
-def name_from(settings: WorkerSettings) -> str:
+def name_from(settings: Client) -> str:
     """The name of the key that holds the token of the client that the settings name."""
     return key_name(settings.token_url, settings.client_id, settings.scope, settings.audience, *settings.resource)
 

@@ -4,8 +4,7 @@ While a deploy is under way they do, and nothing is lost: what some lack waits f
 longer is a mistake: a host that was left out, a misspelt setting, another version.
 """
 
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -13,32 +12,50 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import Index, lua
+from credhook.ledger import Index
+from credhook.ledger.announcements import ANNOUNCE, LASTS, version
 from credhook.worker.handlers.registry import Registry
 
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds that a deploy may take, during which workers differ.
 DEPLOY: Final = 600
-#: Seconds that an announcement lasts unless it is renewed, or so many rounds if they take longer.
-_LASTS: Final = 60.0
+#: Rounds that an announcement lasts unless it is renewed, if they take longer than `LASTS`.
 _ROUNDS: Final = 3
 #: Handlers that one line of the log names.
 _MOST_NAMED: Final = 20
-
-_ANNOUNCE: Final = lua.load("credhook.worker.process/announce.lua")
 
 #: Handler's name → the types that it wants.
 Wants = Mapping[str, tuple[str, ...]]
 
 
+class Platform(BaseModel):
+    """Under which keys a process shares what it knows of the platform; digests, no URL and no secret.
+
+    Attributes:
+        circuit: of the circuit breaker.
+        token: of the access token.
+        rate: requests per second that the fleet may make, or None for any number.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    circuit: str
+    token: str
+    rate: float | None = None
+
+
 class Announcement(BaseModel):
-    """What a process says of itself.
+    """What a process says of itself; older versions say no more than the first three.
 
     Attributes:
         handlers: name → the event types that it wants.
         version: of this package.
         host: where the process runs.
+        lasts: seconds that this holds unless it is renewed.
+        slots: events that it has under way at most.
+        in_flight: events that it had under way when it said so; None if it does not know.
+        platform: where it shares what it knows of the platform.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -46,6 +63,10 @@ class Announcement(BaseModel):
     handlers: dict[str, tuple[str, ...]]
     version: str
     host: str
+    lasts: float = LASTS
+    slots: int | None = None
+    in_flight: int | None = None
+    platform: Platform | None = None
 
 
 class Difference(NamedTuple):
@@ -72,7 +93,19 @@ def difference(mine: Wants, others: Iterable[Wants]) -> Difference | None:
 class Announcements:
     """What the worker processes of one queue say of their handlers, seen by one of them."""
 
-    def __init__(self, redis: Redis, *, queue: str, token: str, registry: Registry, host: str, interval: float) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        queue: str,
+        token: str,
+        registry: Registry,
+        host: str,
+        interval: float,
+        slots: int | None = None,
+        in_flight: Callable[[], int | None] = lambda: None,
+        platform: Platform | None = None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -82,14 +115,21 @@ class Announcements:
             registry: its handlers.
             host: where it runs.
             interval: seconds between two rounds of it.
+            slots: events that it has under way at most.
+            in_flight: how many it has just now.
+            platform: where it shares what it knows of the platform.
         """
         self._redis = redis
         self._key = Index(queue).handlers
         self._token = token
         handlers = {one.name: tuple(sorted(one.types)) for one in registry.handlers}
-        self._mine = Announcement(handlers=handlers, version=_version(), host=host)
-        self._lasts = int(max(_LASTS, _ROUNDS * interval) * 1_000)
-        self._script = redis.register_script(_ANNOUNCE)
+        lasts = max(LASTS, _ROUNDS * interval)
+        self._mine = Announcement(
+            handlers=handlers, version=version(), host=host, lasts=lasts, slots=slots, platform=platform
+        )
+        self._in_flight = in_flight
+        self._lasts = int(lasts * 1_000)
+        self._script = redis.register_script(ANNOUNCE)
         #: What has been said in the log.
         self._said: Difference | None = None
 
@@ -99,11 +139,11 @@ class Announcements:
         Raises:
             RedisError: Redis failed.
         """
-        mine = self._mine.model_dump_json()
+        mine = self._mine.model_copy(update={"in_flight": self._in_flight()}).model_dump_json()
         now, since, *rest = self._script(keys=[self._key], args=[self._token, mine, self._lasts])
         long_ago = now - DEPLOY * 1_000
         lasting = [said for began, said in zip(rest[::2], rest[1::2], strict=True) if began <= long_ago]
-        others = [one for said in lasting if (one := _read(said))] if since <= long_ago else []
+        others = [one for said in lasting if (one := read(said))] if since <= long_ago else []
         found = difference(self._mine.handlers, [one.handlers for one in others])
         if found and found != self._said:
             differing = [one for one in others if one.handlers != self._mine.handlers]
@@ -126,16 +166,9 @@ class Announcements:
             log.debug("announcement_not_withdrawn", error=type(error).__name__)
 
 
-def _read(said: bytes) -> Announcement | None:
+def read(said: bytes) -> Announcement | None:
     """Another process's announcement, unless somebody else has written it."""
     try:
         return Announcement.model_validate_json(said)
     except ValidationError:
         return None
-
-
-def _version() -> str:
-    try:
-        return version("credhook")
-    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
-        return "unknown"

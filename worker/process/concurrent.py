@@ -19,6 +19,7 @@ from rq.serializers import JSONSerializer
 
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import State
+from credhook.redis.hints import hint
 from credhook.stopping import stops
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
@@ -170,7 +171,7 @@ class ConcurrentWorker(VisibleWorker):
                 waits.reset()
             except (RedisError, OSError) as error:
                 wait = waits.next()
-                log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+                log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
                 await self._until_stopped(wait)
             except Exception as error:  # A defect of ours; what is under way should not suffer from it.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.

@@ -21,13 +21,16 @@ from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
 from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.redis.connection import open_redis_sync
+from credhook.redis.hints import hint
 from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.worker.api.http.trust import shared_ssl_context
+from credhook.worker.fleet import circuit_store
+from credhook.worker.fleet.token_key import name_from
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
-from credhook.worker.process.announcement import Announcements
+from credhook.worker.process.announcement import Announcements, Platform
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.loop_watch import LOOK, LoopWatch
 from credhook.worker.process.rq_worker import IsolatingWorker
@@ -99,15 +102,17 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
     _reconcile(settings, redis, registry, name)
-    announcements = _announce(settings, redis, registry, pipes.token)
     _every(FLUSH_EACH, flush, "counts")
+    announcements: Announcements
     if isolation == "fork":
         jobs.prepare()
+        announcements = _announce(settings, redis, registry, pipes.token)
         _end_with(pipes.lifeline)
         _work_isolated(settings, redis, name, burst=burst)
         code = 0
     else:
         concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
+        announcements = _announce(settings, redis, registry, pipes.token, concurrent)
         roll_call = RollCall(
             redis, queue=settings.queue, token=pipes.token, lease=settings.lease, retention=settings.retention
         )
@@ -142,11 +147,23 @@ def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name:
     _every(interval, reconciler.run, "reconciler")
 
 
-def _announce(settings: WorkerSettings, redis: Redis, registry: Registry, token: str) -> Announcements:
-    """Announce our handlers, round after round."""
+def _announce(
+    settings: WorkerSettings, redis: Redis, registry: Registry, token: str, worker: ConcurrentWorker | None = None
+) -> Announcements:
+    """Announce our handlers and our load, round after round; without a `worker`, events are done one at a time."""
     interval = settings.lease / _ROUNDS
     announcements = Announcements(
-        redis, queue=settings.queue, token=token, registry=registry, host=socket.gethostname(), interval=interval
+        redis,
+        queue=settings.queue,
+        token=token,
+        registry=registry,
+        host=socket.gethostname(),
+        interval=interval,
+        slots=settings.concurrency if worker else 1,
+        in_flight=lambda: worker.in_flight if worker else None,
+        platform=Platform(
+            circuit=circuit_store.key_name(settings.api_url), token=name_from(settings), rate=settings.rate
+        ),
     )
     with suppress(RedisError):  # The rounds do it as well.
         announcements.announce()
@@ -204,7 +221,7 @@ def _wait_for(redis: Redis, queue: str) -> None:
             redis.set(Index(queue).probe, "1", px=1_000)
         except RedisError as error:
             wait = waits.next()
-            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint="check REDIS_URL")  # noqa: TRY400  No traceback.
+            log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
         else:
             return
         time.sleep(wait)

@@ -67,6 +67,11 @@ class VisibleWorker(BaseWorker):
                 self._suspended = bool(suspended)
             await asyncio.sleep(BEAT)
 
+    @property
+    def in_flight(self) -> int:
+        """How many events are under way."""
+        return len(self._under_way())
+
     def _status(self) -> WorkerStatus:
         if self._suspended:
             return WorkerStatus.SUSPENDED

@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from credhook.ledger import EVENT, Index
 from credhook.redis.connection import open_redis_sync
+from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.batches import bar
 from credhook.worker.commands.events.search import Candidate, Search, clock, lengths, summaries
@@ -47,9 +48,9 @@ def ledger() -> Iterator[tuple[Redis, Index]]:
     except ResponseError as error:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
-        raise click.ClickException(f"Redis refuses: {reason}") from error
+        raise click.ClickException(f"Redis refuses: {reason}; {hint(error)}") from error
     except RedisError as error:
-        raise click.ClickException(f"Redis does not answer ({type(error).__name__}); check REDIS_URL") from error
+        raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
     finally:
         redis.close()
 

@@ -1,9 +1,9 @@
--- Say which handlers a worker process has, and hear what the others say.
+-- Say what a process is, and hear what the others say.
 --
 -- Each value is "<since> <renewed> <announcement>", both in ms. What is not renewed is forgotten.
 --
 -- KEYS: the announcements.
--- ARGV: the worker's token; its announcement; ms that an announcement lasts unless it is renewed.
+-- ARGV: the process's token; its announcement; ms that an announcement lasts unless it is renewed.
 -- Reply: now, in ms; since when this process has announced; then of each other its `since` and its announcement.
 
 --! include credhook.ledger/now.lua

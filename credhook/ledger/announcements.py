@@ -1,0 +1,50 @@
+"""What the processes of a fleet say of themselves in Redis, and how long that holds.
+
+A hash for the workers of each queue (`Index.handlers`), and one for all receivers (`RECEIVERS`). Each value is
+"<since> <renewed> <what is said, as JSON>", both in ms; what is not renewed is forgotten.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import Any, Final, NamedTuple
+
+from credhook.ledger import LATEST, lua
+
+#: Renews one, forgets the dead, and replies with the others; see there.
+ANNOUNCE: Final = lua.load("credhook.ledger/announce.lua")
+#: Seconds that an announcement lasts unless it is renewed, at least.
+LASTS: Final = 60.0
+
+_FORM: Final = re.compile(rb"(\d{1,15}) (\d{1,15}) (.+)", re.DOTALL)
+
+
+class Announced(NamedTuple):
+    """What one process says.
+
+    Attributes:
+        since: when it said so first, in ms since the epoch, as Redis sees it.
+        renewed: when it said so last.
+        said: the JSON.
+    """
+
+    since: int
+    renewed: int
+    said: bytes
+
+
+def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
+    """Read such a hash; what somebody else has written there is passed over. Pure."""
+    for value in values.values():
+        match = _FORM.fullmatch(value) if isinstance(value, bytes) else None
+        if match and int(match[1]) <= int(match[2]) <= LATEST:
+            yield Announced(int(match[1]), int(match[2]), match[3])
+
+
+def version() -> str:
+    """The version of this package."""
+    try:
+        return version_of("credhook")
+    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
+        return "unknown"

@@ -1,0 +1,108 @@
+"""What an operator should do about a Redis that fails, by how it fails. Pure: an error goes in, a sentence comes out.
+
+What Redis says itself is not repeated: it may quote a value. Of it only names of commands are taken.
+"""
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeout
+from redis.sentinel import MasterNotFoundError
+
+#: How Redis 6 and 7 name the command that they refuse, alone or within a script.
+_COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
+#: How they say within a script that the user lacks a permission: Redis 6 without naming it.
+_REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL failure in script")
+
+_FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
+_REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
+_LOADING: Final = "Redis loads its data: wait"
+_LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
+
+#: The more precise classes first.
+_BY_CLASS: Final = (
+    (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
+    (socket.gaierror, "the host's name in REDIS_URL is not known here"),
+    (ConnectionRefusedError, "nothing listens there: check REDIS_URL, and whether Redis runs"),
+    (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
+    (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
+    (TimeoutError, _LATE),
+    (RedisTimeout, _LATE),
+    (AuthenticationError, "Redis refuses user or password: check those in REDIS_URL, and that they are encoded"),
+    (OutOfMemoryError, _FULL),
+    (ReadOnlyError, _REPLICA),
+    (BusyLoadingError, _LOADING),
+)
+
+#: Words anywhere in a reply, since an error within a script stands behind Redis's words about the script.
+_BY_WORD: Final = {
+    "OOM ": _FULL,
+    "READONLY": _REPLICA,
+    "LOADING": _LOADING,
+    "MISCONF": "Redis cannot write to its disk: see its log",
+    "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
+    "BUSY": "somebody's script has kept Redis busy for too long: see its log",
+}
+
+
+def hint(error: BaseException) -> str:
+    """What to do about an error of Redis's, or of the way there."""
+    chain = list(_chain(error))
+    for each in chain:
+        if advice := _advice(each):
+            return advice
+    return "see Redis's log" if any(isinstance(each, ResponseError) for each in chain) else "check REDIS_URL"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it."""
+    seen = set[int]()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
+    reason = (getattr(error, "verify_message", "") or str(error)).lower()
+    if "expired" in reason:
+        return "Redis's certificate has expired: renew it, and let Redis load it"
+    if "mismatch" in reason or "not valid for" in reason:
+        return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
+    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's"
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about this one; empty where nobody can say."""
+    said = str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _of_certificate(error)
+    if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
+        return _of_permission(said)
+    known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
+    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, ResponseError) and word in said)
+    return next(known, "") or next(within, "")
+
+
+def _of_permission(said: str) -> str:
+    refused = _COMMAND.search(said)
+    if refused:
+        command = refused[1].lower()
+        return f"REDIS_URL's user may not run {command.upper()}: `ACL SETUSER <user> +{command}` allows it"
+    if "channel" in said:
+        return "REDIS_URL's user may not use our channels: `ACL SETUSER <user> &credhook:* &rq:*` allows it"
+    if "run this command" in said:
+        return "REDIS_URL's user may not run a command of our scripts: `credhook doctor` names it"
+    return "REDIS_URL's user may not use our keys: `ACL SETUSER <user> ~credhook:* ~rq:*` allows it"

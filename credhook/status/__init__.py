@@ -1,0 +1,1 @@
+"""`credhook status`: how the fleet is, and what wants attention."""

@@ -1,0 +1,78 @@
+"""`credhook status`: one look at everything, for people and (`--json`) for programs."""
+
+import json
+import sys
+from typing import Final
+
+import click
+from pydantic import ValidationError
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from credhook.redis.connection import RedisAddress
+from credhook.redis.health import unanswered
+from credhook.settings import LedgerSettings
+from credhook.status.attention import Limits, attention
+from credhook.status.facts import Facts
+from credhook.status.fleet import Remark
+from credhook.status.page import lines
+from credhook.status.reading import read_facts
+from credhook.worker.fleet import circuit_store
+from credhook.worker.fleet.token_key import name_from
+from credhook.worker.process.announcement import Platform
+from credhook.worker.settings import PlatformSettings
+
+#: Seconds that Redis may take for one answer.
+_PATIENCE: Final = 5.0
+
+
+@click.command()
+@click.option(
+    "--oldest",
+    type=click.FloatRange(min=0),
+    default=Limits().oldest,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long an event may be open before that wants attention.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def status(*, oldest: float, as_json: bool) -> None:
+    """Show how the fleet is, and what wants attention.
+
+    REDIS_URL and CREDHOOK_QUEUE are all that it needs. Exit codes: 0 all is well, 1 something wants attention, 2 wrong
+    usage or a wrong setting.
+    """
+    settings = LedgerSettings()
+    facts, remarks = _look(settings, oldest)
+    if as_json:
+        named = [one._asdict() for one in remarks]
+        click.echo(json.dumps({**(facts.as_json() if facts else {"queue": settings.queue}), "attention": named}))
+    else:
+        for line in lines(facts, remarks):
+            click.echo(line)
+    sys.exit(1 if remarks else 0)
+
+
+def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[Remark, ...]]:
+    address = RedisAddress.parse(settings.redis_url.get_secret_value())
+    patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
+    redis: Redis = address.open_sync(retry=Retry(NoBackoff(), 0), **patience)
+    try:
+        facts = read_facts(redis, str(address), settings.queue, _platform())
+    except (RedisError, OSError) as error:
+        what, _, remedy = unanswered(error).partition("; ")
+        return None, (Remark("redis", what, remedy),)
+    finally:
+        redis.close()
+    return facts, attention(facts, Limits(oldest))
+
+
+def _platform() -> Platform | None:
+    """Where the platform's state is, if this host knows the platform."""
+    try:
+        settings = PlatformSettings()
+    except ValidationError:
+        return None
+    return Platform(circuit=circuit_store.key_name(settings.api_url), token=name_from(settings))

@@ -1,0 +1,156 @@
+"""What there is to know of a fleet, as it was at one moment. Times are in seconds, ages count back from that moment."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from credhook.redis.health import Check
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+
+class Server(_Facts):
+    """What Redis says of itself.
+
+    Attributes:
+        address: where it is, without user and password.
+        version: its own.
+        used_memory: bytes.
+        maxmemory: bytes, 0 for no bound.
+        appendonly: whether it keeps an append-only file.
+        fsync: `always`, `everysec`, `no`, or "" where it will not tell.
+        checks: what would lose events.
+    """
+
+    address: str
+    version: str
+    used_memory: int
+    maxmemory: int
+    appendonly: bool
+    fsync: str
+    checks: tuple[Check, ...]
+
+
+class Counts(_Facts):
+    """Events of the queue, by where they stand; None where somebody else has written to the key.
+
+    Attributes:
+        open: neither done nor given up.
+        queued: jobs that wait for a worker.
+        in_flight: that a worker has under way.
+        retrying: that wait for their next attempt.
+        dead: given up, kept for replay.
+        dead_recently: of these, within the last day.
+        unhandled: that wait for a handler, by type, where there are any.
+        quarantined: of a type that is not known yet.
+        unreadable: whose record somebody else has written to.
+    """
+
+    open: int | None = 0
+    queued: int | None = 0
+    in_flight: int | None = 0
+    retrying: int | None = 0
+    dead: int | None = 0
+    dead_recently: int | None = 0
+    unhandled: dict[str, int] = {}
+    quarantined: int | None = 0
+    unreadable: int | None = 0
+
+
+class Process(_Facts):
+    """What receivers and workers have in common.
+
+    Attributes:
+        queue: that it writes to, or takes events from.
+        host: where it runs.
+        version: of this package.
+        age: since when it has announced itself.
+    """
+
+    queue: str
+    host: str
+    version: str
+    age: float
+
+
+class Receiver(Process):
+    """A receiver process.
+
+    Attributes:
+        strict: whether it waits for the fsync.
+        per_second: deliveries that it has acknowledged, over its last ten seconds or so.
+        idle: since the last of them; None before the first.
+        mark: the key of the ids in its answers.
+    """
+
+    strict: bool
+    per_second: float
+    idle: float | None
+    mark: str
+
+
+class Worker(Process):
+    """A worker process.
+
+    Attributes:
+        handlers: name → the types that it wants.
+        in_flight: events under way; None where it does not say so.
+        slots: how many it would have at most; likewise.
+    """
+
+    handlers: dict[str, tuple[str, ...]]
+    in_flight: int | None
+    slots: int | None
+
+
+class Platform(_Facts):
+    """What the fleet knows of the platform.
+
+    Attributes:
+        breaker: `closed`, `open` or `half open`.
+        paused: until calls begin again, 0 if they are made.
+        rate: requests per second that the fleet may make, or None for any number.
+        token: until the shared token is renewed; None where there is none.
+        refused: whether the token endpoint has refused one within the last seconds.
+    """
+
+    breaker: str
+    paused: float
+    rate: float | None
+    token: float | None
+    refused: bool
+
+
+class Facts(_Facts):
+    """All of it.
+
+    Attributes:
+        queue: whose.
+        server: Redis.
+        counts: events.
+        oldest_open: age of the oldest open event, as far as it was looked for.
+        suspended: whether `rq suspend` has stopped the workers.
+        receivers: those of all queues on this Redis.
+        workers: likewise.
+        platforms: one, unless workers have different settings.
+    """
+
+    queue: str
+    server: Server
+    counts: Counts = Counts()
+    oldest_open: float | None = None
+    suspended: bool = False
+    receivers: tuple[Receiver, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    platforms: tuple[Platform, ...] = ()
+
+    @property
+    def ours(self) -> tuple[Worker, ...]:
+        """The workers of this queue."""
+        return tuple(one for one in self.workers if one.queue == self.queue)
+
+    def as_json(self) -> dict[str, Any]:
+        """All but the receivers' marks, which are for `credhook doctor` alone."""
+        return self.model_dump(mode="json", exclude={"receivers": {"__all__": {"mark"}}, "server": {"checks"}})

@@ -1,0 +1,205 @@
+"""The facts as Redis has them. Each number costs the same however many events there are; nothing is written."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+from redis import Redis
+from redis.exceptions import ResponseError
+from rq.suspension import WORKERS_SUSPENDED
+
+from credhook.ledger import EVENT, RECEIVERS, Index
+from credhook.ledger.announcements import LASTS, Announced, announced
+from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
+from credhook.redis import health
+from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
+from credhook.worker.fleet.notice import LONGEST, NotANotice
+from credhook.worker.fleet.notice import read as read_notice
+from credhook.worker.process.announcement import Platform as PlatformKeys
+from credhook.worker.process.announcement import read as read_worker
+
+#: Seconds for which a dead event is news.
+RECENTLY: Final = 86_400
+#: Open events, those that have not moved for longest, that are looked at for the oldest.
+_LOOKED_AT: Final = 100
+#: RQ's workers that are asked for their queues.
+_ASKED: Final = 1_000
+_RQ_WORKERS: Final = "rq:workers"
+
+
+def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | None = None) -> Facts:
+    """How the fleet is.
+
+    Args:
+        redis: the ledger.
+        address: of it, as it may be shown.
+        queue: whose events.
+        platform: where the platform's state is, if no worker says so.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    seconds, microseconds = redis.time()
+    now = seconds + microseconds / 1_000_000
+    index = Index(queue)
+    receivers = _receivers(redis, now)
+    workers, keys = _workers(redis, {queue, *(one.queue for one in receivers), *_queues_of_rq(redis)}, now)
+    strict = any(one.strict for one in receivers)
+    return Facts(
+        queue=queue,
+        server=_server(redis, address, strict=strict),
+        counts=_counts(redis, index, now),
+        oldest_open=_oldest_open(redis, index, now),
+        suspended=bool(redis.exists(WORKERS_SUSPENDED)),
+        receivers=receivers,
+        workers=workers,
+        platforms=tuple(_platform(redis, one, now) for one in keys or ([platform] if platform else [])),
+    )
+
+
+def _server(redis: Redis, address: str, *, strict: bool) -> Server:
+    info: Any = redis.info()
+    try:
+        config: Mapping[Any, Any] = redis.config_get("*appendfsync*")
+    except ResponseError:  # Managed services forbid CONFIG.
+        config = {}
+    facts = health.read(info, config)
+    return Server(
+        address=address,
+        version=str(info.get("redis_version", "")),
+        used_memory=int(info.get("used_memory", 0)),
+        maxmemory=int(info.get("maxmemory", 0)),
+        appendonly=facts.appendonly,
+        fsync=facts.fsync,
+        checks=health.checks(facts, strict=strict),
+    )
+
+
+def _counts(redis: Redis, index: Index, now: float) -> Counts:
+    pipeline = redis.pipeline(transaction=False)
+    for key in (index.open, index.leases, index.scheduled, index.dead, index.quarantined, index.unreadable):
+        pipeline.zcard(key)
+    pipeline.llen(index.jobs)
+    pipeline.zcount(index.dead, (now - RECENTLY) * 1_000, "+inf")
+    for key in index.all_unhandled:
+        pipeline.zcard(key)
+    # A key of another type, which somebody else has written, has no figure.
+    replies = [reply if isinstance(reply, int) else None for reply in pipeline.execute(raise_on_error=False)]
+    open_, in_flight, retrying, dead, quarantined, unreadable, queued, recently, *unhandled = replies
+    by_type = dict(zip((key.removeprefix(index.unhandled) for key in index.all_unhandled), unhandled, strict=True))
+    return Counts(
+        open=open_,
+        queued=queued,
+        in_flight=in_flight,
+        retrying=retrying,
+        dead=dead,
+        dead_recently=recently,
+        unhandled={name: count for name, count in by_type.items() if count},
+        quarantined=quarantined,
+        unreadable=unreadable,
+    )
+
+
+def _oldest_open(redis: Redis, index: Index, now: float) -> float | None:
+    """Age of the oldest open event among those that have not moved for longest.
+
+    One that has just been tried again may be older and hide behind a hundred others. It costs the same at any size.
+    """
+    try:
+        moved: Any = redis.zrange(index.open, 0, _LOOKED_AT - 1, withscores=True)
+    except ResponseError:
+        return None
+    pipeline = redis.pipeline(transaction=False)
+    for webhook_id, _ in moved:
+        pipeline.hget(EVENT.encode() + webhook_id, "received")
+    replies = pipeline.execute(raise_on_error=False)
+    times = [
+        int(reply) if isinstance(reply, bytes) and reply.isdigit() else score
+        for (_, score), reply in zip(moved, replies, strict=True)
+    ]
+    return max(0.0, now - min(times) / 1_000) if times else None
+
+
+def _receivers(redis: Redis, now: float) -> tuple[Receiver, ...]:
+    found = []
+    for one in _announced(redis, RECEIVERS):
+        try:
+            said = ReceiverAnnouncement.model_validate_json(one.said)
+        except ValidationError:
+            continue
+        if _is_alive(one, now, LASTS):
+            per_second = said.acknowledged / said.seconds if said.seconds > 0 else 0.0
+            idle = None if said.idle is None else said.idle + now - one.renewed / 1_000
+            found.append(
+                Receiver(
+                    queue=said.queue,
+                    host=said.host,
+                    version=said.version,
+                    age=now - one.since / 1_000,
+                    strict=said.strict,
+                    per_second=round(per_second, 2),
+                    idle=idle,
+                    mark=said.mark,
+                )
+            )
+    return tuple(sorted(found, key=lambda one: (one.queue, one.host)))
+
+
+def _workers(redis: Redis, queues: Iterable[str], now: float) -> tuple[tuple[Worker, ...], list[PlatformKeys]]:
+    """The workers of these queues, and where those of all say that the platform's state is."""
+    found, keys = [], []
+    for queue in sorted(queues):
+        for one in _announced(redis, Index(queue).handlers):
+            said = read_worker(one.said)
+            if said is None or not _is_alive(one, now, said.lasts):
+                continue
+            age = now - one.since / 1_000
+            found.append(Worker(queue=queue, age=age, **said.model_dump(exclude={"lasts", "platform"})))
+            if said.platform and said.platform not in keys:
+                keys.append(said.platform)
+    return tuple(sorted(found, key=lambda one: (one.queue, one.host))), keys
+
+
+def _announced(redis: Redis, key: str) -> list[Announced]:
+    try:
+        return list(announced(redis.hgetall(key)))
+    except ResponseError:  # Of another type: somebody else's.
+        return []
+
+
+def _is_alive(one: Announced, now: float, lasts: float) -> bool:
+    return now - one.renewed / 1_000 <= lasts
+
+
+def _queues_of_rq(redis: Redis) -> set[str]:
+    """The queues that RQ's workers, of which each of ours is one, take jobs from."""
+    try:
+        names: Any = redis.srandmember(_RQ_WORKERS, _ASKED)
+    except ResponseError:
+        return set()
+    pipeline = redis.pipeline(transaction=False)
+    for name in names or ():
+        pipeline.hget(name, "queues")
+    replies = pipeline.execute(raise_on_error=False) if names else []
+    listed = (reply.decode(errors="replace").split(",") for reply in replies if isinstance(reply, bytes))
+    return {queue for queues in listed for queue in queues if queue}
+
+
+def _platform(redis: Redis, keys: PlatformKeys, now: float) -> Platform:
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.getrange(keys.circuit, 0, LONGEST - 1)
+    pipeline.pttl(keys.token)
+    pipeline.exists(f"{keys.token}:refused")
+    text, left, refused = pipeline.execute(raise_on_error=False)
+    try:
+        circuit = read_notice(text if isinstance(text, bytes) else b"", now=now, ahead=0.0)
+    except NotANotice:
+        circuit = read_notice(b"", now=now, ahead=0.0)
+    paused = max(0.0, circuit.until - now) if circuit.is_open else 0.0
+    return Platform(
+        breaker=("open" if paused else "half open") if circuit.is_open else "closed",
+        paused=paused,
+        rate=keys.rate,
+        token=left / 1_000 if isinstance(left, int) and left > 0 else None,
+        refused=refused is True or refused == 1,
+    )

@@ -1,0 +1,71 @@
+"""Receivers announce themselves in Redis: which there are, what they write to, and how much they take."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+from redis import Redis
+from serving import Receiver, receiver
+from signing import body, headers
+from waiting import until
+
+from credhook.ledger import RECEIVERS
+from credhook.ledger.announcements import announced
+from credhook.receiver.mark import Mark
+
+
+def said(redis: Redis) -> list[dict[str, Any]]:
+    return [json.loads(one.said) for one in announced(redis.hgetall(RECEIVERS))]
+
+
+def refused(server: Receiver) -> str:
+    """The id of the error object that a stranger gets."""
+    with httpx.Client() as client:
+        return str(client.post(server.url).json()["errors"][0]["id"])
+
+
+def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
+    with receiver(tmp_path, redis_url, CREDHOOK_QUEUE="other", CREDHOOK_PATH_SECRET="p" * 30) as server:
+        (one,) = until(lambda: said(redis_client), what="the announcement")
+        assert (one["queue"], one["strict"], one["tolerance"], one["acknowledged"]) == ("other", True, 300, 0)
+        text = str(redis_client.hgetall(RECEIVERS))
+        assert "whsec" not in text
+        assert "ppp" not in text
+        assert 0 < redis_client.pttl(RECEIVERS) <= 60_000
+        assert server.stop() == 0
+    assert said(redis_client) == []  # It has said farewell.
+
+
+def test_each_process_is_known_by_its_answers(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
+    with receiver(tmp_path, redis_url, options=("--workers", "2")) as server:
+        until(lambda: len(said(redis_client)) == 2, what="both announcements")
+        marks = [Mark(one["mark"]) for one in said(redis_client)]
+        for one in [refused(server) for _ in range(10)]:
+            assert [mark.made(one) for mark in marks].count(True) == 1
+
+
+def test_what_it_has_acknowledged_is_counted_round_by_round(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+) -> None:
+    with receiver(tmp_path, redis_url) as server:
+        until(lambda: said(redis_client), what="the announcement")
+        with httpx.Client() as client:
+            for number in range(5):
+                client.post(server.url, content=body(), headers=headers(f"m{number}", body())).raise_for_status()
+        counted = until(
+            lambda: [one for one in said(redis_client) if one["acknowledged"] == 5], what="the round after them"
+        )
+    assert counted[0]["idle"] is not None
+
+
+def test_a_key_of_another_type_keeps_nobody_from_taking_deliveries(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+) -> None:
+    redis_client.set(RECEIVERS, "x")
+    with receiver(tmp_path, redis_url) as server:
+        sent = headers("m", body())
+        assert httpx.post(server.url, content=body(), headers=sent).status_code == 202
+        assert server.stop() == 0
+    assert "Traceback" not in server.text
+    assert redis_client.get(RECEIVERS) == b"x"

@@ -1,0 +1,136 @@
+"""`credhook status` on a real Redis, with real receivers and workers, as an operator types it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from accepting import accept, everything
+from commands import Done, credhook
+from harness import DATA, Harness
+from planting import INDEX
+from redis import Redis
+from serving import receiver
+from signing import body, headers
+from waiting import until
+
+from credhook.worker.fleet.circuit_store import key_name
+
+
+def status(redis_url: str, *options: str, **environment: str) -> Done:
+    return credhook("status", *options, environment={"REDIS_URL": redis_url, **environment})
+
+
+def facts(redis_url: str, **environment: str) -> Any:
+    done = status(redis_url, "--json", **environment)
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert done.returncode == (1 if found["attention"] else 0)
+    return found
+
+
+def named(found: Any) -> list[str]:
+    return [one["name"] for one in found["attention"]]
+
+
+def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
+    url = harness.redis_url
+    harness.redis.config_set("maxmemory", "1gb")
+    try:
+        with receiver(tmp_path, url) as server, harness.worker() as worker:
+            until(lambda: '"worker_started"' in worker.text, what="the worker")
+            resource = harness.sandbox.make()
+            sent = body(resource_id=resource)
+            httpx.post(server.url, content=sent, headers=headers("m", sent)).raise_for_status()
+            harness.reaches("m", "done")
+            until(lambda: facts(url)["receivers"][0]["idle"] is not None, what="the receiver's next round")
+            found = facts(url)
+            shown = status(url)
+    finally:
+        harness.redis.config_set("maxmemory", 0)
+    assert found["attention"] == []
+    (one,) = found["workers"]
+    assert (one["in_flight"], one["slots"], list(one["handlers"])) == (0, 100, ["test.first"])
+    (platform,) = found["platforms"]  # From what the worker says: this command knows no platform.
+    assert (platform["breaker"], platform["refused"]) == ("closed", False)
+    assert platform["token"] > 0
+    assert found["counts"]["open"] == 0
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.endswith("\nall is well\n")
+    assert "0/100 under way  test.first" in shown.stdout
+
+
+def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: str) -> None:
+    accept(redis_url, "m1", DATA, "r1")
+    now = int(redis_client.time()[0]) * 1_000
+    redis_client.hset("credhook:event:m1", "received", now - 3_600_000)
+    redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
+    redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
+    redis_client.set("rq:suspended", 1)
+    api = "http://127.0.0.1:9"
+    redis_client.set(key_name(api), f"1 0 3 {now / 1_000 + 30:.3f} {now * 1_000}")
+    knows = {
+        "CREDHOOK_API_URL": api,
+        "CREDHOOK_TOKEN_URL": api,
+        "CREDHOOK_CLIENT_ID": "c",
+        "CREDHOOK_CLIENT_SECRET": "s",
+    }
+    found = facts(redis_url, **knows)
+    expected = ["redis_maxmemory", "no_receiver", "suspended", "no_worker", "oldest_open", "breaker"]
+    assert named(found) == [*expected, "dead", "unhandled"]
+    assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
+    assert 3_600 <= found["oldest_open"] < 3_700
+    assert 0 < found["platforms"][0]["paused"] <= 30
+    done = status(redis_url, "--oldest", "7200")
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if line.startswith("attention: ")]
+    assert len(lines) == len(named(found)) - 2  # The event is not that old, and no platform is known.
+
+
+def test_the_oldest_event_is_found_among_those_that_have_not_moved(redis_client: Redis, redis_url: str) -> None:
+    now = int(redis_client.time()[0]) * 1_000
+    redis_client.zadd(INDEX.open, {"old": now - 5_000, "unreadable": now - 9_000})
+    redis_client.hset("credhook:event:old", "received", now - 60_000)
+    redis_client.set("credhook:event:unreadable", "x")
+    assert 60 <= facts(redis_url)["oldest_open"] < 70
+
+
+def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> None:
+    gone = "redis://127.0.0.1:1/0"
+    assert named(facts(gone)) == ["redis"]
+    done = status(gone)
+    assert done.returncode == 1
+    assert done.stdout.count("\n") == 1
+    assert "nothing listens there: check REDIS_URL" in done.stdout
+
+
+@pytest.mark.parametrize("environment", [{"REDIS_URL": "gopher://x"}, {"CREDHOOK_QUEUE": "a queue"}])
+def test_a_wrong_setting_is_a_wrong_setting(redis_url: str, environment: dict[str, str]) -> None:
+    done = credhook("status", environment={"REDIS_URL": redis_url, **environment})
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis_client: Redis, redis_url: str) -> None:
+    asked = []
+    for number in (200, 5_000):
+        pipeline = redis_client.pipeline(transaction=False)
+        pipeline.zadd(INDEX.open, {f"m{one}": one for one in range(number)})
+        pipeline.zadd(INDEX.dead, {f"d{one}": one for one in range(number)})
+        pipeline.rpush(INDEX.jobs, *[f"e-m{one}" for one in range(number)])
+        pipeline.execute()
+        before = everything(redis_client)
+        redis_client.config_resetstat()
+        facts(redis_url)
+        stats: Any = redis_client.info("commandstats")
+        asked.append({name: one["calls"] for name, one in stats.items()})
+        assert everything(redis_client) == before
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("key", [INDEX.open, INDEX.handlers, "credhook:receivers", "rq:workers", INDEX.jobs])
+def test_what_somebody_else_has_written_stops_nothing(redis_client: Redis, redis_url: str, key: str) -> None:
+    redis_client.set(key, "x")
+    found = facts(redis_url)
+    assert found["queue"] == "credhook"
+    assert status(redis_url).returncode == 1

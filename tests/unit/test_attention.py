@@ -1,0 +1,119 @@
+"""What wants attention, from facts alone."""
+
+from typing import Any
+
+import pytest
+
+from credhook.redis.health import Check
+from credhook.status.attention import Limits, age, attention
+from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
+from credhook.status.page import lines
+from credhook.worker.process.announcement import DEPLOY
+
+SERVER = Server(
+    address="redis://r:6379/0",
+    version="7.4.0",
+    used_memory=10,
+    maxmemory=100,
+    appendonly=True,
+    fsync="always",
+    checks=(Check("noeviction", True, "set noeviction"),),
+)
+HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
+
+
+def receiver(**more: Any) -> Receiver:
+    said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY, "strict": True, "mark": "secret-mark"}
+    return Receiver(**{**said, "per_second": 2.5, "idle": 1.0, **more})
+
+
+def worker(**more: Any) -> Worker:
+    said = {"queue": "q", "host": "w1", "version": "1", "age": 2 * DEPLOY, "handlers": HANDLERS}
+    return Worker(**{**said, "in_flight": 3, "slots": 100, **more})
+
+
+WELL: dict[str, Any] = {"queue": "q", "server": SERVER, "receivers": (receiver(),), "workers": (worker(),)}
+CLOSED: dict[str, Any] = {"breaker": "closed", "paused": 0.0, "rate": None, "token": 60.0, "refused": False}
+
+#: Name → what is otherwise than well, and what is remarked on.
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "Redis evicts": (
+        {"server": SERVER.model_copy(update={"checks": (Check("noeviction", False, "set noeviction"),)})},
+        "redis_noeviction",
+        "set noeviction",
+    ),
+    "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "memory_nearly_full", "90%"),
+    "no receiver": ({"receivers": ()}, "no_receiver", "credhook receiver"),
+    "no worker, events wait": ({"workers": (), "counts": Counts(open=7)}, "no_worker", "7 events wait"),
+    "suspended": ({"suspended": True}, "suspended", "rq resume"),
+    "an old event": ({"oldest_open": 1_000.0}, "oldest_open", "17 min"),
+    "dead of today": ({"counts": Counts(dead=9, dead_recently=2)}, "dead", "2 events were given up"),
+    "unhandled": ({"counts": Counts(unhandled={"a.type": 4})}, "unhandled", "4 of a.type"),
+    "quarantined": ({"counts": Counts(quarantined=1)}, "quarantined", "replay --state quarantined"),
+    "unreadable": ({"counts": Counts(unreadable=1)}, "unreadable", "somebody else"),
+    "breaker open": ({"platforms": (Platform(**{**CLOSED, "breaker": "open", "paused": 30.0}),)}, "breaker", "30 s"),
+    "token refused": ({"platforms": (Platform(**{**CLOSED, "refused": True}),)}, "token_refused", "CLIENT_SECRET"),
+    "a queue without workers": (
+        {"receivers": (receiver(), receiver(queue="typo"))},
+        "queue",
+        "receivers write to typo, and no worker takes from it",
+    ),
+    "a queue without receivers": (
+        {"workers": (worker(), worker(queue="typo"))},
+        "queue",
+        "workers take from typo, and no receiver writes to it",
+    ),
+    "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "versions", "1 on r1, w1; 2 on w2"),
+    "handlers that differ": ({"workers": (worker(), worker(handlers={}))}, "handlers", "test.f"),
+}
+
+
+def names(**otherwise: Any) -> list[str]:
+    return [one.name for one in attention(Facts(**{**WELL, **otherwise}), Limits())]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
+    otherwise, expected, words = WRONG[name]
+    (remark,) = attention(Facts(**{**WELL, **otherwise}), Limits())
+    assert remark.name == expected
+    assert words in f"{remark.what} {remark.remedy}"
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {},
+        {"workers": ()},  # Nothing waits: a fleet may be scaled to none.
+        {"oldest_open": 900.0},
+        {"counts": Counts(dead=5, open=3, queued=3)},
+        {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY - 1))},  # A deploy is under way.
+        {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
+        {"platforms": (Platform(**CLOSED),)},
+        {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
+    ],
+)
+def test_what_is_in_order_is_not_remarked_on(otherwise: dict[str, Any]) -> None:
+    assert names(**otherwise) == []
+
+
+def test_a_key_of_another_type_has_no_figure_and_stops_nothing() -> None:
+    facts = Facts(**{**WELL, "counts": Counts(open=None, queued=None, dead=None, dead_recently=None)})
+    assert attention(facts, Limits()) == ()
+    assert any(line.split() == ["queued", "?"] for line in lines(facts, ()))
+
+
+def test_what_is_shown_has_every_process_and_no_mark_and_nothing_that_a_terminal_obeys() -> None:
+    facts = Facts(**{**WELL, "workers": (worker(host="w\x1b[2J"), worker(in_flight=None, slots=None))})
+    text = "\n".join(lines(facts, ()))
+    assert "w?[2J" in text
+    assert "3/100 under way" in text
+    assert "?/? under way" in text
+    assert "secret-mark" not in text + str(facts.as_json())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (259_200, "3 d")]
+)
+def test_ages_are_read_at_a_glance(seconds: float, shown: str) -> None:
+    assert age(seconds) == shown
