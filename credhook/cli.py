@@ -35,6 +35,10 @@ COMMANDS: Final = {
     ),
     "causes": ("credhook.worker.commands.causes:causes", "Show why attempts fail: one line for all that fail alike."),
     "status": ("credhook.status.command:status", "Show how the fleet is, and what wants attention."),
+    "doctor": (
+        "credhook.doctor.command:doctor",
+        "Try everything that receiver and workers depend on; say what to do.",
+    ),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),

@@ -158,7 +158,7 @@ class PlatformSettings(BaseSettings):
 
 
 class EndpointSettings(BaseSettings):
-    """Where the platform should deliver to. Needed by `credhook endpoints plan` and `apply` only."""
+    """Where the platform should deliver to. Needed by `credhook endpoints plan` and `apply`, and by `doctor`."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 

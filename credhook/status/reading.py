@@ -39,12 +39,11 @@ def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    seconds, microseconds = redis.time()
-    now = seconds + microseconds / 1_000_000
+    now = _now(redis)
     index = Index(queue)
-    receivers = _receivers(redis, now)
+    receivers = read_receivers(redis)
     workers, keys = _workers(redis, {queue, *(one.queue for one in receivers), *_queues_of_rq(redis)}, now)
-    strict = any(one.strict for one in receivers)
+    strict = any(one.strict for one in receivers) or not receivers  # It is the default.
     return Facts(
         queue=queue,
         server=_server(redis, address, strict=strict),
@@ -55,6 +54,12 @@ def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
         workers=workers,
         platforms=tuple(_platform(redis, one, now) for one in keys or ([platform] if platform else [])),
     )
+
+
+def _now(redis: Redis) -> float:
+    """Seconds since the epoch, as Redis sees it: hosts may disagree."""
+    seconds, microseconds = redis.time()
+    return float(seconds + microseconds / 1_000_000)
 
 
 def _server(redis: Redis, address: str, *, strict: bool) -> Server:
@@ -120,8 +125,13 @@ def _oldest_open(redis: Redis, index: Index, now: float) -> float | None:
     return max(0.0, now - min(times) / 1_000) if times else None
 
 
-def _receivers(redis: Redis, now: float) -> tuple[Receiver, ...]:
-    found = []
+def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
+    """The receivers that are alive, those of all queues.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    now, found = _now(redis), []
     for one in _announced(redis, RECEIVERS):
         try:
             said = ReceiverAnnouncement.model_validate_json(one.said)

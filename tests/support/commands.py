@@ -23,6 +23,7 @@ PATIENCE = 60
 IMPORTED = [
     "commands",
     "credhook.cli",
+    "credhook.doctor.command",
     "credhook.worker.commands.api",
     "credhook.worker.commands.endpoints",
     "credhook.worker.commands.events.command",

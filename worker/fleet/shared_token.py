@@ -28,7 +28,6 @@ from credhook.ledger import lua
 from credhook.redis.hints import hint
 from credhook.worker import metrics
 from credhook.worker.api.calls.errors import ApiError
-from credhook.worker.api.oauth.credentials import Client
 from credhook.worker.api.oauth.tokens import LONGEST_LIFETIME, Token, TokenCache
 from credhook.worker.fleet.cipher import Cipher, NotOurs
 from credhook.worker.fleet.token_key import granted_name, name_from

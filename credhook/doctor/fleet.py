@@ -1,0 +1,49 @@
+"""The fleet: receivers and workers that are alive, and whether they fit together. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from credhook.doctor.finding import Finding, ok, warn
+from credhook.ledger.announcements import version
+from credhook.status import fleet
+from credhook.status.facts import Facts, Process
+from credhook.status.fleet import Remark
+
+FLEET: Final = ("fleet.receivers", "fleet.workers", "fleet.queues", "fleet.versions", "fleet.handlers")
+
+
+def of_fleet(facts: Facts) -> Iterator[Finding]:
+    """All of them."""
+    yield _of("fleet.receivers", fleet.receivers(facts), _alive(facts.receivers))
+    yield _of("fleet.workers", _workers(facts), _alive(facts.ours))
+    yield _of("fleet.queues", fleet.queues(facts), "receivers and workers have the same queues")
+    yield _of("fleet.versions", [*fleet.versions(facts), *_own_version(facts)], f"all run {version()}, as this command")
+    yield _of("fleet.handlers", fleet.handlers(facts), "the workers of the queue have the same handlers")
+
+
+def _of(name: str, remarks: list[Remark], otherwise: str) -> Finding:
+    if not remarks:
+        return ok(name, otherwise)
+    remedies = dict.fromkeys(one.remedy for one in remarks)
+    return warn(name, "; ".join(one.what for one in remarks), "; ".join(remedies))
+
+
+def _alive(processes: tuple[Process, ...]) -> str:
+    hosts = sorted({one.host for one in processes})
+    return f"{len(processes)} alive, on {', '.join(hosts[:10])}" if hosts else "none alive"
+
+
+def _workers(facts: Facts) -> list[Remark]:
+    if facts.ours:
+        return []
+    what = f"no worker of the queue {facts.queue} is alive"
+    return [Remark("no_worker", what, f"start `credhook worker` with CREDHOOK_QUEUE={facts.queue}")]
+
+
+def _own_version(facts: Facts) -> list[Remark]:
+    """Whether this command is of another version than all that runs: an upgrade that nobody was restarted for."""
+    running = sorted({one.version for one in (*facts.receivers, *facts.workers)})
+    if not running or version() in running:
+        return []
+    what = f"{', '.join(running)} runs, and {version()} is installed here"
+    return [Remark("versions", what, "restart what runs, or upgrade here")]

@@ -1,0 +1,290 @@
+"""`credhook doctor` and what an operator can have set up wrongly: each named, with what to do about it.
+
+The parts are real: Redis, receiver, worker, the platform's sandbox, TLS. The doctor is a process, as an operator runs it.
+"""
+# ruff: noqa: E501  A row of the table is one line.
+
+import functools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+import trustme
+from clinic import PATH_SECRET, Break, Clinic, clinic
+from harness import COMPLETED, DATA
+from redis_proxy import redis_proxy
+from serving import Platform
+from signing import SECRET
+from tunnel import tunnel
+
+from credhook.doctor.platform import check_platform
+from credhook.doctor.redis import check_redis
+from credhook.doctor.setup import Setup
+from credhook.ledger import RECEIVERS, Index
+
+NOWHERE = "nowhere.invalid"
+WORKERS = Index("credhook").handlers
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A set-up with one mistake in it.
+
+    Attributes:
+        make: breaks something, and says which variables are otherwise.
+        named: the check that finds it.
+        verdict: of that.
+        found: words of what it says.
+        remedy: words of what it says to do.
+        code: the exit code.
+    """
+
+    make: Break
+    named: str
+    verdict: str
+    found: str
+    remedy: str
+    code: int = 1
+
+
+def set_(**otherwise: str) -> Break:
+    return lambda _: otherwise
+
+
+def config(name: str, value: str) -> Break:
+    return lambda one: one.config(name, value)
+
+
+def certificate(
+    one: Clinic, *, days: int = 60, name: str = "127.0.0.1", authority: trustme.CA | None = None
+) -> trustme.LeafCert:
+    ends = datetime.now(UTC) + timedelta(days=days, hours=1)
+    return (authority or one.authority).issue_cert(name, not_before=ends - timedelta(days=90), not_after=ends)
+
+
+def own_certificate(one: Clinic, *, days: int) -> dict[str, str]:
+    file = one.folder / f"own{days}.pem"
+    certificate(one, days=days).private_key_and_cert_chain_pem.write_to_path(str(file))
+    return {"CREDHOOK_TLS_CERTFILE": str(file)}
+
+
+def foreign_tls(one: Clinic) -> dict[str, str]:
+    """A Redis whose certificate an authority has signed that nobody here trusts."""
+    port = int(one.environment["REDIS_URL"].rpartition(":")[2].partition("/")[0])
+    url = one.stack.enter_context(tunnel(trustme.CA().issue_cert("127.0.0.1"), port))
+    return {"REDIS_URL": url.replace("https", "rediss")}
+
+
+def old_redis(one: Clinic) -> dict[str, str]:
+    proxy = one.stack.enter_context(redis_proxy(one.environment["REDIS_URL"]))
+    proxy.version = b"5.0.7"
+    return {"REDIS_URL": proxy.url}
+
+
+def replica(one: Clinic) -> dict[str, str]:
+    one.stack.callback(one.redis.replicaof, "NO", "ONE")
+    one.redis.replicaof("127.0.0.1", "1")
+    return {}
+
+
+def elsewhere(one: Clinic) -> dict[str, str]:
+    """A public URL that ends at some other server of ours: the sandbox."""
+    return one.public(certificate(one), port=int(one.sandbox.url.rpartition(":")[2]))
+
+
+def receiver_of(queue: str) -> Break:
+    said = {"queue": queue, "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
+    return lambda one: one.announced(RECEIVERS, said)
+
+
+def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
+    said = {"handlers": handlers or {"clinic.keep": sorted((COMPLETED, DATA))}, "version": version, "host": "w2"}
+
+    def make(one: Clinic) -> dict[str, str]:
+        one.older(WORKERS)
+        one.older(RECEIVERS)
+        return one.announced(WORKERS, said)
+
+    return make
+
+
+def without_receivers(one: Clinic) -> dict[str, str]:
+    """On a database of Redis's that nobody else is on."""
+    return {"REDIS_URL": one.environment["REDIS_URL"].removesuffix("/0") + "/9"}
+
+
+BROKEN = {
+    "Redis is not there": Broken(set_(REDIS_URL="redis://127.0.0.1:1/0"), "redis.reached", "fail", "does not answer", "nothing listens there: check REDIS_URL"),
+    "Redis's host is not known": Broken(set_(REDIS_URL=f"redis://{NOWHERE}/0"), "redis.reached", "fail", "does not answer", "host's name in REDIS_URL"),
+    "Redis's password is wrong": Broken(lambda one: {"REDIS_URL": one.environment["REDIS_URL"].replace("//", "//nobody:wrong@")}, "redis.reached", "fail", "does not answer", "user or password"),
+    "Redis's authority is not trusted": Broken(foreign_tls, "redis.reached", "fail", "does not answer", "set SSL_CERT_FILE"),
+    "Redis evicts": Broken(config("maxmemory-policy", "allkeys-lru"), "redis.noeviction", "fail", "allkeys-lru", "set noeviction"),
+    "Redis keeps no file": Broken(config("appendonly", "no"), "redis.append_only_file", "fail", "restart of Redis would lose", "set appendonly yes"),
+    "Redis fsyncs each second": Broken(config("appendfsync", "everysec"), "redis.fsync", "fail", "power failure", "set appendfsync always"),
+    "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
+    "Redis is full": Broken(config("maxmemory", "1"), "redis.memory", "fail", "full", "raise maxmemory"),
+    "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
+    "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
+    "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
+    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "keys or channels", "~credhook:* ~rq:*"),
+    "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
+    "a misspelt variable": Broken(set_(CREDHOOK_QUEU="x"), "settings.unknown", "warn", "CREDHOOK_QUEU is not a setting", "did you mean CREDHOOK_QUEUE?"),
+    "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.ledger", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
+    "a key that is none": Broken(set_(CREDHOOK_WEBHOOK_SECRETS="whsec_short"), "settings.receiver", "fail", "CREDHOOK_WEBHOOK_SECRETS", "keys are separated by spaces", code=2),
+    "one setting of the platform is missing": Broken(set_(CREDHOOK_CLIENT_SECRET=""), "settings.worker", "fail", "CREDHOOK_CLIENT_SECRET: is not set", "deploy/README.md", code=2),
+    "a public URL without TLS": Broken(set_(CREDHOOK_PUBLIC_URL="http://inbox.example/webhooks"), "settings.endpoint", "fail", "CREDHOOK_PUBLIC_URL: should be an https://", "deploy/README.md", code=2),
+    "our certificate has expired": Broken(functools.partial(own_certificate, days=-1), "certificate.receiver", "fail", "has expired", "CREDHOOK_TLS_CERTFILE"),
+    "our certificate soon expires": Broken(functools.partial(own_certificate, days=5), "certificate.receiver", "warn", "expires in 5 days", "CREDHOOK_TLS_CERTFILE"),
+    "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "not known here", "DNS record"),
+    "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy"),
+    "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "does not speak TLS", "CREDHOOK_TLS_CERTFILE"),
+    "the public certificate has expired": Broken(lambda one: one.public(certificate(one, days=-1)), "public_url.certificate", "fail", "expired", "renew the certificate"),
+    "the public certificate soon expires": Broken(lambda one: one.public(certificate(one, days=5)), "public_url.certificate", "warn", "expires in 5 days", "renew the certificate"),
+    "the public certificate has another name": Broken(lambda one: one.public(certificate(one, name="other.example")), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
+    "the public certificate is nobody's": Broken(lambda one: one.public(certificate(one, authority=trustme.CA())), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
+    "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "is no receiver of this Redis", "the proxy's back end"),
+    "the public URL has another path": Broken(lambda one: one.public(certificate(one), path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
+    "the public URL leads to another queue": Broken(set_(CREDHOOK_QUEUE="other"), "public_url.receiver", "fail", "whose queue is credhook and not other", "CREDHOOK_QUEUE"),
+    "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "did you mean clinic_handlers?"),
+    "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.token", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
+    "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.token", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),
+    "the API is not there": Broken(set_(CREDHOOK_API_URL="http://127.0.0.1:1"), "platform.api", "fail", "no answer", "check CREDHOOK_API_URL"),
+    "nothing is registered": Broken(lambda one: one.public(certificate(one)), "platform.endpoints", "fail", "delivers nothing", "credhook endpoints apply"),
+    "fewer types are registered": Broken(lambda one: one.registered(COMPLETED), "platform.endpoints", "fail", DATA, "credhook endpoints apply"),
+    "more types are registered": Broken(lambda one: one.registered(), "platform.endpoints", "warn", "for which there is no handler", "credhook endpoints apply"),
+    "no receiver is there": Broken(without_receivers, "fleet.receivers", "warn", "no receiver has announced itself", "credhook receiver"),
+    "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
+    "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
+    "a worker has another version": Broken(worker_with("0.0.9"), "fleet.versions", "warn", "0.0.9 on w2", "upgrade"),
+    "a worker has other handlers": Broken(worker_with(handlers={"clinic.other": [COMPLETED]}), "fleet.handlers", "warn", "clinic.keep, clinic.other", "CREDHOOK_HANDLERS"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    tmp_path_factory: pytest.TempPathFactory, sandbox: Platform, authority: trustme.CA, ca: Path
+) -> Iterator[Clinic]:
+    with clinic(tmp_path_factory.mktemp("clinic"), sandbox, authority, ca) as one:
+        yield one
+
+
+@pytest.fixture
+def one(fleet: Clinic) -> Iterator[Clinic]:
+    """The fleet; what a test breaks is mended after it."""
+    with ExitStack() as stack:
+        fleet.stack = stack
+        yield fleet
+
+
+def test_a_fleet_that_is_well(one: Clinic) -> None:
+    code, found, said = one.doctor()
+    assert {name: row for name, row in found.items() if row["verdict"] != "ok"}.keys() == {
+        "certificate.receiver",
+        "certificate.client",
+    }
+    assert code == 0, said
+    assert {row["remedy"] for row in found.values()} == {""}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_named_with_its_remedy(one: Clinic, name: str) -> None:
+    row = BROKEN[name]
+    code, found, said = one.doctor(**row.make(one))
+    finding = found[row.named]
+    assert finding["verdict"] == row.verdict, finding
+    assert row.found in finding["what"]
+    assert row.remedy in finding["remedy"]
+    assert code == row.code
+    for secret in (
+        SECRET,
+        PATH_SECRET,
+        "wrong-canary",
+        "limited-password",
+        one.environment["CREDHOOK_CLIENT_SECRET"] + "\n",
+    ):
+        assert secret not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("hours", "verdict"), [(0, "ok"), (1, "fail")])
+def test_a_clock_that_is_off(one: Clinic, monkeypatch: pytest.MonkeyPatch, hours: int, verdict: str) -> None:
+    monkeypatch.chdir(one.folder)
+    for name, value in one.environment.items():
+        monkeypatch.setenv(name, value)
+    setup = Setup.from_environment(now=lambda: time.time() - hours * 3_600)
+    found = {finding.name: finding for check in (check_redis, check_platform) for finding in check(setup)}
+    for name in ("redis.clock", "platform.clock"):
+        assert found[name].verdict == verdict, found[name]
+        assert hours == 0 or "NTP" in found[name].remedy
+
+
+#: What a host of each kind has of it all.
+HOSTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "a receiver's": (("REDIS_URL", "CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET"), {"settings.worker", "settings.endpoint", "platform.token", "handlers.load", "public_url.receiver"}),
+    "a worker's": (("REDIS_URL", "CREDHOOK_API_URL", "CREDHOOK_TOKEN_URL", "CREDHOOK_CLIENT_ID", "CREDHOOK_CLIENT_SECRET", "CREDHOOK_HANDLERS"), {"settings.receiver", "settings.endpoint", "platform.endpoints", "public_url.receiver"}),
+    "somebody's": (("REDIS_URL",), {"settings.receiver", "settings.worker", "platform.token", "handlers.load"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_with_a_part_of_the_settings_is_told_what_was_skipped(one: Clinic, host: str) -> None:
+    names, skipped = HOSTS[host]
+    environment = {name: one.environment[name] for name in names}
+    done = commands.credhook("doctor", "--json", environment=environment, folder=one.folder)
+    found = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert {name: found[name]["verdict"] for name in skipped} == dict.fromkeys(skipped, "skipped")
+    assert all(found[name]["what"] for name in skipped)
+    assert found["redis.reached"]["verdict"] == found["fleet.workers"]["verdict"] == "ok"
+    assert done.returncode == 0
+
+
+def test_it_leaves_nothing_in_redis(one: Clinic) -> None:
+    before = {key for key in one.redis.scan_iter() if b"event" in key}
+    one.doctor()
+    after = set(one.redis.scan_iter())
+    assert {key for key in after if b"event" in key} == before
+    assert {key for key in after if b"doctor" in key} == set()
+
+
+def test_who_says_nothing_does_not_keep_it(one: Clinic) -> None:
+    """Redis, the public URL, the token endpoint: each accepts the connection, and that is all."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        code, found, _ = one.doctor(
+            REDIS_URL=f"redis://{at}/0",
+            CREDHOOK_PUBLIC_URL=f"https://{at}/webhooks",
+            CREDHOOK_TOKEN_URL=f"http://{at}/token",
+        )
+    assert code == 1
+    assert "in time" in found["redis.reached"]["remedy"]
+    assert "in time" in found["public_url.reached"]["what"]
+    assert "CREDHOOK_TOKEN_URL" in found["platform.token"]["remedy"]
+
+
+def test_people_read_a_line_for_each_check(one: Clinic) -> None:
+    done = commands.credhook("doctor", environment=one.environment | {"CREDHOOK_QUEU": "x"}, folder=one.folder)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert all(line.split()[0] in {"ok", "warn", "fail", "skipped"} for line in lines)
+    assert any(line.startswith("warn    settings.unknown        CREDHOOK_QUEU is not a setting; did") for line in lines)
+
+
+def test_the_table_names_every_check_but_those_that_cannot_fail_here(one: Clinic) -> None:
+    """Whoever adds a check adds a set-up that it finds."""
+    _, found, _ = one.doctor()
+    never: dict[str, Any] = {
+        "redis.no_cluster": "a server of its own",
+        "redis.disk": "a disk that fails",
+        "redis.clock": "an argument, above",
+        "platform.clock": "an argument, above",
+        "certificate.client": "as that of the receiver",
+    }
+    assert found.keys() - never.keys() == {row.named for row in BROKEN.values()}

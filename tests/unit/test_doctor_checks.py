@@ -1,0 +1,110 @@
+"""The doctor's decisions, and that no check keeps the others: no Redis, no network."""
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import NoPermissionError, ResponseError
+
+from credhook.doctor.command import exit_code, line
+from credhook.doctor.finding import Finding, apart, fail, ok, skipped, warn
+from credhook.doctor.permissions import TRIALS, judged
+from credhook.doctor.public_url import Answer, of_answer
+from credhook.doctor.themes import Theme, examine
+from credhook.receiver.mark import Mark
+from credhook.status.facts import Receiver
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_does_not_end_is_left_behind_and_what_it_had_found_stays() -> None:
+    never = threading.Event()
+
+    def stuck() -> Iterator[Finding]:
+        yield ok("a.one", "well")
+        never.wait()
+
+    findings = examine(
+        [Theme(("a.one", "a.two"), stuck, "see a"), Theme(("b.one",), lambda: [ok("b.one", "")], "")], 0.2
+    )
+    assert findings == [ok("a.one", "well"), fail("a.two", "no answer within 0.2 s", "see a"), ok("b.one", "")]
+    never.set()
+
+
+def test_a_check_that_breaks_costs_its_own_theme_and_no_other() -> None:
+    def broken() -> Iterator[Finding]:
+        yield ok("a.one", "well")
+        raise ZeroDivisionError
+
+    themes = [Theme(("a.one", "a.two"), broken, ""), Theme(("b.one",), lambda: [ok("b.one", "")], "")]
+    assert [(one.name, one.verdict) for one in examine(themes)] == [("a.one", "ok"), ("a.two", "fail"), ("b.one", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("findings", "code"),
+    [
+        ([], 0),
+        ([ok("redis.clock", ""), skipped("platform.api", "")], 0),
+        ([warn("redis.maxmemory", "", "")], 1),
+        ([fail("redis.reached", "", "")], 1),
+        ([warn("settings.unknown", "", "")], 1),
+        ([fail("redis.reached", "", ""), fail("settings.worker", "", "")], 2),
+    ],
+)
+def test_exit_codes(findings: list[Finding], code: int) -> None:
+    assert exit_code(findings) == code
+
+
+def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> None:
+    assert (
+        line(warn("a.b", "host \x1b[2J is odd", "mend it"))
+        == "warn    a.b                     host ?[2J is odd; mend it"
+    )
+    assert apart("one; two; three") == ("one", "two; three")
+
+
+def test_every_command_of_our_scripts_is_tried() -> None:
+    """Those of Python are few, and mostly the same; whoever adds a script finds its commands missing here."""
+    called = {
+        name
+        for top in ("credhook", "receiver", "worker")
+        for path in (ROOT / top).rglob("*.lua")
+        for name in re.findall(r"(?:redis\.p?call|unless_odd)\('([A-Z]+)'", path.read_text())
+    }
+    assert called
+    assert called <= {str(trial[0]) for trial in TRIALS}
+
+
+def test_refusals_are_told_apart_from_other_errors() -> None:
+    trials = (("HSET", "k"), ("GET", "k"), ("SET", "k"))
+    replies = [
+        NoPermissionError("this user has no permissions to run the 'hset' command or its subcommand"),
+        NoPermissionError("this user has no permissions to access one of the keys used as arguments"),
+        ResponseError("OOM command not allowed when used memory > 'maxmemory'."),
+    ]
+    assert judged(trials, replies) == (["HSET"], True)
+
+
+RECEIVER = Receiver(queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=Mark().key)
+OURS = Mark(RECEIVER.mark)
+
+
+@pytest.mark.parametrize(
+    ("answer", "receivers", "verdict", "words"),
+    [
+        (Answer(400, OURS.new_id()), [RECEIVER], "ok", "r1"),
+        (Answer(404, OURS.new_id()), [RECEIVER], "fail", "no deliveries at this path"),
+        (Answer(500, OURS.new_id()), [RECEIVER], "fail", "answers 500"),
+        (Answer(400, Mark().new_id()), [RECEIVER], "fail", "is no receiver of this Redis"),
+        (Answer(301, ""), [RECEIVER], "fail", "with 301"),
+        (Answer(400, OURS.new_id()), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
+        (Answer(400, OURS.new_id()), [], "skipped", "none has announced itself"),
+        (Answer(400, OURS.new_id()), None, "skipped", "Redis is not reached"),
+    ],
+)
+def test_where_the_public_url_leads(answer: Answer, receivers: list[Receiver] | None, verdict: str, words: str) -> None:
+    found = of_answer(answer, receivers, "q")
+    assert found.verdict == verdict
+    assert words in found.what
