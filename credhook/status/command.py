@@ -2,7 +2,10 @@
 
 import json
 import sys
-from typing import Final
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
 
 import click
 from pydantic import ValidationError
@@ -24,8 +27,11 @@ from credhook.worker.fleet.token_key import name_from
 from credhook.worker.process.announcement import Platform
 from credhook.worker.settings import PlatformSettings
 
-#: Seconds that Redis may take for one answer.
+#: Seconds that Redis may take for one answer, and for all.
 _PATIENCE: Final = 5.0
+_DEADLINE: Final = 20.0
+
+T = TypeVar("T")
 
 
 @click.command()
@@ -45,7 +51,11 @@ def status(*, oldest: float, as_json: bool) -> None:
     usage or a wrong setting.
     """
     settings = LedgerSettings()
-    facts, remarks = _look(settings, oldest)
+    try:
+        facts, remarks = _within(_DEADLINE, lambda: _look(settings, oldest))
+    except TimeoutError:
+        remedy = "see whether it, the way there, or a name server is too slow"
+        facts, remarks = None, (Remark("redis", f"Redis has not told all within {_DEADLINE:g} s", remedy),)
     if as_json:
         named = [one._asdict() for one in remarks]
         click.echo(json.dumps({**(facts.as_json() if facts else {"queue": settings.queue}), "attention": named}))
@@ -67,6 +77,20 @@ def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[
     finally:
         redis.close()
     return facts, attention(facts, Limits(oldest))
+
+
+def _within(seconds: float, work: Callable[[], T]) -> T:
+    """What it returns or raises, or TimeoutError; then it is left behind, in a thread that keeps nobody."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except Exception as error:  # noqa: BLE001  Whoever waits is told.
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(seconds)
 
 
 def _platform() -> Platform | None:
