@@ -8,20 +8,20 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from rq.suspension import WORKERS_SUSPENDED
 
-from credhook.ledger import EVENT, RECEIVERS, Index
+from credhook.ledger import RECEIVERS, Index
 from credhook.ledger.announcements import LASTS, Announced, announced
+from credhook.ledger.opened import oldest_open
 from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
 from credhook.redis import health
 from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
-from credhook.worker.fleet.notice import LONGEST, NotANotice
-from credhook.worker.fleet.notice import read as read_notice
+from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit
+from credhook.worker.fleet.circuit_snapshot import read as read_circuit
 from credhook.worker.process.announcement import Platform as PlatformKeys
 from credhook.worker.process.announcement import read as read_worker
 
 #: Seconds for which a dead event is news.
 RECENTLY: Final = 86_400
 #: Open events, those that have not moved for longest, that are looked at for the oldest.
-_LOOKED_AT: Final = 100
 #: RQ's workers that are asked for their queues.
 _ASKED: Final = 1_000
 _RQ_WORKERS: Final = "rq:workers"
@@ -106,23 +106,12 @@ def _counts(redis: Redis, index: Index, now: float) -> Counts:
 
 
 def _oldest_open(redis: Redis, index: Index, now: float) -> float | None:
-    """Age of the oldest open event among those that have not moved for longest.
-
-    One that has just been tried again may be older and hide behind a hundred others. It costs the same at any size.
-    """
+    """Age of the oldest open event, in seconds."""
     try:
-        moved: Any = redis.zrange(index.open, 0, _LOOKED_AT - 1, withscores=True)
+        came = oldest_open(redis, index)
     except ResponseError:
         return None
-    pipeline = redis.pipeline(transaction=False)
-    for webhook_id, _ in moved:
-        pipeline.hget(EVENT.encode() + webhook_id, "received")
-    replies = pipeline.execute(raise_on_error=False)
-    times = [
-        int(reply) if isinstance(reply, bytes) and reply.isdigit() else score
-        for (_, score), reply in zip(moved, replies, strict=True)
-    ]
-    return max(0.0, now - min(times) / 1_000) if times else None
+    return None if came is None else max(0.0, now - came / 1_000)
 
 
 def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
@@ -202,9 +191,9 @@ def _platform(redis: Redis, keys: PlatformKeys, now: float) -> Platform:
     pipeline.exists(f"{keys.token}:refused")
     text, left, refused = pipeline.execute(raise_on_error=False)
     try:
-        circuit = read_notice(text if isinstance(text, bytes) else b"", now=now, ahead=0.0)
-    except NotANotice:
-        circuit = read_notice(b"", now=now, ahead=0.0)
+        circuit = read_circuit(text if isinstance(text, bytes) else b"", now=now, ahead=0.0)
+    except NotACircuit:
+        circuit = read_circuit(b"", now=now, ahead=0.0)
     paused = max(0.0, circuit.until - now) if circuit.is_open else 0.0
     return Platform(
         breaker=("open" if paused else "half open") if circuit.is_open else "closed",

@@ -54,11 +54,6 @@ _DRAW: Final = lua.load("credhook.worker.fleet/draw.lua")
 _OTHER: Final = b"(another type)"
 
 
-def key_name(api_url: str) -> str:
-    """The name of the key that holds the notice about the platform; its neighbours' names begin with it."""
-    return f"{PREFIX}platform:{sha256(api_url.encode()).hexdigest()[:16]}"
-
-
 class CircuitStore:
     """The circuit of one platform, as the whole fleet sees it."""
 
