@@ -21,7 +21,6 @@ from credhook.worker.process.announcement import read as read_worker
 
 #: Seconds for which a dead event is news.
 RECENTLY: Final = 86_400
-#: Open events, those that have not moved for longest, that are looked at for the oldest.
 #: RQ's workers that are asked for their queues.
 _ASKED: Final = 1_000
 _RQ_WORKERS: Final = "rq:workers"

@@ -40,13 +40,14 @@ def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Re
 
 def test_ctrl_c_ends_between_two_batches_with_what_was_done(redis_client: Redis, redis_url: str) -> None:
     plant_many(redis_client, 500, State.DEAD)
-    redis_client.client_pause(60_000, all=False)  # Writes wait, reads do not.
-    with process(redis_url, "replay", "--state", "dead") as running:
-        until(lambda: redis_client.info("clients")["blocked_clients"], what="the first batch")
-        running.send_signal(signal.SIGINT)
-        redis_client.client_unpause()
-        assert running.communicate(timeout=60) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
-        assert running.returncode == 130
+    with redis_proxy(redis_url) as proxy:
+        proxy.hold = True
+        with process(proxy.url, "replay", "--state", "dead") as running:
+            until(lambda: proxy.held, what="the first batch")
+            running.send_signal(signal.SIGINT)
+            proxy.hold = False
+            assert running.communicate(timeout=60) == ("replayed 200; stopped by Ctrl-C before the other 300\n", "")
+            assert running.returncode == 130
     assert redis_client.llen(INDEX.jobs) == 200
 
 

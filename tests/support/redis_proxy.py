@@ -17,12 +17,13 @@ from credhook.sandbox.local.local_redis import free_port
 
 
 class RedisProxy:
-    """Attributes that a test sets while it runs.
+    """Attributes that a test sets while it runs. Scripts without keys only read, and always pass.
 
     Attributes:
         lose: how many replies to scripts are lost, with their connection, after Redis has run them; never two in a row.
         lost: how many were.
         hold: scripts are not passed on while it is set: a Redis that has stalled.
+        held: how many have waited for that.
         waitaof: what `WAITAOF` answers, for a Redis that does not know it; None passes it on.
         waited: how often it was asked.
         version: what INFO says instead of the truth.
@@ -34,7 +35,7 @@ class RedisProxy:
         self._host, self._port = str(parts.hostname), int(parts.port or 6379)
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.lose = self.lost = self.waited = self.commands = 0
+        self.lose = self.lost = self.held = self.waited = self.commands = 0
         self.hold = self._lost_before = False
         self.waitaof: tuple[int, int] | None = None
         self.version: bytes | None = None
@@ -87,7 +88,8 @@ class RedisProxy:
         if name == b"WAITAOF" and self.waitaof is not None:
             self.waited += 1
             return b"*2\r\n:%d\r\n:%d\r\n" % self.waitaof
-        script = name in {b"EVAL", b"EVALSHA"}
+        script = name in {b"EVAL", b"EVALSHA"} and command[2] != b"0"
+        self.held += script and self.hold
         while script and self.hold:  # noqa: ASYNC110  A test sets it from another thread.
             await asyncio.sleep(0.01)
         downstream.write(b"*%d\r\n" % len(command) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in command))
