@@ -31,7 +31,7 @@ def of_handler(handler: Handler, error: Exception, milliseconds: float | None = 
     function = inspect.unwrap(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
-    versions = " ".join(filter(None, (distribution(module), credhook_version())))
+    versions = ", ".join(filter(None, (distribution(module), credhook_version())))
     return Failure(handler.name, _what(error), where, at, versions, milliseconds)
 
 
