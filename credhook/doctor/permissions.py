@@ -10,8 +10,8 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 _KEY: Final = "credhook:doctor"
-_STRING, _HASH, _LIST, _SET, _SORTED, _OTHER = (f"{_KEY}:{kind}" for kind in ("s", "h", "l", "m", "z", "o"))
-_KEYS: Final = (_STRING, _HASH, _LIST, _SET, _SORTED, _OTHER)
+_STRING, _HASH, _LIST, _SET, _SORTED, _STREAM, _OTHER = (f"{_KEY}:{kind}" for kind in "shlmzxo")
+_KEYS: Final = (_STRING, _HASH, _LIST, _SET, _SORTED, _STREAM, _OTHER)
 
 #: Each command that our scripts, clients and RQ send, in a form that does nothing or next to it.
 TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
@@ -49,6 +49,7 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     ("BLMOVE", _LIST, _LIST, "LEFT", "LEFT", 1),
     ("LPOP", _LIST),
     ("SADD", _SET, 1),
+    ("SISMEMBER", _SET, 1),
     ("SMEMBERS", _SET),
     ("SRANDMEMBER", _SET),
     ("SREM", _SET, 1),
@@ -63,12 +64,18 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     ("ZSCAN", _SORTED, 0),
     ("ZREM", _SORTED, "m"),
     ("ZPOPMIN", _SORTED),
+    ("XADD", _STREAM, "*", "i", "m"),
+    ("XLEN", _STREAM),
+    ("XRANGE", _STREAM, "-", "+"),
+    ("XDEL", _STREAM, "0-1"),
     ("SCAN", 0, "COUNT", 1),
     ("EVAL", "return 1", 0),
     ("SCRIPT", "LOAD", "return 1"),
     ("EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", 0),
     ("PUBLISH", _KEY, 1),
+    ("PUBSUB", "NUMSUB", _KEY),
     ("EXISTS", "rq:doctor"),
+    ("UNLINK", _OTHER),
     ("DEL", *_KEYS),
 )
 

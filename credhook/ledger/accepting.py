@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from credhook.events import Event
-from credhook.ledger import Index, job_data, job_fields, job_id
+from credhook.ledger import Index
+from credhook.ledger.job import job_data, job_fields, job_id
 
 
 def keys(index: Index) -> list[str]:

@@ -12,7 +12,8 @@ from serving import children
 from waiting import until
 
 from credhook.events import Event
-from credhook.ledger import State, job_id
+from credhook.ledger import State
+from credhook.ledger.job import job_id
 from credhook.redis.connection import open_redis
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims

@@ -24,7 +24,7 @@ from serving import children, runs
 from stock import rq, stock_worker
 from waiting import until
 
-from credhook.ledger import job_id
+from credhook.ledger.job import job_id
 
 SECOND_TIME = """
 @handlers.on("*")

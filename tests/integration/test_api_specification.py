@@ -1151,8 +1151,10 @@ EVERY: dict[str, Act] = {
     "wallet.accept": lambda b: b.api.wallet.accept("openid-credential-offer://x"),
     "issuances.get": lambda b: b.api.issuances.get("i"),
     "issuances.list": lambda b: b.api.issuances.list(),
+    "issuances.page": lambda b: b.api.issuances.page(),
     "presentations.get": lambda b: b.api.presentations.get("p"),
     "presentations.list": lambda b: b.api.presentations.list(),
+    "presentations.page": lambda b: b.api.presentations.page(),
 }
 
 

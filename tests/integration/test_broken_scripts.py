@@ -18,7 +18,8 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from credhook.ledger import EVENT, State, job_id
+from credhook.ledger import EVENT, State
+from credhook.ledger.job import job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.failure import Failure

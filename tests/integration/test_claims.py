@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 from waiting import until_async
 
 from credhook.events import Event
-from credhook.ledger import State, job_id
+from credhook.ledger import State
+from credhook.ledger.job import job_id
 from credhook.worker.attempt.staleness import version
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims

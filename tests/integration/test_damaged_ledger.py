@@ -13,7 +13,8 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State, job_id
+from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State
+from credhook.ledger.job import job_id
 from credhook.listener.admin import create_admin
 from credhook.receiver.inbox.inbox import Unavailable
 from credhook.receiver.inbox.script import Outcome

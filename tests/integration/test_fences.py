@@ -14,7 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from credhook.events import Event
-from credhook.ledger import EVENT, Index, State, job_id
+from credhook.ledger import EVENT, Index, State
+from credhook.ledger.job import job_id
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker

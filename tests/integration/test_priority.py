@@ -14,7 +14,8 @@ from rq.serializers import JSONSerializer
 from waiting import until
 
 from credhook.events import Event
-from credhook.ledger import Index, State, job_id
+from credhook.ledger import Index, State
+from credhook.ledger.job import job_id
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims

@@ -27,7 +27,8 @@ from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 from waiting import until
 
-from credhook.ledger import LISTED, job_id
+from credhook.ledger import LISTED
+from credhook.ledger.job import job_id
 from credhook.sandbox.local.local_redis import free_port
 
 DATA = "openid4vc.verification.data"

@@ -10,7 +10,8 @@ from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import Index, job_id
+from credhook.ledger import Index
+from credhook.ledger.job import job_id
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims

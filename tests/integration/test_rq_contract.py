@@ -18,7 +18,8 @@ from rq.serializers import JSONSerializer
 from stock import rq
 
 from credhook.events import Event
-from credhook.ledger import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, Index, State, job_id
+from credhook.ledger import Index, State
+from credhook.ledger.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, job_id
 from credhook.receiver.inbox.script import Outcome
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims

@@ -9,7 +9,8 @@ from rq.worker import BaseWorker, WorkerStatus
 from stock import rq, stock_worker
 from waiting import until
 
-from credhook.ledger import Index, job_id
+from credhook.ledger import Index
+from credhook.ledger.job import job_id
 
 HELD = """
 @handlers.on("*")

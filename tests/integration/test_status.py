@@ -65,7 +65,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", DATA, "r1")
     now = int(redis_client.time()[0]) * 1_000
-    redis_client.hset("credhook:event:m1", "received", now - 3_600_000)
+    redis_client.zadd(INDEX.opened, {"m1": now - 3_600_000})
     redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
@@ -89,11 +89,9 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     assert len(lines) == len(named(found)) - 2  # The event is not that old, and no platform is known.
 
 
-def test_the_oldest_event_is_found_among_those_that_have_not_moved(redis_client: Redis, redis_url: str) -> None:
+def test_the_oldest_event_is_the_one_that_came_first(redis_client: Redis, redis_url: str) -> None:
     now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.open, {"old": now - 5_000, "unreadable": now - 9_000})
-    redis_client.hset("credhook:event:old", "received", now - 60_000)
-    redis_client.set("credhook:event:unreadable", "x")
+    redis_client.zadd(INDEX.opened, {"old": now - 60_000, "new": now - 9_000})
     assert 60 <= facts(redis_url)["oldest_open"] < 70
 
 

@@ -18,7 +18,8 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.backoff import Backoff
-from credhook.ledger import EVENT, State, job_id
+from credhook.ledger import EVENT, State
+from credhook.ledger.job import job_id
 from credhook.listener.admin import create_admin
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.execution.retry import GiveUp, Retry

@@ -9,7 +9,8 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import EVENT_TYPES, Event
-from credhook.ledger import EVENT, Index, State, job_data, job_id
+from credhook.ledger import EVENT, Index, State
+from credhook.ledger.job import job_data, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots

@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 import pytest
 
-from credhook.ledger import JOB_FUNCTION
+from credhook.ledger.job import JOB_FUNCTION
 
 ROOT = Path(__file__).parents[2]
 #: The folders at the top that `credhook/` holds a link to.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from credhook.ledger import JOB_FUNCTION, job_data, job_id
+from credhook.ledger.job import JOB_FUNCTION, job_data, job_id
 from credhook.worker.queue.claim import read_job
 
 OURS: list[Any] = [JOB_FUNCTION, None, ["m1"], {}]

@@ -143,8 +143,7 @@ class Dispatch:
         if failure is not None:
             self._failed(handler, failure, log, ms)
             return
-        attempt.ends[handler.name] = DONE
-        attempt.records[handler.name] = f"{TOOK}{ms:.0f}"
+        self._ended(handler, DONE, f"{TOOK}{ms:.0f}")
         attempt.ran[handler.name] = ms
         log.debug("event_handled")
 
@@ -193,8 +192,9 @@ class Dispatch:
             self._count(handler, "postponed" if isinstance(decision, Postponed) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
-    def _ended(self, handler: Handler, how: str) -> None:
-        self.attempt.records[handler.name] = self.attempt.ends[handler.name] = how
+    def _ended(self, handler: Handler, how: str, recorded: str = "") -> None:
+        self.attempt.ends[handler.name] = how
+        self.attempt.records[handler.name] = recorded or how
         self._count(handler, "gave_up" if how.startswith(GAVE_UP) else how)
 
     def _count(self, handler: Handler, outcome: str) -> None:

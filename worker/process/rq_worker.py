@@ -17,7 +17,8 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from credhook.ledger import FAILURE_TTL, Index
+from credhook.ledger import Index
+from credhook.ledger.job import FAILURE_TTL
 from credhook.stopping import stop_on
 from credhook.worker.process.jobs import process
 from credhook.worker.queue import scripts

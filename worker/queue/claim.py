@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from credhook.ledger import BLAMED, HANDLER, JOB_FUNCTION, LONGEST_JOB, ONLY, PENDING, State, ending, job_id
+from credhook.ledger import BLAMED, HANDLER, ONLY, PENDING, State, ending
+from credhook.ledger.job import JOB_FUNCTION, LONGEST_JOB, job_id
 from credhook.worker.queue.failure import Failure
 
 

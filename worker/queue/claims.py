@@ -15,7 +15,8 @@ from typing import Any, Final
 import structlog
 from redis.asyncio import Redis
 
-from credhook.ledger import FAILURE_TTL, Index, ending, job_id
+from credhook.ledger import Index, ending
+from credhook.ledger.job import FAILURE_TTL, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claim_from, read_job
 from credhook.worker.queue.failure import Failure

@@ -6,7 +6,8 @@ from zlib import crc32
 
 from redis import Redis
 
-from credhook.ledger import EVENT, Index, job_data, job_fields, job_id, lua
+from credhook.ledger import EVENT, Index, lua
+from credhook.ledger.job import job_data, job_fields, job_id
 
 #: Milliseconds that an event may be between two homes: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT: Final = 5_000

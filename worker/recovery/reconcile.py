@@ -21,7 +21,8 @@ from redis.exceptions import ResponseError
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.ledger import Index, job_id
+from credhook.ledger import Index
+from credhook.ledger.job import job_id
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.recovery.put_back import IN_TRANSIT, PutBack

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple, cast
 
 from redis import Redis
 
-from credhook.ledger import Index, job_data, job_fields, job_id, lua
+from credhook.ledger import Index, lua
+from credhook.ledger.job import job_data, job_fields, job_id
 
 #: Characters of it that are kept.
 _LONGEST_NAME: Final = 100

@@ -8,7 +8,8 @@ from typing import Final, cast
 import click
 from redis import Redis
 
-from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, State, job_id, lua
+from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, State, lua
+from credhook.ledger.job import job_id
 from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
 from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw

@@ -1,0 +1,65 @@
+"""The RQ job of an event: its id, and its fields as RQ itself writes them. Pure."""
+
+import re
+import struct
+import zlib
+from datetime import UTC, datetime
+from hashlib import sha256
+from json.encoder import encode_basestring_ascii
+from typing import Final
+
+#: The only function that a job of ours names. The receiver knows no more of the worker than this string.
+JOB_FUNCTION: Final = "credhook.worker.process.jobs.process"
+#: Seconds before RQ itself ends a job. The worker's own time-outs are far shorter; this one is for a stuck process.
+JOB_TIMEOUT: Final = 3_600
+#: Seconds that RQ keeps a failed job. Ours fail only when a process dies, and the ledger knows more than RQ does.
+FAILURE_TTL: Final = 86_400
+#: Bytes of a job's data beyond which it is none of ours; ours have 400 at most.
+LONGEST_JOB: Final = 8_192
+
+_JOB_ID_CHARACTERS: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def job_id(event_id: str) -> str:
+    """The RQ job's id for an event: the same for all time, legible where RQ's alphabet allows, else a digest.
+
+    The prefixes keep a digest from ever equalling another event's own id.
+    """
+    if _JOB_ID_CHARACTERS.fullmatch(event_id):
+        return f"e-{event_id}"
+    # An id that somebody else has written into Redis may be no Unicode; readers hand its bytes on as surrogates.
+    return f"d-{sha256(event_id.encode(errors='surrogateescape')).hexdigest()[:40]}"
+
+
+def job_data(event_id: str) -> bytes:
+    """The `data` field of the job: function, instance, arguments, as RQ's JSONSerializer and zlib read them.
+
+    A zlib stream of one stored block, put together by hand. `zlib.compress` would set up a compressor of 256 KiB to
+    save eight bytes: 50 microseconds per event, measured, as much as all else that a delivery costs; this is 0.3.
+    """
+    data = f'["{JOB_FUNCTION}", null, [{encode_basestring_ascii(event_id)}], {{}}]'.encode()
+    size = len(data)
+    return b"x\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF) + data + struct.pack(">I", zlib.adler32(data))
+
+
+def job_fields(queue: str, now: datetime) -> dict[str, str | int]:
+    """All other fields of the job's hash, the same for every event that is enqueued at that time.
+
+    They equal what `Queue.enqueue` writes; tests/integration/test_rq_contract.py compares them with RQ's own.
+    """
+    timestamp = now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    empty = (
+        "success_callback_name failure_callback_name stopped_callback_name "
+        "started_at ended_at last_heartbeat worker_name group_id"
+    )
+    return {
+        "status": "queued",
+        "created_at": timestamp,
+        **dict.fromkeys(empty.split(), ""),
+        "origin": queue,
+        "description": "credhook event",
+        "enqueued_at": timestamp,
+        "timeout": JOB_TIMEOUT,
+        "result_ttl": 0,
+        "failure_ttl": FAILURE_TTL,
+    }
