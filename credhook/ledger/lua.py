@@ -12,13 +12,16 @@ from typing import Final
 
 from credhook import ledger
 from credhook.events import EVENT_TYPES, REPEATABLE, URGENT
-from credhook.ledger.job import FAILURE_TTL
+from credhook.ledger import job
 
-#: The constants of the ledger, and its states: `$ACCEPTED` and so on.
+#: The constants of the ledger and of its jobs, and its states: `$ACCEPTED` and so on.
 _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
-    **{name: value for name, value in vars(ledger).items() if name.isupper() and isinstance(value, str | int)},
+    **{
+        name: value
+        for name, value in {**vars(ledger), **vars(job)}.items()
+        if name.isupper() and isinstance(value, str | int)
+    },
     **{state.name: state for state in ledger.State},
-    "FAILURE_TTL": FAILURE_TTL,
     "STATES": ledger.State,
     "EVENT_TYPES": EVENT_TYPES,
     "REPEATABLE_TYPES": REPEATABLE,

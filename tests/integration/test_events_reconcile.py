@@ -70,7 +70,7 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
         assert [line.split()[0] for line in lossy.notes() if resource in line] == [OFFERED, COMPLETED]
     assert {resource: f"{DATA} {resource}" in lossy.notes() for resource in shown} == dict.fromkeys(shown, True)
     assert not {one for one in ours if one.endswith(tuple(whole))}
-    story = json.loads(events("show", f"reconciled:{COMPLETED}:{gone[0]}").stdout)
+    story = json.loads(events("show", f"reconciled:{COMPLETED}:{gone[0]}", "--json").stdout)
     assert (story["reconciled"], story["state"]) == (True, "done")
     assert lossy.reconciled()["accepted"] == 0
     assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
