@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 import click
-from pydantic import ValidationError
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -21,11 +20,7 @@ from credhook.status.attention import Limits, attention
 from credhook.status.facts import Facts
 from credhook.status.fleet import Remark
 from credhook.status.page import lines
-from credhook.status.reading import read_facts
-from credhook.worker.fleet import circuit_store
-from credhook.worker.fleet.token_key import name_from
-from credhook.worker.process.announcement import Platform
-from credhook.worker.settings import PlatformSettings
+from credhook.status.reading import platform_of_host, read_facts
 
 #: Seconds that Redis may take for one answer, and for all.
 _PATIENCE: Final = 5.0
@@ -70,7 +65,7 @@ def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[
     patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
     redis: Redis = address.open_sync(retry=Retry(NoBackoff(), 0), **patience)
     try:
-        facts = read_facts(redis, str(address), settings.queue, _platform())
+        facts = read_facts(redis, str(address), settings.queue, platform_of_host())
     except (RedisError, OSError) as error:
         what, _, remedy = unanswered(error).partition("; ")
         return None, (Remark("redis", what, remedy),)
@@ -91,12 +86,3 @@ def _within(seconds: float, work: Callable[[], T]) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     return outcome.result(seconds)
-
-
-def _platform() -> Platform | None:
-    """Where the platform's state is, if this host knows the platform."""
-    try:
-        settings = PlatformSettings()
-    except ValidationError:
-        return None
-    return Platform(circuit=circuit_store.key_name(settings.api_url), token=name_from(settings))

@@ -14,10 +14,13 @@ from credhook.ledger.opened import oldest_open
 from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
 from credhook.redis import health
 from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
+from credhook.worker.fleet import circuit_store
 from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit
 from credhook.worker.fleet.circuit_snapshot import read as read_circuit
+from credhook.worker.fleet.token_key import name_from
 from credhook.worker.process.announcement import Platform as PlatformKeys
 from credhook.worker.process.announcement import read as read_worker
+from credhook.worker.settings import PlatformSettings
 
 #: Seconds for which a dead event is news.
 RECENTLY: Final = 86_400
@@ -201,3 +204,12 @@ def _platform(redis: Redis, keys: PlatformKeys, now: float) -> Platform:
         token=left / 1_000 if isinstance(left, int) and left > 0 else None,
         refused=refused is True or refused == 1,
     )
+
+
+def platform_of_host() -> PlatformKeys | None:
+    """Where the platform's state is, if this host knows the platform."""
+    try:
+        settings = PlatformSettings()
+    except ValidationError:
+        return None
+    return PlatformKeys(circuit=circuit_store.key_name(settings.api_url), token=name_from(settings))

@@ -8,7 +8,7 @@ event twice, under two webhook-ids.
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -63,7 +63,7 @@ class Plan:
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Plan:
     """What must be done so that exactly one endpoint at `url` receives the wanted types. Pure."""
     ours = [endpoint for endpoint in registered if endpoint.url == url]
-    right = [endpoint for endpoint in ours if _types(endpoint) == (wanted or frozenset(EVENT_TYPES))]
+    right = [endpoint for endpoint in ours if types_of(endpoint) == (wanted or frozenset(EVENT_TYPES))]
     keep = right[0] if right else None
     return Plan(url, wanted, keep is None, tuple(one for one in ours if one is not keep), keep)
 
@@ -82,12 +82,13 @@ async def apply(api: AsyncApi, steps: Plan) -> None:
         await api.endpoints.delete(endpoint.id)
 
 
-def _types(endpoint: Endpoint) -> frozenset[str]:
+def types_of(endpoint: Endpoint) -> frozenset[str]:
     """What an endpoint receives: all, where it has no filter types, which a platform may also show as all ten."""
     return frozenset(endpoint.filter_types or EVENT_TYPES)
 
 
-def _described(types: frozenset[str], separator: str = ", ") -> str:
+def described(types: frozenset[str], separator: str = ", ") -> str:
+    """The types by name, or that they are all. Pure."""
     return separator.join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
 
 
@@ -106,7 +107,7 @@ def list_endpoints() -> None:
     registered = _call(_registered)
     table = Table("id", "url", "event types", "created")
     for one in registered:
-        types = _described(_types(one), "\n")
+        types = described(types_of(one), "\n")
         table.add_row(*map(Text, (one.id, shown(one.url), types, str(one.created_at or ""))))
     Console(width=None if sys.stdout.isatty() else 160).print(table if registered else "no endpoints are registered")
 
@@ -176,18 +177,23 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 
 
 def _print(steps: Plan) -> None:
-    """Say what is to be done, a line each, in the order in which it is done."""
-    click.echo(f"{shown(steps.url)}: {_described(steps.wanted)}")
+    for line in lines(steps):
+        click.echo(line)
+
+
+def lines(steps: Plan) -> Iterator[str]:
+    """What is to be done, a line each, in the order in which it is done. Pure."""
+    yield f"{shown(steps.url)}: {described(steps.wanted)}"
     if steps.keep is not None:
-        click.echo(f"  keep    {steps.keep.id}")
+        yield f"  keep    {steps.keep.id}"
     if steps.create:
-        click.echo("  create  a new endpoint with these types")
+        yield "  create  a new endpoint with these types"
     for endpoint in steps.delete:
-        click.echo(f"  delete  {endpoint.id} ({_described(_types(endpoint))})")
+        yield f"  delete  {endpoint.id} ({described(types_of(endpoint))})"
     if steps.overlaps:
-        click.echo("  note    while both exist, the platform may deliver one event twice, under two webhook-ids")
+        yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
-        click.echo("nothing to do: the platform has it so already")
+        yield "nothing to do: the platform has it so already"
 
 
 def shown(url: str) -> str:

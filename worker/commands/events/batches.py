@@ -49,10 +49,14 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar, if standard error is a terminal; call what it yields with the number that has been done since."""
+    """A bar, if standard error is a terminal; call what it yields with the number that has been done since.
+
+    Only for whoever has typed the command: what a server does in its threads would paint over its log.
+    """
     console = Console(stderr=True)
+    shown = console.is_terminal and threading.current_thread() is threading.main_thread()
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         task = progress.add_task(what, total=total)
         yield lambda number: progress.advance(task, number)
 

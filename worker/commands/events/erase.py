@@ -8,7 +8,7 @@ from typing import Final, cast
 import click
 from redis import Redis
 
-from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, State, lua
+from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, Index, State, lua
 from credhook.ledger.job import job_id
 from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
@@ -21,9 +21,9 @@ _ERASE: Final = lua.load("credhook.worker.commands.events/erase.lua")
 _UNLIST_STRAYS: Final = lua.load("credhook.worker.commands.events/unlist_strays.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
-_DONE: Final = {"erased": "", "held": "while a worker had it"}
+DONE: Final = {"erased": "", "held": "while a worker had it"}
 #: Outcome of the script → why the event was left.
-_LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
+LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
 
 
 @click.command()
@@ -54,27 +54,65 @@ def erase(
             if events and not yes:
                 ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
-        if selection.resource is not None:
-            _forget_resource(redis, selection.resource)
-        script = redis.register_script(_ERASE)
+        erasure = Erasure(redis, index, selection)
+        erasure.begin()
+        result = work_through(events, erasure, "erasing")
+        if not (result.interrupted or result.error):
+            erasure.finish(events)
+        report(result, "erased", DONE, LEFT, as_json=as_json)
+
+
+class Erasure:
+    """Erases what was selected, up to a few hundred events at once: Redis does nothing else meanwhile."""
+
+    def __init__(self, redis: Redis, index: Index, selection: Selection) -> None:
+        """Prepare.
+
+        Args:
+            redis: the ledger.
+            index: the queue's.
+            selection: what the events were found by.
+        """
+        self._redis = redis
+        self._selection = selection
+        self._script = redis.register_script(_ERASE)
         settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
         of_events = (index.open, index.opened, *settled, index.reconciled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
-        keys = [index.leases, index.started, index.busy, index.parked, index.causes, *of_events, *of_jobs]
+        self._of_events = len(of_events)
+        self._keys = [index.leases, index.started, index.busy, index.parked, index.causes, *of_events, *of_jobs]
 
-        def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
-            arguments: list[str | int | bytes] = [len(of_events)]
-            for event in batch:
-                # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
-                arguments += raw(event.webhook_id), job_id(event.webhook_id), event.state if selection.states else ""
-            return cast(Sequence[bytes], script(keys=keys, args=arguments))
+    def begin(self) -> None:
+        """Forget what names the resource outside its events, if one was asked for.
 
-        result = work_through(events, step, "erasing")
-        # Their records do not say where they were listed.
+        Raises:
+            RedisError: Redis failed.
+        """
+        if self._selection.resource is not None:
+            _forget_resource(self._redis, self._selection.resource)
+
+    def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
+        """Erase these; what became of each.
+
+        Raises:
+            RedisError: Redis failed; some may have been erased.
+        """
+        arguments: list[str | int | bytes] = [self._of_events]
+        for event in batch:
+            # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
+            state = event.state if self._selection.states else ""
+            arguments += raw(event.webhook_id), job_id(event.webhook_id), state
+        return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
+
+    def finish(self, events: Sequence[EventSummary]) -> None:
+        """Take those of the erased events from the lists whose records do not say where they were listed.
+
+        Raises:
+            RedisError: Redis failed.
+        """
         strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
-        if strays and not (result.interrupted or result.error):
-            _unlist(redis, strays)
-        report(result, "erased", _DONE, _LEFT, as_json=as_json)
+        if strays:
+            _unlist(self._redis, strays)
 
 
 def _unlist(redis: Redis, strays: Sequence[bytes]) -> None:

@@ -21,8 +21,10 @@ from credhook.worker.handlers.loading import load
 from credhook.worker.recovery.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
+#: Outcome of the script → what to say of it besides that the event was replayed.
+DONE: Final = {"replayed": ""}
 #: Outcome of the script → why the event was left.
-_LEFT: Final = {
+LEFT: Final = {
     "open": "open",
     "unknown_type": "of unknown type",
     "no_resource": "without a resource",
@@ -88,7 +90,7 @@ def replay(
             settled = [Settled(event.webhook_id, event.state) for event in batch]
             return put_back(settled, how=How.NOW if hurry else How.ANEW, handler=handler or "", types=wanted)
 
-        report(work_through(events, step, "replaying"), "replayed", {"replayed": ""}, _LEFT, as_json=as_json)
+        report(work_through(events, step, "replaying"), "replayed", DONE, LEFT, as_json=as_json)
 
 
 def _whoever() -> str:

@@ -1,0 +1,83 @@
+"""The records of events as people read them: times in UTC, handlers by name, null where nothing can be read."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+from redis import Redis
+
+from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, Index, State, ending
+
+#: Records fetched in one round trip.
+_PAGE: Final = 500
+#: Digits of the longest number in a record.
+_DIGITS: Final = 15
+
+
+def records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What the ledger has of these events, in this order; what is not there is left out.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    rest = iter(webhook_ids)
+    while page := list(islice(rest, _PAGE)):
+        pipeline = redis.pipeline(transaction=False)
+        for webhook_id in page:
+            pipeline.hgetall(_raw(EVENT + webhook_id))
+            pipeline.zscore(index.leases, _raw(webhook_id))
+        replies = pipeline.execute(raise_on_error=False)
+        for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
+            if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
+                yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
+            elif fields:
+                text = {_text(name): _text(value) for name, value in fields.items()}
+                yield describe(webhook_id, text, lease=lease if isinstance(lease, float) else None)
+
+
+def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
+    """A ledger record as people read it. Pure."""
+    received, settled = _number(fields.get("received")), _number(fields.get("settled"))
+    ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
+    return {
+        "webhook_id": webhook_id,
+        "type": fields.get("type"),
+        "resource_id": fields.get("resource"),
+        "state": fields.get("state"),
+        "received_at": time_of(received),
+        "settled_at": time_of(settled),
+        "next_attempt_at": time_of(_number(fields.get("due"))),
+        "leased_until": None if lease is None or not 0 < lease <= LATEST else time_of(int(lease)),
+        "milliseconds": settled - received if settled is not None and received is not None else None,
+        # A settled event that took one attempt does not spend memory on saying so.
+        "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
+        "error": fields.get("error"),
+        "only": fields.get(ONLY),
+        "reconciled": "reconciled" in fields,
+        "handlers": {name: how for name, (how, _) in ended.items()},
+        "causes": {name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
+        "duplicates": _number(fields.get("again", "0")),
+        "last_duplicate_at": time_of(_number(fields.get("again_at"))),
+        "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
+    }
+
+
+def time_of(milliseconds: int | None) -> str | None:
+    """So many milliseconds since the epoch, in ISO 8601; None where that is no time."""
+    if milliseconds is None or milliseconds > LATEST:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _raw(text: str) -> bytes:
+    """As Redis has it: bytes that are no Unicode are surrogates in a webhook-id that was read from there."""
+    return text.encode(errors="surrogateescape")
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="backslashreplace")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
