@@ -39,6 +39,7 @@ COMMANDS: Final = {
         "credhook.doctor.command:doctor",
         "Try everything that receiver and workers depend on; say what to do.",
     ),
+    "console": ("credhook.console.command:console", "Serve pages that show what happens, and act on it."),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
@@ -48,7 +49,7 @@ COMMANDS: Final = {
 }
 
 #: Those that run on, and say what they have to say in their log.
-_SERVICES: Final = ("receiver", "worker")
+_SERVICES: Final = ("receiver", "worker", "console")
 #: Options that a process is started with whose parent has said it already.
 _OF_CHILDREN: Final = ("--fd", "--supervised")
 

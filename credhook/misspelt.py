@@ -11,6 +11,7 @@ _PREFIX: Final = "CREDHOOK_"
 #: Where settings are defined. They are read as text: imported, those of all processes would cost each half a second.
 _DEFINED_IN: Final = (
     "settings.py",
+    "console/settings.py",
     "logs/__init__.py",
     "logs/development.py",
     "receiver/settings.py",

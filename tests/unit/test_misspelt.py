@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from credhook.console.settings import ConsoleSettings
 from credhook.misspelt import correction, known, misspelt
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.settings import EndpointSettings, WorkerSettings
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_what_is_known_is_what_is_read() -> None:
     read = {
         str(one.validation_alias)
-        for settings in (ReceiverSettings, WorkerSettings, EndpointSettings)
+        for settings in (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings)
         for one in settings.model_fields.values()
     }
     others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}

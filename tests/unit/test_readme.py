@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
 from credhook.cli import COMMANDS, LazyGroup
+from credhook.console.settings import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.handlers.handler import Options
 from credhook.worker.handlers.loading import load
@@ -44,7 +45,8 @@ def rows(settings: type[BaseSettings]) -> Iterator[str]:
         yield f"| `{field.validation_alias}` | {shown} | {field.description} |"
 
 
-EXPECTED = [*dict.fromkeys(row for one in (ReceiverSettings, WorkerSettings, EndpointSettings) for row in rows(one))]
+SETTINGS = (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings)
+EXPECTED = [*dict.fromkeys(row for one in SETTINGS for row in rows(one))]
 
 
 @pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row.split("`")[1])

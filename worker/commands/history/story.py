@@ -63,7 +63,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
     Args:
         record: what `credhook events show --json` prints.
     """
-    for name, said in _heading(record):
+    for name, said in heading(record):
         yield f"{name:<10}{said}".rstrip()
     told: Sequence[Mapping[str, Any]] = record["story"]
     if told:
@@ -71,12 +71,13 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
     if len(told) >= MOST_TOLD:
         yield "(what happened before is not kept)"
     for entry in told:
-        what, *more = _entry(entry)
+        what, *more = told_of(entry)
         yield f"{_shown(entry['at'])}  {what}"
         yield from (" " * 25 + line for line in more)
 
 
-def _heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is so now: names and what is said of each. Pure."""
     yield "event", record["webhook_id"]
     yield "type", record["type"] or ""
     yield "resource", record["resource_id"] or ""
@@ -103,8 +104,8 @@ def _heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "waits for", record["only"]
 
 
-def _entry(entry: Mapping[str, Any]) -> Iterator[str]:
-    """A line that says what happened, and one for each handler of it."""
+def told_of(entry: Mapping[str, Any]) -> Iterator[str]:
+    """A line that says what happened, and one for each handler of it. Pure."""
     replayed = entry.get("replayed")
     if isinstance(replayed, dict):
         handler = _after(", handler ", replayed.get("handler"))

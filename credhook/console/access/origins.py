@@ -1,0 +1,59 @@
+"""From where a request may come: what keeps pages of other sites from using the console through a browser. Pure."""
+
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+#: Methods that change nothing.
+_SAFE: Final = frozenset({"GET", "HEAD"})
+
+
+def objection(method: str, headers: Headers, url: str | None) -> str | None:
+    """Why a request is refused, or None.
+
+    A page that has pointed its own name at this machine shows that name in `Host`, and it has no way to point an
+    address. A page that posts across sites shows itself in `Origin` and `Sec-Fetch-Site`; each browser of today sends
+    one of them at least with what it posts.
+
+    Args:
+        method: the request's.
+        headers: likewise.
+        url: where browsers reach the console besides this machine's addresses, if that is known.
+    """
+    host = headers.get("host", "")
+    name = _name(host)
+    if not (name == "localhost" or _is_address(name) or (url and name == urlsplit(url).hostname)):
+        return "The Host header names a host that this console does not know; CREDHOOK_CONSOLE_URL says which it is."
+    if method in _SAFE:
+        return None
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is None and site is None:
+        return "The request does not say from which page it comes."
+    if site not in {None, "same-origin"} or origin not in {None, f"http://{host}", url}:
+        return "The request comes from a page of another origin."
+    return None
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address means this machine and no other."""
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # Such as unbalanced brackets.
+        return ""

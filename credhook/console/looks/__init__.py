@@ -1,0 +1,1 @@
+"""How the pages look: templates, style, script, plots. Nothing here knows what an event is."""

@@ -1,0 +1,96 @@
+"""Events: found by search and filters, page by page; and the story of one."""
+
+from dataclasses import replace as but
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from redis import Redis
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from credhook.console.looks.rendering import page
+from credhook.console.pages.filters import address, selection
+from credhook.console.pages.ledger import Ledger
+from credhook.events import EVENT_TYPES, is_resource_id
+from credhook.ledger import EVENT, Index, State
+from credhook.worker.commands.events.reading import Page, raw, read_page
+from credhook.worker.commands.events.selection import Selection
+from credhook.worker.commands.history.records import records, time_of
+from credhook.worker.commands.history.story import heading, story_of, told_of
+
+#: Events of a page.
+_SHOWN: Final = 50
+#: Events that are looked at for one before it says how far it has come.
+_PATIENCE: Final = 20_000
+
+
+def routes(ledger: Ledger) -> list[Route]:
+    """The list, and one event."""
+
+    async def show(request: Request) -> Response:
+        query = request.query_params.multi_items()
+        sought = request.query_params.get("q", "").strip()
+        if sought:
+            return await _sought(request, sought)
+        try:
+            chosen = selection(query, datetime.now(UTC))
+        except ValueError as error:
+            return _list(request, Page([]), [], problem=str(error))
+        found, rows = await ledger.ask(lambda redis, index: _read(redis, index, chosen))
+        return _list(request, found, rows, chosen)
+
+    async def _sought(request: Request, sought: str) -> Response:
+        """An event's id leads to the event, any other to the events of the resource."""
+        if await ledger.ask(lambda redis, _: redis.exists(raw(EVENT + sought))):
+            return RedirectResponse(f"/event?{urlencode({'id': sought})}", 303)
+        if not is_resource_id(sought):
+            return _list(request, Page([]), [], problem="No event has that id, and no issuance or presentation could.")
+        rest = [(name, value) for name, value in request.query_params.multi_items() if name not in {"q", "after"}]
+        return RedirectResponse(f"/events?{urlencode([*rest, ('resource', sought)])}", 303)
+
+    async def show_one(request: Request) -> Response:
+        webhook_id = request.query_params.get("id", "")
+        record = await ledger.ask(lambda redis, index: _story(redis, index, webhook_id))
+        if record is None:
+            raise HTTPException(404, "The ledger has no such event: it was erased, or its retention has ended.")
+        lines = [(entry["at"], *told_of(entry)) for entry in record["story"]]
+        context: dict[str, Any] = {"record": record, "heading": list(heading(record)), "lines": lines}
+        return page(request, "event.html", title=webhook_id, **context)
+
+    return [Route("/events", show), Route("/event", show_one)]
+
+
+def _list(
+    request: Request, found: Page, rows: list[dict[str, Any]], chosen: Selection | None = None, problem: str = ""
+) -> Response:
+    said = request.query_params
+    same = [(name, value) for name, value in said.multi_items() if name != "after" and value]
+    context: dict[str, Any] = {
+        "rows": rows,
+        "chosen": chosen,
+        "narrowed": chosen is not None and not chosen.is_empty,
+        "address": address(chosen) if chosen else [],
+        "problem": problem,
+        "said": {name: said.get(name, "") for name in ("resource", "cause", "handler", "since", "until", "id")},
+        "said_states": said.getlist("state"),
+        "said_types": said.getlist("type"),
+        "states": list(State),
+        "types": EVENT_TYPES,
+        "older": [*same, ("after", str(found.after))] if found.after else [],
+        "newest": same if said.get("after") else None,
+        "looked_back_to": time_of(found.looked_back_to),
+    }
+    return page(request, "events.html", 400 if problem else 200, title="Events", **context)
+
+
+def _read(redis: Redis, index: Index, chosen: Selection) -> tuple[Page, list[dict[str, Any]]]:
+    found = read_page(redis, index, but(chosen, limit=_SHOWN), patience=_PATIENCE)
+    return found, list(records(redis, index, [event.webhook_id for event in found.events]))
+
+
+def _story(redis: Redis, index: Index, webhook_id: str) -> dict[str, Any] | None:
+    record = next(records(redis, index, [webhook_id]), None)
+    return record and record | story_of(redis, raw(webhook_id))

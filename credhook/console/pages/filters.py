@@ -1,0 +1,83 @@
+"""Which events a page is about: what its address says, read as the options of `credhook events` are. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace as but
+from datetime import datetime
+from typing import Final
+
+from credhook.events import is_resource_id
+from credhook.ledger import State
+from credhook.worker.commands.events.selection import Cursor, Selection, event_type, moment
+
+Query = Sequence[tuple[str, str]]
+
+_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
+_CAUSE: Final = re.compile(r"[0-9a-f]{8}")
+_HANDLER: Final = re.compile(r"[!-~]{1,200}")
+#: What the address may say besides the page's place in the list.
+FIELDS: Final = ("state", "type", "resource", "id", "cause", "handler", "since", "until")
+
+
+def selection(query: Query, now: datetime) -> Selection:
+    """What the address says.
+
+    Args:
+        query: name and value of each of its parts; empty values and names that are not ours say nothing.
+        now: what ages are counted from.
+
+    Raises:
+        ValueError: a part cannot be read; the message says which, and what it should be.
+    """
+    said = [(name, value.strip()) for name, value in query if value.strip()]
+    found = Selection(
+        states=frozenset(_state(value) for name, value in said if name == "state"),
+        types=frozenset(event_type(value) for name, value in said if name == "type"),
+        ids=tuple(_matching(_WEBHOOK_ID, value, "webhook-id") for name, value in said if name == "id"),
+    )
+    for name, value in said:
+        if name == "resource":
+            if not is_resource_id(value):
+                raise ValueError(f"{value!r} is no issuance's or presentation's id")
+            found = but(found, resource=value)
+        elif name == "cause":
+            found = but(found, cause=_matching(_CAUSE, value, "cause's id"))
+        elif name == "handler":
+            found = but(found, handler=_matching(_HANDLER, value, "handler's name"))
+        elif name == "since":
+            found = but(found, since=moment(value, now))
+        elif name == "until":
+            found = but(found, until=moment(value, now))
+        elif name == "after":
+            found = but(found, after=Cursor.read(value))
+    if found.since and found.until and found.since >= found.until:
+        raise ValueError("“since” should be earlier than “until”")
+    return found
+
+
+def address(selection: Selection) -> list[tuple[str, str]]:
+    """The parts of an address that say the same, with ages as the moments that they stood for."""
+    parts = [("state", state.value) for state in sorted(selection.states)]
+    parts += [("type", kind) for kind in sorted(selection.types)]
+    parts += [("id", one) for one in selection.ids]
+    parts += [(name, str(value)) for name in ("resource", "cause", "handler") if (value := getattr(selection, name))]
+    parts += [(name, when.isoformat()) for name in ("since", "until") if (when := getattr(selection, name))]
+    return parts
+
+
+def in_words(selection: Selection) -> str:
+    """The selection in one line, for pages and the log."""
+    return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in address(selection)) or "all"
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no state; they are {', '.join(State)}") from None
+
+
+def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
+    if not pattern.fullmatch(text):
+        raise ValueError(f"{text!r} is no {what}")
+    return text

@@ -1,0 +1,94 @@
+"""What the numbers were over the last hour and day: remembered by the console alone, and bounded. Pure."""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from credhook.console.looks.plot import Plot, Point, plot
+from credhook.status.facts import Facts
+
+HOUR: Final = 3_600.0
+DAY: Final = 86_400.0
+#: Seconds between two points of either.
+_FINE: Final = 10.0
+_COARSE: Final = 300.0
+
+
+class Sample(NamedTuple):
+    """What is remembered of one moment; None for what was not known."""
+
+    arriving: float | None
+    open: float | None
+    retrying: float | None
+    dead: float | None
+
+
+class Series(NamedTuple):
+    """One number over both spans.
+
+    Attributes:
+        name: as it is shown.
+        unit: likewise, after the number.
+        hour: the last one.
+        day: likewise.
+    """
+
+    name: str
+    unit: str
+    hour: Plot
+    day: Plot
+
+
+_NAMES: Final = {
+    "arriving": ("arriving", "/s"),
+    "open": ("open", ""),
+    "retrying": ("retrying", ""),
+    "dead": ("given up, kept", ""),
+}
+
+
+def sample(facts: Facts) -> Sample:
+    """What is remembered of these facts."""
+    arriving = sum(one.per_second for one in facts.receivers if one.queue == facts.queue)
+    return Sample(arriving, facts.counts.open, facts.counts.retrying, facts.counts.dead)
+
+
+class History:
+    """Some points of the last hour, and fewer of the last day, each the highest of its span."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._fine: deque[tuple[float, Sample]] = deque(maxlen=int(HOUR / _FINE) + 1)
+        self._coarse: deque[tuple[float, Sample]] = deque(maxlen=int(DAY / _COARSE) + 1)
+
+    def add(self, at: float, one: Sample) -> None:
+        """Remember what was so `at` a time, in seconds."""
+        _merge(self._fine, at // _FINE * _FINE, one)
+        _merge(self._coarse, at // _COARSE * _COARSE, one)
+
+    @property
+    def since(self) -> float | None:
+        """When it begins."""
+        return self._coarse[0][0] if self._coarse else None
+
+    def series(self, now: float) -> list[Series]:
+        """Each number as plots that end `now`."""
+        found = []
+        for number, (name, unit) in enumerate(_NAMES.values()):
+            fine = [Point(at, one[number]) for at, one in self._fine]
+            coarse = [Point(at, one[number]) for at, one in self._coarse]
+            hour = plot(fine, start=now - HOUR, end=now, gap=3 * _FINE)
+            day = plot(coarse, start=now - DAY, end=now, gap=3 * _COARSE)
+            found.append(Series(name, unit, hour, day))
+        return found
+
+
+def _merge(points: deque[tuple[float, Sample]], at: float, one: Sample) -> None:
+    """Add to the point of that time, or begin it."""
+    if points and points[-1][0] >= at:
+        at, before = points.pop()
+        one = Sample(*(_higher(*pair) for pair in zip(before, one, strict=True)))
+    points.append((at, one))
+
+
+def _higher(one: float | None, other: float | None) -> float | None:
+    return max((each for each in (one, other) if each is not None), default=None)

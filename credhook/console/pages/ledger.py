@@ -1,0 +1,102 @@
+"""The ledger, and what is seen of the fleet: one connection pool and one look for all pages.
+
+What asks Redis runs in threads, as the commands whose code it shares; the pages wait for it and nobody else does.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from credhook.console.pages.history import History, sample
+from credhook.ledger import Index
+from credhook.redis.connection import RedisAddress
+from credhook.redis.health import unanswered
+from credhook.settings import LedgerSettings
+from credhook.status.attention import Limits, attention
+from credhook.status.facts import Facts
+from credhook.status.fleet import Remark
+from credhook.status.reading import platform_of_host, read_facts
+
+log = structlog.get_logger("credhook.console")
+
+#: Seconds between two looks at the fleet.
+_EACH: Final = 2.0
+
+T = TypeVar("T")
+
+
+class Look(NamedTuple):
+    """The fleet at one moment.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        facts: what is so; None if Redis does not say.
+        remarks: what wants attention.
+    """
+
+    at: float
+    facts: Facts | None
+    remarks: tuple[Remark, ...]
+
+
+class Ledger:
+    """What the pages ask.
+
+    Attributes:
+        redis: synchronous, for use in threads.
+        index: the queue's keys.
+        retention: seconds for which a settled event is remembered.
+        history: what the looks have shown.
+    """
+
+    def __init__(self, settings: LedgerSettings, *, clock: Callable[[], float] = time.time) -> None:
+        """Prepare; nothing is asked yet."""
+        address = RedisAddress.parse(settings.redis_url.get_secret_value())
+        self.redis: Redis = address.open_sync(retry=Retry(NoBackoff(), 0))
+        self.index = Index(settings.queue)
+        self.retention = settings.retention
+        self.history = History()
+        self._address = str(address)
+        self._clock = clock
+        self._latest: Look | None = None
+        self._platform = platform_of_host()
+
+    async def ask(self, question: Callable[[Redis, Index], T]) -> T:
+        """What the question comes to.
+
+        Raises:
+            RedisError, OSError: Redis failed.
+        """
+        return await asyncio.to_thread(question, self.redis, self.index)
+
+    async def look(self) -> Look:
+        """The latest look, or the first."""
+        return self._latest or await self._look()
+
+    async def watch(self) -> None:
+        """Look every few seconds, until cancelled."""
+        while True:
+            await self._look()
+            await asyncio.sleep(_EACH)
+
+    async def _look(self) -> Look:
+        look = await asyncio.to_thread(self._read)
+        if look.facts:
+            self.history.add(look.at, sample(look.facts))
+        self._latest = look
+        return look
+
+    def _read(self) -> Look:
+        try:
+            facts = read_facts(self.redis, self._address, self.index.queue, self._platform)
+        except (RedisError, OSError) as error:
+            what, _, remedy = unanswered(error).partition("; ")
+            return Look(self._clock(), None, (Remark("redis", what, remedy),))
+        return Look(self._clock(), facts, attention(facts, Limits()))

@@ -1,0 +1,116 @@
+"""The first page: how the fleet is, and what wants attention."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from credhook.console.looks.rendering import fragment, number, page
+from credhook.console.pages.ledger import Ledger, Look
+from credhook.console.pages.live import Streams
+from credhook.status.attention import age
+from credhook.status.facts import Facts
+
+#: Name of a remark → the page of the events that it is about.
+_SEE: Final = {
+    "dead": "/events?state=dead&state=data_gone",
+    "oldest_open": "/events?state=waiting&state=accepted",
+    "unhandled": "/events?state=unhandled",
+    "quarantined": "/events?state=quarantined",
+    "unreadable": "/events?state=unreadable",
+}
+_MEBIBYTE: Final = 1 << 20
+
+
+class Tile(NamedTuple):
+    """A number at the head of the page.
+
+    Attributes:
+        name: what it is of.
+        value: the number.
+        more: what else there is to say of it, or "".
+        href: the page of those that it counts, or "".
+        tone: `bad` or `warn` where it should be zero, else "".
+    """
+
+    name: str
+    value: str
+    more: str = ""
+    href: str = ""
+    tone: str = ""
+
+
+def routes(ledger: Ledger, streams: Streams, clock: Callable[[], float] = time.time) -> list[Route]:
+    """The page, and its live part."""
+
+    async def part() -> tuple[str, bool]:
+        return fragment("now_part.html", **_shown(ledger, await ledger.look(), clock())), True
+
+    async def show(request: Request) -> Response:
+        shown = _shown(ledger, await ledger.look(), clock())
+        return page(request, "now.html", title="Now", **shown)
+
+    async def live(request: Request) -> Response:
+        return streams.stream(request, part)
+
+    return [Route("/", show), Route("/live/now", live)]
+
+
+def _shown(ledger: Ledger, look: Look, now: float) -> dict[str, Any]:
+    facts = look.facts
+    since = ledger.history.since
+    return {
+        "look": look,
+        "see": _SEE,
+        "facts": facts,
+        "tiles": tiles(facts) if facts else [],
+        "series": ledger.history.series(now) if facts else [],
+        "remembered": age(now - since) if since is not None else "",
+        "age": age,
+        "memory": _memory(facts) if facts else "",
+        "queue": ledger.index.queue,
+    }
+
+
+def tiles(facts: Facts) -> list[Tile]:
+    """The numbers at the head of the page. Pure."""
+    counts = facts.counts
+    unhandled = sum(counts.unhandled.values())
+    ours = [one for one in facts.receivers if one.queue == facts.queue]
+    idle = [one.idle for one in ours if one.idle is not None]
+    last = f"last {age(min(idle))} ago" if idle else "none yet"
+    found = [
+        Tile("arriving", f"{sum(one.per_second for one in ours):.1f}/s", last),
+        Tile("queued", number(counts.queued), "wait for a worker", "/events?state=accepted"),
+        Tile("in flight", number(counts.in_flight), "a worker has them"),
+        Tile("retrying", number(counts.retrying), "wait for an attempt", "/events?state=waiting"),
+        Tile("oldest open", "none" if facts.oldest_open is None else age(facts.oldest_open), _open(counts.open)),
+        Tile(
+            "given up",
+            number(counts.dead_recently),
+            f"today, {number(counts.dead)} kept",
+            "/events?state=dead&state=data_gone",
+            "bad" if counts.dead_recently else "",
+        ),
+    ]
+    for name, value, remark in (
+        ("unhandled", unhandled, "no handler"),
+        ("quarantined", counts.quarantined, "unknown type"),
+        ("unreadable", counts.unreadable, "others wrote there"),
+    ):
+        if value != 0:
+            found.append(Tile(name, number(value), remark, f"/events?state={name}", "warn"))
+    return found
+
+
+def _open(count: int | None) -> str:
+    return f"of {number(count)} open"
+
+
+def _memory(facts: Facts) -> str:
+    server = facts.server
+    used = f"{server.used_memory / _MEBIBYTE:.0f} MiB"
+    return f"{used} of {server.maxmemory / _MEBIBYTE:.0f} MiB" if server.maxmemory else f"{used}, without a bound"

@@ -1,0 +1,170 @@
+"""Who may use the console: sessions, logins, and what a page of another site can do."""
+
+import pytest
+from pydantic import SecretStr, ValidationError
+from starlette.datastructures import Headers
+
+from credhook.console.access.login import Login
+from credhook.console.access.origins import objection
+from credhook.console.access.sessions import Session, Sessions, matches
+from credhook.console.settings import ConsoleSettings
+
+URL = "https://console.example"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def session_of(sessions: Sessions, cookie: str) -> Session:
+    session = sessions.read(cookie)
+    assert session is not None
+    return session
+
+
+def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
+    clock = Clock()
+    sessions = Sessions(lasts=60, clock=clock)
+    cookie = sessions.begin("ada")
+    session = session_of(sessions, cookie)
+    assert (session.who, session.until) == ("ada", 1_060)
+    clock.now = 1_059.9
+    assert sessions.read(cookie) == session
+    clock.now = 1_060
+    assert sessions.read(cookie) is None
+    assert not sessions.goes_on(session)
+
+
+def test_a_session_that_was_ended_stays_so() -> None:
+    sessions = Sessions(lasts=60)
+    cookie, other = sessions.begin("ada"), sessions.begin("ada")
+    sessions.end(session_of(sessions, cookie))
+    assert sessions.read(cookie) is None
+    assert sessions.read(other) is not None
+
+
+def test_no_cookie_but_ours_is_read() -> None:
+    sessions = Sessions(lasts=60)
+    cookie = sessions.begin("ada")
+    text, _, signature = cookie.partition(".")
+    forged = [
+        "",
+        ".",
+        text,
+        f"{text}.",
+        f"{text}.{signature[:-1]}0" if signature[-1] != "0" else f"{text}.{signature[:-1]}1",
+        f"{text}A.{signature}",
+        Sessions(lasts=60).begin("ada"),
+        "ä" * 100,
+        "\udc80.\udc80",
+        cookie + "x" * 2_000,
+    ]
+    assert [one for one in forged if sessions.read(one)] == []
+
+
+def test_the_token_of_a_form_is_that_of_its_session_alone() -> None:
+    sessions = Sessions(lasts=60)
+    ada, eve = (session_of(sessions, sessions.begin(who)) for who in ("ada", "eve"))
+    assert matches(ada, ada.form_token)
+    assert not matches(ada, eve.form_token)
+    assert not matches(ada, "")
+
+
+def test_tries_are_limited_and_after_a_while_they_are_looked_at_again() -> None:
+    clock = Clock()
+    login = Login(SecretStr("right"), clock=clock)
+    for _ in range(10):
+        assert login.wait() == 0
+        assert not login.succeeds("wrong")
+    assert login.wait() == 60
+    clock.now += 60
+    assert login.wait() == 0
+    assert login.succeeds("right")
+
+
+def test_a_code_opens_once_and_the_next_is_handed_out() -> None:
+    handed: list[str] = []
+    login = Login(None, hand_out=handed.append)
+    assert login.by_code
+    (first,) = handed
+    assert not login.succeeds("")
+    assert login.succeeds(first)
+    assert not login.succeeds(first)
+    assert len(handed) == 2
+    assert login.succeeds(handed[1])
+
+
+def test_a_token_is_not_shown() -> None:
+    login = Login(SecretStr("a-token-that-is-secret"))
+    assert "secret" not in repr(vars(login))
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8060", "127.0.0.1:8060", "[::1]:8060", "10.1.2.3"])
+def test_an_address_is_known_and_so_is_this_machine(host: str) -> None:
+    assert objection("GET", Headers({"host": host}), None) is None
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8060", "", "[", "localhost.evil.example", "console.example"]
+)
+def test_a_name_that_was_pointed_here_is_not(host: str) -> None:
+    assert objection("GET", Headers({"host": host}), None)
+
+
+def test_the_name_of_the_settings_is() -> None:
+    assert objection("GET", Headers({"host": "console.example"}), URL) is None
+    assert objection("GET", Headers({"host": "other.example"}), URL)
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({"origin": "http://localhost:8060"}, False),
+        ({"origin": "http://localhost:8060", "sec-fetch-site": "same-origin"}, False),
+        ({"sec-fetch-site": "same-origin"}, False),
+        ({"origin": URL}, False),
+        ({}, True),
+        ({"origin": "null"}, True),
+        ({"origin": "https://evil.example"}, True),
+        ({"origin": "http://localhost:9999"}, True),
+        ({"origin": "https://localhost:8060"}, True),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "same-site"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"origin": "http://localhost:8060", "sec-fetch-site": "cross-site"}, True),
+    ],
+)
+def test_only_a_page_of_its_own_posts(headers: dict[str, str], refused: bool) -> None:
+    assert bool(objection("POST", Headers({"host": "localhost:8060", **headers}), URL)) == refused
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_no_other_method_changes_anything_for_a_stranger(method: str) -> None:
+    assert objection(method, Headers({"host": "localhost"}), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CREDHOOK_CONSOLE_TOKEN", "short"),
+        ("CREDHOOK_CONSOLE_URL", "http://console.example"),
+        ("CREDHOOK_CONSOLE_URL", "https://console.example/path"),
+        ("CREDHOOK_CONSOLE_URL", "https://user@console.example"),
+        ("CREDHOOK_CONSOLE_SESSION", "1"),
+    ],
+)
+def test_a_setting_that_would_not_be_safe_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError) as refused:
+        ConsoleSettings()
+    assert name in str(refused.value)
+    assert value not in str(refused.value) or name != "CREDHOOK_CONSOLE_TOKEN"
+
+
+def test_the_url_is_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDHOOK_CONSOLE_URL", "https://Console.Example:8443/")
+    assert ConsoleSettings().url == "https://console.example:8443"

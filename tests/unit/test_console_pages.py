@@ -1,0 +1,139 @@
+"""What the console's pages are made of: filters, plots, history, escaping."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from credhook.console.jobs.job import Job, Stage, Task
+from credhook.console.looks.plot import HEIGHT, WIDTH, Point, plot
+from credhook.console.looks.rendering import day_and_time, fragment, machine_time, number, with_code
+from credhook.console.pages.filters import address, in_words, selection
+from credhook.console.pages.history import DAY, HOUR, History, Sample
+from credhook.console.pages.now import tiles
+from credhook.ledger import State
+from credhook.redis.health import Check
+from credhook.status.facts import Counts, Facts, Receiver, Server
+from credhook.worker.commands.events.selection import Cursor
+from credhook.worker.commands.history.causes import Cause
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+SERVER = Server(
+    address="redis://h:6379/0", version="7", used_memory=1, maxmemory=0, appendonly=True, fsync="always",
+    checks=(Check("x", True, ""),),
+)  # fmt: skip
+
+
+def test_an_address_says_what_the_options_of_the_command_say() -> None:
+    query = [
+        ("state", "dead"),
+        ("state", "data_gone"),
+        ("type", "verification.data"),
+        ("resource", "iss_1"),
+        ("cause", "0123abcd"),
+        ("handler", "a.b"),
+        ("since", "2h"),
+        ("until", ""),
+        ("q", "ignored"),
+    ]
+    chosen = selection(query, NOW)
+    assert chosen.states == {State.DEAD, State.DATA_GONE}
+    assert chosen.types == {"openid4vc.verification.data"}
+    assert (chosen.resource, chosen.cause, chosen.handler) == ("iss_1", "0123abcd", "a.b")
+    assert chosen.since == datetime(2026, 11, 22, 10, tzinfo=UTC)
+    assert selection(address(chosen), NOW) == chosen
+    assert in_words(chosen).startswith("state data_gone, state dead, type verification.data, resource iss_1")
+
+
+def test_the_place_in_the_list_is_no_part_of_what_is_selected() -> None:
+    chosen = selection([("state", "dead"), ("after", str(Cursor(5)))], NOW)
+    assert chosen.after == Cursor(5)
+    assert address(chosen) == [("state", "dead")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", "x"),
+        ("type", "x"),
+        ("resource", "../x"),
+        ("id", "a b"),
+        ("cause", "x"),
+        ("handler", "a b"),
+        ("since", "x"),
+        ("after", "x"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match=value):
+        selection([(name, value)], NOW)
+
+
+def test_a_span_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="earlier"):
+        selection([("since", "1h"), ("until", "2h")], NOW)
+
+
+def test_a_plot_begins_at_nought_and_has_holes_where_nothing_was_known() -> None:
+    drawn = plot([Point(0, 0), Point(10, 5), Point(90, 10), Point(100, None)], start=0, end=100, gap=30)
+    assert (drawn.highest, drawn.last) == (10, 10)
+    assert drawn.line.count("M") == 2
+    assert drawn.line.startswith(f"M0.0 {HEIGHT - 1:.1f} L{WIDTH / 10:.1f} ")
+    assert plot([Point(0, None)], start=0, end=1, gap=1) == plot([], start=0, end=1, gap=1)
+    assert "nan" not in plot([Point(0, 0), Point(1, 0)], start=0, end=1, gap=1).line
+
+
+def test_history_is_bounded_and_keeps_peaks() -> None:
+    history = History()
+    for second in range(0, int(2 * DAY), 5):
+        history.add(second, Sample(99 if second == 2 * DAY - 3_000 else 1, 2, 3, None))
+    now = 2 * DAY
+    assert now - (history.since or 0) <= DAY + 600
+    arriving, _, _, dead = history.series(now)
+    assert (arriving.hour.highest, arriving.day.highest, arriving.day.last) == (99, 99, 1)
+    assert dead.day.highest is None
+    assert len(history._fine) <= HOUR / 10 + 1
+    assert len(history._coarse) <= DAY / 300 + 1
+
+
+def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
+    well = tiles(Facts(queue="credhook", server=SERVER))
+    assert [tile.name for tile in well] == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
+    assert {tile.tone for tile in well} == {""}
+    receiver = Receiver(queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, mark="m")
+    counts = Counts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=None)
+    badly = {
+        one.name: one for one in tiles(Facts(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
+    }
+    assert badly["arriving"].value == "2.5/s"
+    assert (badly["given up"].value, badly["given up"].tone) == ("3", "bad")
+    assert badly["unhandled"].value == "2"
+    assert badly["quarantined"].value == "?"
+
+
+def test_what_somebody_else_has_written_is_text_and_nothing_else() -> None:
+    hostile = '<script>alert(1)</script>"><img src=x>'
+    cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, NOW, NOW, hostile, hostile)
+    shown = fragment("causes_part.html", causes=[cause])
+    assert "<script" not in shown
+    assert "<img" not in shown
+    assert "&lt;script&gt;" in shown
+    assert with_code("type `<b>`, <i>") == "type <code>&lt;b&gt;</code>, &lt;i&gt;"
+
+
+def test_times_are_in_utc_and_numbers_in_groups() -> None:
+    assert day_and_time("2026-11-22T13:04:05.123+01:00") == "22 Nov 12:04:05"
+    assert machine_time(NOW) == "2026-11-22T12:00:00.000Z"
+    assert (number(None), number(7), number(1_234_567)) == ("?", "7", "1\u202f234\u202f567")
+
+
+def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    task = Task("replay", "replayed", lambda *_: [], lambda _: [], {"replayed": ""}, {"open": "open"}, begin=fail)
+    job = Job("j", task, "ada", "state dead", NOW)
+    job.run(None, None, lambda: NOW)  # type: ignore[arg-type]  # Nothing asks for either.
+    assert (job.stage, job.error, job.ended) == (Stage.FAILED, "ZeroDivisionError", NOW)
+    shown = fragment("job_part.html", job=job, form_token="t")
+    assert "ZeroDivisionError" in shown
+    assert "Stop" not in shown
