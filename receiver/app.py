@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
 from starlette.applications import Starlette
@@ -34,6 +34,9 @@ from credhook.receiver.signature import (
     authenticate,
     read_headers,
 )
+
+if TYPE_CHECKING:
+    from credhook.receiver.tracing import DeliveryTracer
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -85,13 +88,20 @@ _DETAILS: Final[dict[type[Exception], str]] = {
 }
 
 
-def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[bytes], Event] = Event.parse) -> ASGIApp:
+def create_app(
+    settings: ReceiverSettings,
+    inbox: Inbox,
+    *,
+    parse: Callable[[bytes], Event] = Event.parse,
+    tracer: Optional["DeliveryTracer"] = None,
+) -> ASGIApp:
     """The public application: deliveries, and two questions about the process's health.
 
     Args:
         settings: the receiver's.
         inbox: where deliveries are stored.
         parse: reads a body, once its sender is known.
+        tracer: traces what becomes of a delivery from there on.
     """
 
     @asynccontextmanager
@@ -99,7 +109,7 @@ def create_app(settings: ReceiverSettings, inbox: Inbox, *, parse: Callable[[byt
         yield
         await inbox.aclose()
 
-    webhooks = Webhooks(settings, inbox, parse)
+    webhooks = Webhooks(settings, inbox, parse, tracer)
     rest = Starlette(
         routes=[
             # Never reached by POST, which goes the short way; here it is so that another method is a 405.
@@ -145,10 +155,12 @@ class Webhooks:
         settings: ReceiverSettings,
         inbox: Inbox,
         parse: Callable[[bytes], Event],
+        tracer: Optional["DeliveryTracer"] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock`: seconds, by which deliveries are timed."""
         self._clock = clock
+        self._tracer = tracer
         self._inbox = inbox
         self._parse = parse
         self._keys = settings.keys
@@ -163,7 +175,7 @@ class Webhooks:
         began = self._clock()
         metrics.IN_FLIGHT.add(1)
         try:
-            outcome = await self._accept(scope, receive)
+            outcome = await self._accept(scope, receive, began)
         except ClientDisconnect:
             return  # Nobody is left to answer, and nothing was written.
         except tuple(_ANSWERS) as refusal:
@@ -177,7 +189,7 @@ class Webhooks:
         finally:
             metrics.IN_FLIGHT.add(-1)
 
-    async def _accept(self, scope: Scope, receive: Receive) -> Outcome:
+    async def _accept(self, scope: Scope, receive: Receive, began: float) -> Outcome:
         """Route, headers, bounded body, signature, JSON, ledger: each only after the one before."""
         if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
             raise NotFound("the path secret is wrong")
@@ -187,6 +199,8 @@ class Webhooks:
         if self._keys:
             authenticate(claim, body, self._keys, now=time.time(), tolerance=self._tolerance)
         event = self._parse(body)
+        if self._tracer is not None:
+            return await self._tracer.accept(claim.delivery_id, event, headers, self._clock() - began)
         return await self._inbox.accept(claim.delivery_id, event)
 
 

@@ -1,6 +1,7 @@
 """`credhook receiver`: serve the application until told to stop, in one process or in several."""
 
 import asyncio
+import importlib
 import os
 import socket
 import ssl
@@ -9,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, Optional, TypeVar
 
 import click
 import structlog
@@ -17,6 +18,7 @@ import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
 from redis.asyncio import Redis
 
+from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.certificate import remark_on_expiry
 from credhook.ledger import Index
@@ -38,6 +40,9 @@ from credhook.redis.connection import open_redis
 from credhook.redis.health import examine
 from credhook.settings import in_force
 from credhook.stopping import stop_on
+
+if TYPE_CHECKING:
+    from credhook.receiver.tracing import DeliveryTracer
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -96,7 +101,7 @@ def _serve(
     strict = settings.durability == "strict"
     inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
     config = uvicorn.Config(
-        create_app(settings, inbox),
+        create_app(settings, inbox, tracer=_tracer(settings, inbox)),
         access_log=False,  # It writes paths, and a path may be the secret.
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
@@ -128,7 +133,21 @@ def _serve(
         return 0 if server.started else 1
 
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        return runner.run(serve())
+        code = runner.run(serve())
+    tracing.flush()
+    return code
+
+
+def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTracer"]:
+    """Traces deliveries, if that is wanted."""
+    tracing.start("receiver")
+    if (tracer := tracing.tracer()) is None:
+        return None
+    scheme = "https" if settings.tls_certfile else "http"
+    traces: DeliveryTracer = importlib.import_module("credhook.receiver.tracing").DeliveryTracer(
+        tracer, inbox, route=settings.webhook_path, queue=settings.queue, scheme=scheme
+    )
+    return traces
 
 
 def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:

@@ -8,7 +8,7 @@ One hash per event is its record and its mark of having been seen, so that neith
                                   handlers that it still waits for; h:<name> as each handler ends; c:<name> as
                                   long as it stands with a cause of failures; again and again_at, how often the
                                   delivery has come again, and when it last did; reconciled, if no delivery had
-                                  brought it
+                                  brought it; trace, where the receiver traces, see traces.py
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is
@@ -61,6 +61,10 @@ PENDING: Final = "pending"
 #: Field of an event's hash that names the cause with which it stands: by a handler, whose name follows, by `fetch`, or
 #: by `worker`, if one has died with it.
 BLAMED: Final = "c:"
+#: Field of an event's hash that says of which trace it is; see traces.py.
+TRACE: Final = "trace"
+#: What it begins with once the event has been replayed.
+REPLAYED: Final = "~"
 #: Causes that are kept for a queue; beyond them, those that have been silent for longest go.
 MOST_CAUSES: Final = 1_000
 #: List of what has happened to an event, "<ms> <JSON>", where it was more than a handling that succeeded at once; the

@@ -7,8 +7,9 @@
 --
 -- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs, open events by when they came,
 --   reconciled events, the arrivals of a reconciliation.
--- ARGV: retention in s; number of job fields, then these fields and their values; then of each event webhook-id, type,
---   resource, job's id and data. The last two are '' if the type is not known.
+-- ARGV: retention in s; how many arguments each event has; number of job fields, then these fields and their values;
+--   then of each event webhook-id, type, resource, job's id and data, and if there is a sixth, the trace that it is of.
+--   Job's id and data are '' if the type is not known.
 --
 -- What became of each event is one of: accepted, quarantined, duplicate, conflict (seen before with another type or
 -- resource), unreadable (somebody else has written to where its record would be), and arrived (a delivery has brought
@@ -22,8 +23,8 @@
 --! include credhook.ledger/urgent.lua
 
 local open, quarantined, queue, template, urgent, opened, reconciled, arrivals = unpack(KEYS)
-local retention, fields = ARGV[1], tonumber(ARGV[2])
-local first = 3 + 2 * fields
+local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local first = 4 + 2 * fields
 local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
 
 --! include credhook.ledger/changes.lua
@@ -43,7 +44,7 @@ local function count_again(key)
     if type(redis.pcall('HINCRBY', key, 'again', 1)) == 'number' then redis.pcall('HSET', key, 'again_at', now) end
 end
 
-for i = first, #ARGV, 5 do
+for i = first, #ARGV, each do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     local key = $EVENT .. id
     local seen = fresh[id] or unless_odd('HMGET', key, 'type', 'resource')
@@ -68,22 +69,23 @@ for i = first, #ARGV, 5 do
             redis.call('ZADD', quarantined, now, id)
         else
             outcome = 'accepted'
-            if #jobs == 0 and not unless_odd('HSET', template, unpack(ARGV, 3, first - 1)) then
+            if #jobs == 0 and not unless_odd('HSET', template, unpack(ARGV, 4, first - 1)) then
                 redis.call('DEL', template)  -- Of another type: the template ends with this script, so it is not ours.
-                redis.call('HSET', template, unpack(ARGV, 3, first - 1))
+                redis.call('HSET', template, unpack(ARGV, 4, first - 1))
             end
             redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
             redis.call('HSET', 'rq:job:' .. job, 'data', data)
             jobs[#jobs + 1] = job
             moved[#moved + 1] = now
             moved[#moved + 1] = id
-            if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / 5)) end
+            if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
             if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end
         end
         received = string.format('%.0f', received)
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received, id = id}
         record.place, record.mark = place_of(type, resource)
         record.received = received
+        if each > 5 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 5] end
         if reconciles then record[#record + 1], record[#record + 2] = 'reconciled', 1 end
         records[#records + 1] = record
     end
@@ -112,7 +114,7 @@ for _, record in ipairs(records) do
 end
 if #records > 0 and listened() then
     for place, outcome in ipairs(outcomes) do
-        local i = first + 5 * (place - 1)
+        local i = first + each * (place - 1)
         if outcome == $ACCEPTED or outcome == $QUARANTINED then
             publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {reconciled = reconciles or nil})
         end

@@ -24,9 +24,9 @@ local COMMON_DEATHS = 2
 local function claim(id, job, who)
     local key = $EVENT .. id
     local fields = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due',
-                              'deaths', 'killed')
+                              'deaths', 'killed', $TRACE)
     if not fields then return 'unreadable' end
-    local state, type, resource, received, fence, attempts, due, deaths, killed = unpack(fields)
+    local state, type, resource, received, fence, attempts, due, deaths, killed, trace = unpack(fields)
     if not (state or type) then return redis.call('EXISTS', key) == 1 and 'unreadable' or 'missing' end
     if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
@@ -73,7 +73,7 @@ local function claim(id, job, who)
     local rank, updated = latest_of(resource)
     local latest = rank and rank .. ':' .. updated
     return {id, job, execution, now, type, resource, received, fence, attempts, ended, latest or false, killed,
-            suspect and 1 or 0}
+            suspect and 1 or 0, trace or nil}
 end
 
 -- Claim the event and add the claim to `claims`. The job of an event that is missing or settled is deleted.

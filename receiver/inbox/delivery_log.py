@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from credhook.ledger import EVENT
+from credhook.ledger.traces import Traced
 from credhook.receiver.inbox.script import Delivery, Outcome
 
 log = structlog.get_logger("credhook.receiver")
@@ -52,4 +53,7 @@ class DeliveryLog:
 
 def _ids(delivery: Delivery) -> dict[str, str]:
     event = delivery.event
-    return {"webhook_id": delivery.id, "event_type": event.type, "resource_id": event.resource_id}
+    ids = {"webhook_id": delivery.id, "event_type": event.type, "resource_id": event.resource_id}
+    if delivery.trace is not None and (traced := Traced.read(delivery.trace)):
+        ids["trace_id"] = traced.trace
+    return ids

@@ -86,15 +86,20 @@ class Inbox:
         """How many deliveries were written since the start, and when the last, in monotonic seconds."""
         return self._acknowledged, self._last if self._acknowledged else None
 
-    async def accept(self, delivery_id: str, event: Event) -> Outcome:
+    async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
         """Write the event down, once for all deliveries with that id.
+
+        Args:
+            delivery_id: this one's webhook-id.
+            event: what it tells of.
+            trace: of which trace the event is from now on, as the ledger has it; for all events of a process, or none.
 
         Raises:
             Unavailable: it may or may not have been written; the same delivery may be accepted again safely.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.append(_Waiting(Delivery(delivery_id, event), outcome))
+        self._waiting.append(_Waiting(Delivery(delivery_id, event, trace), outcome))
         if self._idle.is_set():
             self._idle.clear()
             loop.call_soon(self._write, [])  # What else arrives in this turn of the loop comes along.

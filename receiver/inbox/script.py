@@ -4,7 +4,7 @@ The keys of single events are built from its arguments: a cluster, which would w
 (credhook/redis/health.py).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from hashlib import sha1
@@ -55,13 +55,14 @@ OUTCOMES: Final = {outcome.value.encode(): outcome for outcome in Outcome}
 
 
 class Delivery(NamedTuple):
-    """An event that was authenticated, and the webhook-id that it came under."""
+    """An event that was authenticated, its webhook-id, and the trace that it is of, if it is traced."""
 
     id: str
     event: Event
+    trace: str | None = None
 
 
-def accept(group: Iterable[Delivery], *, queue: str, retention: int) -> bytes:
+def accept(group: Sequence[Delivery], *, queue: str, retention: int) -> bytes:
     """The command that runs the script for a group; its reply is an outcome for each.
 
     It is packed by hiredis, in C: redis-py's pipeline takes 5 microseconds more for each event, measured, a tenth of

@@ -48,7 +48,7 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
 
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
     """Accept one as the receiver's script does, at once."""
-    given = accepting.arguments([(webhook_id, Event(kind, resource))], queue="credhook", retention=3_600, now=NOW)
+    given = accepting.arguments([(webhook_id, Event(kind, resource), None)], queue="credhook", retention=3_600, now=NOW)
     keys = accepting.keys(INDEX)
     assert redis.eval(ACCEPT, len(keys), *keys, *given) == [b"accepted"]
 

@@ -202,9 +202,10 @@ class AsyncApi(Platform[AsyncSender]):
         headers = {**HEADERS, "Authorization": f"Bearer {token.value}"}
         if call.body is not None:
             headers |= _JSON
-        method = call.operation.method
+        method, path = call.operation.method, call.operation.path
+        request = Request(method, url, headers, call.body, repeatable=method == "GET", template=path)
         try:
-            return await self._transport.send(Request(method, url, headers, call.body, repeatable=method == "GET"))
+            return await self._transport.send(request)
         except Unanswered as failure:
             permit.unanswered(failure.cause or failure.kind)
             error = error_of(call.operation.name, failure)

@@ -46,6 +46,8 @@ class Dispatcher:
         self.breaker = breaker
         self.states = states
         self.clock = clock
+        #: Runs one handler; whoever traces puts a span around it.
+        self.run_handler = run
         self.timeout = settings.handler_timeout
         self.max_attempts = settings.max_attempts
 
@@ -135,7 +137,7 @@ class Dispatch:
             self._ended(handler, SKIPPED)
             return
         timeout, began = handler.timeout or by.timeout, by.clock()
-        failure = await run(handler, self.event, context, timeout=timeout, threads=by.threads, runs=by.runs)
+        failure = await by.run_handler(handler, self.event, context, timeout=timeout, threads=by.threads, runs=by.runs)
         seconds = by.clock() - began
         ms = round(seconds * 1000, 1)
         if not isinstance(failure, StillRunning):

@@ -1,13 +1,16 @@
 """What attempts are made with, put together for one event loop: the same for every kind of worker."""
 
+import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from credhook import tracing
 from credhook.redis.connection import open_redis
 from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.api.threads import SyncApi
@@ -62,7 +65,11 @@ async def assembled(
     breaker = SharedBreaker.from_settings(redis, settings)
     snapshots = Snapshots(redis, settings.snapshot_key)
     auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
-    transport = transport_from(settings)
+    transport: Transport = transport_from(settings)
+    traces = None
+    if (tracer := tracing.tracer()) is not None:
+        traces = importlib.import_module("credhook.worker.tracing.attempts").AttemptTracer(tracer, queue=settings.queue)
+        transport = importlib.import_module("credhook.worker.tracing.requests").TracedTransport(tracer, transport)
 
     def new_slot() -> Slot:
         fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
@@ -71,8 +78,9 @@ async def assembled(
 
     lifespan = Lifespan(registry.plugins)
     semaphores = Semaphores(redis, settings.queue)
+    states = lifespan.states
     processor = Processor(
-        settings, claims, registry, breaker, snapshots=snapshots, semaphores=semaphores, states=lifespan.states
+        settings, claims, registry, breaker, snapshots=snapshots, semaphores=semaphores, states=states, tracer=traces
     )
     try:
         yield Parts(redis, claims, breaker, lifespan, processor, new_slot)

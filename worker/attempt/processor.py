@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 from redis.exceptions import RedisError
@@ -32,6 +32,9 @@ from credhook.worker.queue.leases import Leases
 from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
+if TYPE_CHECKING:
+    from credhook.worker.tracing.attempts import AttemptTracer
+
 log = structlog.get_logger("credhook.worker")
 
 #: Worker processes that one event may take with it.
@@ -51,8 +54,9 @@ class Processor:
         snapshots: Snapshots,
         semaphores: Semaphores,
         states: Mapping[str, Any],
+        tracer: Optional["AttemptTracer"] = None,
     ) -> None:
-        """`states`: plugin's name → what its start-up returned."""
+        """`states`: plugin's name → what its start-up returned; `tracer`: traces attempts and handlers."""
         self.leases = Leases(claims)
         self._claims = claims
         self._registry = registry
@@ -62,6 +66,9 @@ class Processor:
         self._max_attempts = settings.max_attempts
         self._dispatcher = Dispatcher(settings, claims, breaker, states)
         self.runs = self._dispatcher.runs
+        self._tracer = tracer
+        if tracer is not None:
+            self._dispatcher.run_handler = tracer.run_handler
 
     def keep(self, attempt: Attempt) -> None:
         """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
@@ -86,6 +93,16 @@ class Processor:
         Returns:
             How the event was settled, or None if it was not ours to settle any more; and the claim that follows.
         """
+        if self._tracer is None:
+            return await self._handle(attempt, slot, follow=follow, tried=tried)
+        with self._tracer.attempt(attempt.claim) as span:
+            settlement, following = await self._handle(attempt, slot, follow=follow, tried=tried)
+            span.settled(settlement, attempt.failures)
+            return settlement, following
+
+    async def _handle(
+        self, attempt: Attempt, slot: Slot, *, follow: bool, tried: Callable[[], None]
+    ) -> tuple[Settlement | None, Claim | None]:
         claim = attempt.claim
         bound = log.bind(
             webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt

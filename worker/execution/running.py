@@ -5,6 +5,7 @@ coroutine; it may raise anything, swallow its cancellation, call `sys.exit`, or 
 """
 
 import asyncio
+import contextvars
 import functools
 import threading
 from collections.abc import Awaitable
@@ -66,8 +67,9 @@ class ThreadRunner:
                 loop.call_soon_threadsafe(settle, result, failure)
 
         held.hold()
+        here = contextvars.copy_context()  # What the handler's libraries trace belongs to the handler's span.
         try:
-            threading.Thread(target=work, daemon=True, name=handler.name).start()
+            threading.Thread(target=here.run, args=(work,), daemon=True, name=handler.name).start()
         except RuntimeError:  # The system has no more.
             self._free.release()
             held.release()

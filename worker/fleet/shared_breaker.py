@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from contextlib import aclosing, suppress
+from contextvars import Context
 from dataclasses import replace
 from typing import Final, Protocol, Self
 
@@ -296,7 +297,7 @@ class SharedBreaker:
         if not self._unpublished and not self._probe_is_over:
             return
         if self._publisher is None or self._publisher.done():
-            self._publisher = asyncio.create_task(self._publish())
+            self._publisher = asyncio.create_task(self._publish(), context=Context())  # It speaks for all.
 
     async def _publish(self) -> None:
         """Tell the others, all that has come together in the meantime at once."""

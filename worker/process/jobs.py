@@ -14,6 +14,7 @@ from typing import Final
 import rq
 import structlog
 
+from credhook import tracing
 from credhook.ledger import State
 from credhook.logs import configure_logs
 from credhook.metrics.counting import flush
@@ -50,6 +51,7 @@ async def process(event_id: str) -> rq.Retry | None:
             settlement, _ = await parts.processor.handle(Attempt(claim), parts.new_slot())
         finally:
             flush()  # A fork ends with its job.
+            tracing.flush()
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside, timeout=1.0)
@@ -79,4 +81,5 @@ def _shared() -> _Shared:
     if not structlog.is_configured():
         configure_logs()
     settings = WorkerSettings()
+    tracing.start("worker")
     return _Shared(settings, load(settings.handlers), TokenCache())

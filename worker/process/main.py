@@ -17,6 +17,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
 from credhook.metrics.counting import FLUSH_EACH, flush
@@ -91,6 +92,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     if died:
         _wait_for(redis, settings.queue)
         reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
+    tracing.start("worker")  # Before handlers are loaded: what theirs trace joins in.
     registry = load(settings.handlers)
     # It takes a tenth of a second, which no event should have to wait for.
     shared_ssl_context(settings.client_certfile, settings.client_keyfile)
@@ -128,6 +130,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     announcements.leave()
     log.info("worker_stopped", name=name)
     flush()
+    tracing.flush()
     return code
 
 

@@ -55,6 +55,7 @@ class Claim:
         only: the handlers that alone are to run; none stands for all that want it.
         pending: the handlers that it has been waiting for since an earlier attempt.
         causes: the causes that it stands with: who has failed → the id.
+        trace: of which trace it is, as credhook/ledger/traces.py writes it; None if the receiver does not trace.
     """
 
     event_id: str
@@ -75,6 +76,7 @@ class Claim:
     only: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     causes: Mapping[str, str] = field(default_factory=dict)
+    trace: str | None = None
 
     @property
     def age(self) -> float:
@@ -160,7 +162,22 @@ def read_job(job: str, data: bytes) -> str | None:
 
 def claim_from(raw: Sequence[Any]) -> Claim:
     """A claim, as the scripts return it."""
-    event_id, job, execution, now, kind, resource, received, fence, attempts, before, latest, *deaths = raw
+    (
+        event_id,
+        job,
+        execution,
+        now,
+        kind,
+        resource,
+        received,
+        fence,
+        attempts,
+        before,
+        latest,
+        killed,
+        suspect,
+        *trace,
+    ) = raw
     text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
     fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
@@ -178,9 +195,10 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),
-        killed=deaths[0],
-        suspect=bool(deaths[1]),
+        killed=killed,
+        suspect=bool(suspect),
         only=frozenset(fields.get(ONLY, "").split()),
         pending=frozenset(fields.get(PENDING, "").split()),
         causes={name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
+        trace=trace[0].decode(errors="replace") if trace else None,
     )

@@ -7,6 +7,7 @@ when Redis can be told. An operation that Redis, being well, refuses fails alone
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -61,7 +62,8 @@ class GroupCommit:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Written(operation, reply, urgent))
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write_all())
+            # It writes for all, so it does not run in the context of the event that happens to be first.
+            self._writer = asyncio.create_task(self._write_all(), context=Context())
         return await reply
 
     async def _write_all(self) -> None:

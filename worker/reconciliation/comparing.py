@@ -88,7 +88,7 @@ class Comparison:
 
     async def _accept(self, batch: Sequence[Missable]) -> Counter[str]:
         events = [Event(one.types[0], one.resource) for one in batch]
-        named = [(f"{RECONCILED}{event.type}:{event.resource_id}", event) for event in events]
+        named = [(f"{RECONCILED}{event.type}:{event.resource_id}", event, None) for event in events]
         outcomes = await self._script(
             keys=accepting.keys(self._index),
             args=accepting.arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),

@@ -71,6 +71,8 @@ local function start_over(id, key, state)
         pending[#pending + 1] = handler
     end
     redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY, $PENDING)
+    local trace = redis.call('HGET', key, $TRACE)
+    if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then redis.call('HSET', key, $TRACE, $REPLAYED .. trace) end
     if handler ~= '' and state == $DONE then
         redis.call('HSET', key, $ONLY, handler)
     elseif #pending > 0 then

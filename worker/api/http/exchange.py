@@ -23,6 +23,7 @@ class Request:
         headers: Not shown, since one of them is the token.
         body: Not shown, since it can hold personal data and secrets.
         repeatable: Whether the request may be sent again when its connection ended before it was answered.
+        template: Its path, with names where ids stand; empty if it has none.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Request:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(default=None, repr=False)
     repeatable: bool = False
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

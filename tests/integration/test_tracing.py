@@ -1,0 +1,405 @@
+"""Traces as a collector receives them from our processes: one for each event, nothing in them but ids and classes."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import commands
+import httpx
+import plain
+import pytest
+from collecting import Collected, Collector, collecting
+from fleet_harness import Answer, FleetHarness, Stub, presentation
+from serving import Process, Receiver, receiver
+from signing import SECRET, body, headers
+from waiting import until
+
+from credhook.sandbox.local.local_redis import free_port
+
+DATA = "openid4vc.verification.data"
+CANARY = "Canary-7f3a"
+#: As a proxy or a sender says it.
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+#: Authors who trace what they call, in their own words.
+TRACED = """
+from opentelemetry import trace
+
+def call(name):
+    with trace.get_tracer("library").start_as_current_span(name):
+        pass
+
+@handlers.on("*")
+async def looks(event, context):
+    note("looks", event.webhook_id, event.attempt)
+    context.log.info("looked")
+    call("from a loop")
+
+@handlers.on("*")
+def works(event, context):
+    call("from a thread")
+    context.api.presentations.get(event.details.id)
+"""
+
+FAILS = """
+@handlers.on("*")
+async def fails(event, context):
+    note("begun", event.webhook_id, event.attempt)
+    if event.attempt == 1:
+        raise ValueError("Canary-7f3a", event.details)
+"""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def rig(tmp_path: Path, redis_url: str, collector: Collector) -> Iterator[FleetHarness]:
+    with Stub().running() as stub:
+        stub.answer = lambda call: presentation(call.resource, {"given": CANARY})
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.environment |= collector.environment
+        yield rig
+        rig.redis.close()
+
+
+@contextmanager
+def front(rig: FleetHarness, *options: str, **settings: str) -> Iterator[Receiver]:
+    """The receiver, traced as the workers are."""
+    traced = {name: value for name, value in rig.environment.items() if name.startswith("OTEL_")}
+    with receiver(rig.folder, rig.redis_url, options=options, **traced, **settings) as process:
+        yield process
+
+
+def deliver(process: Receiver, webhook_id: str, resource: str = "pre_1", **more: str) -> int:
+    content = body(DATA, resource)
+    return plain.post(process.url, content=content, headers=headers(webhook_id, content) | more).status_code
+
+
+def assert_silent(spans: list[Collected]) -> None:
+    """No span says anything in words: neither what was raised nor what a status means."""
+    assert [span for span in spans if span.words != (0, "")] == []
+
+
+def test_one_trace_leads_from_the_delivery_to_the_handlers_and_what_they_call(
+    rig: FleetHarness, collector: Collector
+) -> None:
+    rig.plugin(TRACED)
+    with front(rig) as process, rig.worker() as worker:
+        assert deliver(process, "one", traceparent=f"00-{TRACE}-{SPAN}-01") == 202
+        rig.reaches("one", "done")
+        attempt = collector.one("process credhook")
+        assert (process.stop(), worker.stop()) == (0, 0)
+    post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
+    looks, works = collector.one("test.looks"), collector.one("test.works")
+    assert (post.kind, sent.kind, attempt.kind, looks.kind) == ("SERVER", "PRODUCER", "CONSUMER", "INTERNAL")
+    assert (post.parent, sent.parent, attempt.parent) == ("", post.id, sent.id)
+    assert (looks.parent, works.parent) == (attempt.id, attempt.id)
+    assert collector.one("from a loop").parent == looks.id
+    assert collector.one("from a thread").parent == works.id
+    fetch, called = collector.all("GET /me-creds/api/presentations/{id}", 2)
+    assert (fetch.kind, fetch.parent, called.parent) == ("CLIENT", attempt.id, works.id)
+    assert fetch.attributes["http.response.status_code"] == 200
+    assert {span.trace for span in collector.spans} == {post.trace}
+    assert (post.service, attempt.service) == ("credhook-receiver", "credhook-worker")
+    assert post.began <= sent.began <= sent.ended <= post.ended
+    # Who sends may not choose which traces there are, nor which are sampled.
+    assert post.trace != TRACE
+    assert post.links == [(TRACE, SPAN)]
+    assert post.attributes == {
+        "http.request.method": "POST",
+        "http.route": "/webhooks",
+        "url.scheme": "http",
+        "http.response.status_code": 202,
+        "messaging.message.id": "one",
+        "credhook.event.type": DATA,
+        "credhook.resource.id": "pre_1",
+        "credhook.outcome": "accepted",
+    }
+    assert attempt.attributes == {
+        "messaging.system": "rq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "credhook",
+        "messaging.message.id": "one",
+        "credhook.event.type": DATA,
+        "credhook.resource.id": "pre_1",
+        "credhook.attempt": 1,
+        "credhook.state": "done",
+    }
+    assert_silent(collector.spans)
+    for line in ("events_accepted", "event_done", "looked"):
+        assert re.search(
+            rf'"event":"{line}".*"trace_id":"{post.trace}"|"trace_id":"{post.trace}".*"{line}"', rig.logs()
+        )
+
+
+def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
+    rig: FleetHarness, collector: Collector
+) -> None:
+    rig.plugin(FAILS)
+    with front(rig) as process, rig.worker() as worker:
+        assert deliver(process, "one") == 202
+        rig.reaches("one", "done")
+        collector.all("process credhook", 2)
+        replayed = commands.credhook(
+            "events", "replay", "--id", "one", "--yes", environment=os.environ | rig.environment
+        )
+        assert replayed.returncode == 0, replayed.stderr
+        first, second, third, fourth = collector.all("process credhook", 4)
+        assert (process.stop(), worker.stop()) == (0, 0)
+    sent = collector.one("send credhook")
+    assert [(span.trace, span.parent) for span in (first, second)] == [(sent.trace, sent.id)] * 2
+    for span in (third, fourth):
+        assert span.trace != sent.trace
+        assert (span.parent, span.links) == ("", [(sent.trace, sent.id)])
+    assert [span.attributes["credhook.state"] for span in (first, second)] == ["waiting", "done"]
+    assert (first.failed, second.failed) == (True, False)
+    assert first.attributes["error.type"] == "ValueError"
+    assert len(first.attributes["credhook.causes"]) == 1
+    failed, ran, *_ = collector.all("test.fails", 4)
+    assert (failed.parent, ran.parent) == (first.id, second.id)
+    assert (failed.failed, failed.attributes["error.type"]) == (True, "ValueError")
+    assert_silent(collector.spans)
+
+
+def test_what_follows_a_death_goes_on_with_the_trace(rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin("""
+@handlers.on("*")
+async def hangs(event, context):
+    note("begun", event.webhook_id)
+    if event.attempt == 1:
+        await asyncio.sleep(600)
+""")
+    with front(rig) as process:
+        assert deliver(process, "one") == 202
+        with rig.worker("first") as first:
+            until(rig.notes)
+            first.kill()
+        with rig.worker("second"):
+            rig.reaches("one", "done")
+            attempt, sent = collector.one("process credhook"), collector.one("send credhook")
+    assert (attempt.trace, attempt.parent) == (sent.trace, sent.id)
+    assert attempt.attributes["credhook.attempt"] == 2
+
+
+def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin(TRACED)
+    # Too late for whoever does not see to it at the end.
+    with front(rig) as process, rig.worker("worker", "--isolation", "fork", OTEL_BSP_SCHEDULE_DELAY="600000"):
+        assert deliver(process, "one") == 202
+        assert deliver(process, "two") == 202
+        attempts = collector.all("process credhook", 2)
+        sent = collector.all("send credhook", 2)
+        collector.all("from a thread", 2)
+    assert {(span.trace, span.parent) for span in attempts} == {(span.trace, span.id) for span in sent}
+
+
+def test_each_of_several_processes_exports_its_own(rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin(FAILS)
+    names = [f"e{number}" for number in range(20)]
+    with front(rig, "--workers", "2") as process, rig.worker("worker", "--processes", "2") as worker:
+        for name in names:
+            assert deliver(process, name, f"pre_{name}") == 202
+        for name in names:
+            rig.reaches(name, "done")
+        assert (process.stop(), worker.stop()) == (0, 0)
+    sent = {span.id: span.attributes["messaging.message.id"] for span in collector.all("send credhook", 20)}
+    attempts = collector.all("process credhook", 40)
+    assert sorted(sent.values()) == sorted(names)
+    assert sorted((sent[span.parent], span.attributes["credhook.attempt"]) for span in attempts) == sorted(
+        (name, attempt) for name in names for attempt in (1, 2)
+    )
+
+
+def test_what_the_receivers_sampler_leaves_out_no_worker_traces(rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin(TRACED)
+    with rig.worker() as worker:
+        rig.started(worker)
+        with front(rig, OTEL_TRACES_SAMPLER="always_off") as process:
+            assert deliver(process, "left-out", traceparent=f"00-{TRACE}-{SPAN}-01") == 202
+            rig.reaches("left-out", "done")
+            assert process.stop() == 0
+        rig.accept(("untraced", DATA, "pre_2"))  # By a receiver that does not trace: the worker's own sampler decides.
+        rig.reaches("untraced", "done")
+        assert worker.stop() == 0
+    ids = {span.attributes.get("messaging.message.id") for span in collector.spans}
+    assert ids - {None} == {"untraced"}
+    assert len({span.trace for span in collector.spans}) == 1  # The libraries' as well.
+    assert rig.record("left-out")["trace"] == ""
+    assert "trace" not in rig.record("untraced")
+
+
+def test_only_what_is_authentic_is_traced_and_what_is_not_stored_is_a_failure(
+    rig: FleetHarness, collector: Collector
+) -> None:
+    with front(rig) as process:
+        content = body(DATA)
+        refused = plain.post(process.url, content=content, headers=headers("x", content, secret=SECRET[:-4] + "AAA="))
+        assert refused.status_code == 401
+        rig.redis.config_set("maxmemory", 1)
+        try:
+            assert deliver(process, "one") == 503
+        finally:
+            rig.redis.config_set("maxmemory", 0)
+        assert process.stop() == 0
+    post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
+    assert (post.failed, sent.failed) == (True, True)
+    assert (post.attributes["http.response.status_code"], post.attributes["error.type"]) == (503, "Unavailable")
+    assert_silent(collector.spans)
+
+
+@pytest.mark.parametrize("collects", ["hangs", "is away"])
+def test_no_event_suffers_from_a_collector_that(collects: str, rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin(FAILS)
+    # An end that waited for the collector would wait for longer than `stop` does.
+    rig.environment |= {"OTEL_EXPORTER_OTLP_TIMEOUT": "600"}
+    if collects == "hangs":
+        collector.may_answer.clear()
+    else:
+        rig.environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
+    with front(rig) as process, rig.worker() as worker:
+        assert deliver(process, "one") == 202
+        rig.reaches("one", "done")
+        if collects == "hangs":
+            until(lambda: len(collector.received) >= 2, what="both to export")
+        assert (process.stop(), worker.stop()) == (0, 0)
+
+
+def test_nothing_personal_is_in_a_span_whatever_a_handler_does(rig: FleetHarness, collector: Collector) -> None:
+    rig.plugin("""
+class Canary(Exception):
+    pass
+
+@handlers.on("*")
+async def careless(event, context):
+    claim = event.details.credentials[0].attributes
+    if event.webhook_id == "raises":
+        raise ValueError(claim) from KeyError(str(claim))
+    if event.webhook_id == "gives_up":
+        raise GiveUp(str(claim))
+    if event.webhook_id == "cancels":
+        raise asyncio.CancelledError(str(claim))
+    if event.webhook_id == "hangs":
+        await asyncio.sleep(600)
+    await context.api.users.by_external_identifier("Canary-user-7f3a")
+
+@handlers.on("*")
+def in_thread(event, context):
+    raise SystemExit(str(event.details.credentials[0].attributes))
+""")
+    names = ["raises", "gives_up", "cancels", "hangs", "asks", "refused", "broken"]
+    answers = {
+        "pre_refused": Answer(400, {"errors": [{"status": "400", "detail": CANARY}]}),
+        "pre_broken": Answer(200, CANARY),
+        "Canary-user-7f3a": Answer(404),
+    }
+    rig.stub.answer = lambda call: answers.get(call.resource) or presentation(call.resource, {"given": CANARY})
+    settings = {
+        "CREDHOOK_MAX_ATTEMPTS": "1",
+        "CREDHOOK_HANDLER_TIMEOUT": "2",
+        "CREDHOOK_CLIENT_SECRET": "Canary-secret",
+    }
+    path = "Canary-path-of-thirty-two-characters"
+    with front(rig, CREDHOOK_PATH_SECRET=path) as process, rig.worker(**settings) as worker:
+        process.url += f"/{path}"
+        for name in names:
+            assert deliver(process, name, f"pre_{name}") == 202
+        for name in names:
+            rig.reaches(name, "dead")
+        assert (process.stop(), worker.stop()) == (0, 0)
+    attempts = {span.attributes["messaging.message.id"]: span for span in collector.all("process credhook", len(names))}
+    assert attempts.keys() == set(names)
+    assert all(span.failed for span in attempts.values())
+    errors = {
+        span.attributes["messaging.message.id"]: span.attributes["error.type"]
+        for span in collector.all("test.careless", 5)
+    }
+    assert errors == {
+        "raises": "ValueError",
+        "gives_up": "GiveUp",
+        "cancels": "HandlerCrashed",
+        "hangs": "HandlerTimeout",
+        "asks": "NotThere",
+    }
+    assert_silent(collector.spans)
+    assert not [request for request in collector.received if b"canary" in request.lower()]
+
+
+#: What makes spans, wherever it is installed. redis-py imports what it counts with, if that is.
+MAKES_SPANS = re.compile(
+    r"opentelemetry\.(sdk\.trace|exporter)|credhook\.((receiver|worker)\.tracing|tracing\.(provider|spans))"
+)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_where_nobody_wants_traces_nothing_that_makes_them_is_even_imported(
+    installed: bool, rig: FleetHarness, collector: Collector
+) -> None:
+    rig.plugin("""
+@handlers.on("*")
+async def looks(event, context):
+    note("imported", *[name for name, module in sys.modules.items() if module is not None])
+""")
+    settings = {"OTEL_SDK_DISABLED": "true"} if installed else {"OTEL_EXPORTER_OTLP_ENDPOINT": ""} | without_it(rig)
+    port = free_port()
+    environment = {"REDIS_URL": rig.redis_url, "PORT": str(port), "CREDHOOK_WEBHOOK_SECRETS": SECRET}
+    command = ("-X", "importtime", "-m", "credhook.receiver")
+    process = Process(rig.folder / "receiver.log", *command, environment=rig.environment | environment | settings)
+    try:
+        until(lambda: alive(port), what="the receiver")
+        content = body(DATA)
+        url = f"http://127.0.0.1:{port}/webhooks"
+        assert plain.post(url, content=content, headers=headers("one", content)).status_code == 202
+        with rig.worker(**settings):
+            assert "trace" not in rig.reaches("one", "done")
+        assert process.stop() == 0
+    finally:
+        if process.process.poll() is None:
+            process.kill()
+    (note,) = rig.notes()
+    for imported in (process.text, "\n".join(note.words)):
+        assert re.search(r"\bcredhook\.tracing$", imported, re.MULTILINE)
+        assert not MAKES_SPANS.search(imported)
+    assert installed or not [name for name in note.words if name.startswith("opentelemetry")]
+    assert "tracing_" not in rig.logs()
+    assert collector.received == []
+
+
+def without_it(rig: FleetHarness) -> dict[str, str]:
+    """What has a process find no OpenTelemetry, as if the extra were not installed."""
+    (rig.folder / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry'] = None\n")
+    return {"PYTHONPATH": str(rig.folder)}
+
+
+def alive(port: int) -> bool:
+    with suppress(httpx.TransportError):
+        return plain.get(f"http://127.0.0.1:{port}/healthz").is_success
+    return False
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "carrier-pigeon"}, "UnknownExporter"),
+        ({}, "pip install 'credhook[otel]'"),
+    ],
+)
+def test_where_it_cannot_be_events_go_their_way_untraced(
+    settings: dict[str, str], said: str, rig: FleetHarness, collector: Collector
+) -> None:
+    rig.plugin(FAILS)
+    settings = settings or without_it(rig)
+    with front(rig, **settings) as process, rig.worker(**settings) as worker:
+        assert deliver(process, "one") == 202
+        assert "trace" not in rig.reaches("one", "done")
+        for each in (process, worker):
+            assert each.stop() == 0
+            assert '"tracing_off"' in each.text
+            assert said in each.text
+    assert collector.received == []
