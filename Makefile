@@ -81,6 +81,7 @@ debian: ## what some tests want from Debian: a proxy, a browser, a load generato
 
 lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK) -o deploy/requirements.txt
+	@PATH=$(BIN):$$PATH $(LOCK) --extra otel --constraint deploy/requirements.txt -o deploy/requirements-otel.txt
 	@PATH=$(BIN):$$PATH $(LOCK) --all-extras --group dev -o deploy/requirements-dev.txt
 	@PATH=$(BIN):$$PATH $(LOCK_DEMO) -o deploy/requirements-demo.txt
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt

@@ -79,6 +79,8 @@ class DeliveryTracer:
             links(headers),
             start_time=time.time_ns() - int(took * 1e9),
         )
+        if not request.is_recording():  # As most are where a sampler chooses few: no more is made for them.
+            return await self._inbox.accept(delivery_id, event, NOT_CHOSEN)
         context = set_span_in_context(request, Context())
         sending = self._tracer.start_span(self._names[1], context, SpanKind.PRODUCER, self._sending | ids)
         try:

@@ -162,6 +162,28 @@ def test_the_lock_holds_every_dependency() -> None:
         assert re.split(r"[\[<>=]", requirement)[0] in locked, requirement
 
 
+def test_the_lock_with_traces_is_the_other_and_the_extra() -> None:
+    plain, traced = (
+        set(re.findall(r"^([a-z0-9-]+==\S+)", (DEPLOY / name).read_text(), re.MULTILINE))
+        for name in ("requirements.txt", "requirements-otel.txt")
+    )
+    assert plain < traced
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["otel"]
+    assert {re.split(r"[<>=]", one)[0] for one in extra} <= {one.partition("==")[0] for one in traced - plain}
+
+
+def test_the_collector_takes_traces_and_scrapes_metrics() -> None:
+    collector = yaml.safe_load((DEPLOY / "otel-collector.yaml").read_text())
+    for pipeline in collector["service"]["pipelines"].values():
+        for kind, names in pipeline.items():
+            assert set(names) <= collector[kind].keys()
+    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    (job,) = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
+    assert {target.partition(":")[0] for one in job["static_configs"] for target in one["targets"]} <= COMPOSE[
+        "services"
+    ].keys()
+
+
 def test_the_procfile_names_web_worker_and_release() -> None:
     lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines())
     assert lines == {

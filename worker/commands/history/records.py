@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, Index, State, ending
+from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, Index, TRACE, State, ending
+from credhook.ledger.traces import Traced
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
@@ -40,6 +41,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
     """A ledger record as people read it. Pure."""
     received, settled = _number(fields.get("received")), _number(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
+    traced = Traced.read(fields.get(TRACE, ""))
     return {
         "webhook_id": webhook_id,
         "type": fields.get("type"),
@@ -60,6 +62,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "duplicates": _number(fields.get("again", "0")),
         "last_duplicate_at": time_of(_number(fields.get("again_at"))),
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
+        "trace_id": traced.trace if traced else None,
     }
 
 

@@ -102,6 +102,8 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "handler" if "." in name else name, f"{name if '.' in name else ''} failed{_cause(cause)}".strip()
     if record["only"]:
         yield "waits for", record["only"]
+    if record["trace_id"]:
+        yield "trace", record["trace_id"]
 
 
 def told_of(entry: Mapping[str, Any]) -> Iterator[str]:
