@@ -18,8 +18,8 @@ from credhook.events import Event
 from credhook.ledger import EVENT, LATE, LISTED, WHOLE, State, bucket, place
 from credhook.ledger.opened import oldest_open, oldest_open_async
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.commands.events.reading import read_page
-from credhook.worker.commands.events.selection import Selection
+from credhook.worker.commands.search.reading import read_page
+from credhook.worker.commands.search.selection import Selection
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.recovery.reconcile import Reconciler

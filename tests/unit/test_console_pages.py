@@ -13,8 +13,8 @@ from credhook.console.pages.now import tiles
 from credhook.ledger import State
 from credhook.redis.health import Check
 from credhook.status.facts import Counts, Facts, Receiver, Server
-from credhook.worker.commands.events.selection import Cursor
 from credhook.worker.commands.history.causes import Cause
+from credhook.worker.commands.search.selection import Cursor
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SERVER = Server(

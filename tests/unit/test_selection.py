@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from credhook.ledger import LATEST, Index, State
 from credhook.worker.commands.events.command import events
-from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection, event_type, moment
+from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Index("q")

@@ -6,9 +6,9 @@ import click
 
 from credhook.ledger import MOST_CAUSES
 from credhook.settings import LedgerSettings
-from credhook.worker.commands.events.reading import ledger
 from credhook.worker.commands.events.tables import print_table
 from credhook.worker.commands.history.causes import causes as read_causes
+from credhook.worker.commands.search.reading import ledger
 
 
 @click.command()

@@ -12,8 +12,8 @@ import click
 from redis import Redis
 
 from credhook.ledger import Index
-from credhook.worker.commands.events.batches import BATCH, batched, sentence
-from credhook.worker.commands.events.selection import EventSummary
+from credhook.worker.commands.search.batches import BATCH, batched, sentence
+from credhook.worker.commands.search.selection import EventSummary
 
 
 class Stage(StrEnum):

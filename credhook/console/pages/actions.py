@@ -19,14 +19,14 @@ from credhook.console.looks.rendering import page
 from credhook.console.pages.filters import address, in_words, selection
 from credhook.console.pages.ledger import Ledger
 from credhook.ledger import Index, State
-from credhook.worker.commands.events.counting import count
 from credhook.worker.commands.events.erase import DONE as ERASED
 from credhook.worker.commands.events.erase import LEFT as NOT_ERASED
 from credhook.worker.commands.events.erase import Erasure
-from credhook.worker.commands.events.reading import find
 from credhook.worker.commands.events.replay import DONE as REPLAYED
 from credhook.worker.commands.events.replay import LEFT as NOT_REPLAYED
-from credhook.worker.commands.events.selection import EventSummary, Selection
+from credhook.worker.commands.search.counting import count
+from credhook.worker.commands.search.reading import find
+from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.recovery.replay import How, Replay, Settled
 
 

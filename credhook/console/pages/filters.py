@@ -8,7 +8,7 @@ from typing import Final
 
 from credhook.events import is_resource_id
 from credhook.ledger import State
-from credhook.worker.commands.events.selection import Cursor, Selection, event_type, moment
+from credhook.worker.commands.search.selection import Cursor, Selection, event_type, moment
 
 Query = Sequence[tuple[str, str]]
 

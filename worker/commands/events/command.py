@@ -9,17 +9,17 @@ from typing import Any, Final
 import click
 
 from credhook.settings import LedgerSettings
-from credhook.worker.commands.events.counting import count
 from credhook.worker.commands.events.erase import erase
 from credhook.worker.commands.events.options import of_handler, selecting
-from credhook.worker.commands.events.reading import Page, ledger, raw, read_page
 from credhook.worker.commands.events.reconcile import reconcile
 from credhook.worker.commands.events.replay import replay
-from credhook.worker.commands.events.selection import Selection
 from credhook.worker.commands.events.tables import plain, print_counts, print_table
 from credhook.worker.commands.events.tail import tail
 from credhook.worker.commands.history.records import records, time_of
 from credhook.worker.commands.history.story import lines, story_of
+from credhook.worker.commands.search.counting import count
+from credhook.worker.commands.search.reading import Page, ledger, raw, read_page
+from credhook.worker.commands.search.selection import Selection
 
 #: Events that `list` prints where nobody says how many.
 _SHOWN: Final = 100

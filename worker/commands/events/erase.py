@@ -10,12 +10,12 @@ from redis import Redis
 
 from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, Index, State, lua
 from credhook.ledger.job import job_id
-from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
-from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
-from credhook.worker.commands.events.search import lengths
-from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
+from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.search.search import lengths
+from credhook.worker.commands.search.selection import EventSummary, Selection
 
 _ERASE: Final = lua.load("credhook.worker.commands.events/erase.lua")
 _UNLIST_STRAYS: Final = lua.load("credhook.worker.commands.events/unlist_strays.lua")

@@ -10,7 +10,7 @@ import click
 
 from credhook.events import is_resource_id
 from credhook.ledger import State
-from credhook.worker.commands.events.selection import Cursor, Selection, event_type, moment
+from credhook.worker.commands.search.selection import Cursor, Selection, event_type, moment
 
 _WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 _CAUSE: Final = re.compile(r"[0-9a-f]{8}")

@@ -11,9 +11,9 @@ from redis.exceptions import RedisError
 
 from credhook.redis.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
-from credhook.worker.commands.events.batches import bar
 from credhook.worker.commands.events.options import MOMENT, TYPE
-from credhook.worker.commands.events.reading import ledger
+from credhook.worker.commands.search.batches import bar
+from credhook.worker.commands.search.reading import ledger
 from credhook.worker.handlers.loading import load
 from credhook.worker.reconciliation.comparing import Comparison
 from credhook.worker.reconciliation.platform import platform

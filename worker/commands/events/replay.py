@@ -12,11 +12,11 @@ import click
 from redis import Redis
 
 from credhook.ledger import EVENT, HANDLER, State
-from credhook.worker.commands.events.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.events.options import refuse_everything, selecting
-from credhook.worker.commands.events.reading import PAGE, absent, find, ledger, raw
-from credhook.worker.commands.events.selection import EventSummary, Selection
 from credhook.worker.commands.events.tables import print_counts
+from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.handlers.loading import load
 from credhook.worker.recovery.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings

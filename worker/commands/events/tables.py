@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from credhook.worker.commands.events.search import Counts
+from credhook.worker.commands.search.search import Counts
 
 #: Characters between two columns, and those that a column keeps however narrow the terminal is.
 _GAP: Final = "  "

@@ -16,9 +16,9 @@ from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's 
 
 from credhook.ledger import LATEST
 from credhook.worker.commands.events.options import watching
-from credhook.worker.commands.events.reading import ledger
-from credhook.worker.commands.events.selection import Selection
 from credhook.worker.commands.events.tables import plain
+from credhook.worker.commands.search.reading import ledger
+from credhook.worker.commands.search.selection import Selection
 
 #: Seconds after which it is seen that nobody reads any more; and between two tries to reach Redis.
 _LOOK_EACH: Final = 0.5

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, Index, TRACE, State, ending
+from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, TRACE, Index, State, ending
 from credhook.ledger.traces import Traced
 
 #: Records fetched in one round trip.

@@ -16,10 +16,10 @@ from credhook.ledger import EVENT, Index
 from credhook.redis.connection import open_redis_sync
 from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
-from credhook.worker.commands.events.batches import bar
-from credhook.worker.commands.events.search import Candidate, Search, clock, lengths, summaries
-from credhook.worker.commands.events.selection import Cursor, EventSummary, Selection
 from credhook.worker.commands.history.causes import standing
+from credhook.worker.commands.search.batches import bar
+from credhook.worker.commands.search.search import Candidate, Search, clock, lengths, summaries
+from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
 from credhook.worker.recovery.upkeep import last_whole, list_all
 
 #: Records fetched in one round trip.

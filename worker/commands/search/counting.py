@@ -13,10 +13,10 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from credhook.ledger import OTHER, Index, State
-from credhook.worker.commands.events.batches import bar
-from credhook.worker.commands.events.reading import find, list_what_is_missing, members, present_sets
-from credhook.worker.commands.events.search import Counts, Search, clock, counts, lengths
-from credhook.worker.commands.events.selection import Selection
+from credhook.worker.commands.search.batches import bar
+from credhook.worker.commands.search.reading import find, list_what_is_missing, members, present_sets
+from credhook.worker.commands.search.search import Counts, Search, clock, counts, lengths
+from credhook.worker.commands.search.selection import Selection
 
 _QUEUES, _QUEUE = "rq:queues", "rq:queue:"
 
