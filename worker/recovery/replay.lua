@@ -6,8 +6,8 @@
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
 -- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
---   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came, the causes
---   of failures.
+--   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
+--   causes of failures.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
 --   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
@@ -72,7 +72,9 @@ local function start_over(id, key, state)
     end
     redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY, $PENDING)
     local trace = redis.call('HGET', key, $TRACE)
-    if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then redis.call('HSET', key, $TRACE, $REPLAYED .. trace) end
+    if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
+        redis.call('HSET', key, $TRACE, $REPLAYED .. trace)
+    end
     if handler ~= '' and state == $DONE then
         redis.call('HSET', key, $ONLY, handler)
     elseif #pending > 0 then
