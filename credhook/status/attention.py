@@ -49,7 +49,7 @@ def _of_work(facts: Facts, limits: Limits) -> list[Remark]:
         found.append(Remark("no_worker", f"{facts.counts.open} events wait, and no worker is alive", remedy))
     if facts.oldest_open is not None and facts.oldest_open > limits.oldest:
         what = f"the oldest open event came {age(facts.oldest_open)} ago"
-        remedy = "see why: `credhook events list --state waiting`, and whether there are enough workers"
+        remedy = "`credhook causes` says why attempts fail; or there are too few workers"
         found.append(Remark("oldest_open", what, remedy))
     return found
 
@@ -72,7 +72,7 @@ def _of_platform(platform: Platform) -> list[Remark]:
 def _of_counts(counts: Counts) -> list[Remark]:
     found = []
     if counts.dead_recently:
-        remedy = "`credhook events list --state dead --since 1d` says why; mend it, then `credhook events replay`"
+        remedy = "`credhook causes` says why; mend it, then `credhook events replay --cause ID`"
         found.append(Remark("dead", f"{counts.dead_recently} events were given up within a day", remedy))
     if counts.unhandled:
         types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
