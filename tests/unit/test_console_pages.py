@@ -1,10 +1,14 @@
 """What the console's pages are made of: filters, plots, history, escaping."""
 
+import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
+from waiting import until
 
 from credhook.console.jobs.job import Job, Stage, Task
+from credhook.console.jobs.running import Jobs, TooMany
 from credhook.console.looks.plot import HEIGHT, WIDTH, Point, plot
 from credhook.console.looks.rendering import day_and_time, fragment, machine_time, number, with_code
 from credhook.console.pages.filters import address, in_words, selection
@@ -14,7 +18,7 @@ from credhook.ledger import State
 from credhook.redis.health import Check
 from credhook.status.facts import Counts, Facts, Receiver, Server
 from credhook.worker.commands.history.causes import Cause
-from credhook.worker.commands.search.selection import Cursor
+from credhook.worker.commands.search.selection import Cursor, EventSummary
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SERVER = Server(
@@ -137,3 +141,52 @@ def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run() -> None:
     shown = fragment("job_part.html", job=job, form_token="t")
     assert "ZeroDivisionError" in shown
     assert "Stop" not in shown
+
+
+def test_jobs_run_one_after_the_other_and_stop_between_two_batches() -> None:
+    go, worked = threading.Event(), list[int]()
+
+    def step(batch: Sequence[EventSummary]) -> list[bytes]:
+        assert go.wait(60)
+        worked.append(len(batch))
+        return [b"replayed"] * len(batch)
+
+    events = [EventSummary(str(number), "", "dead", 0) for number in range(500)]
+    task = Task("replay", "replayed", lambda *_: events, step, {"replayed": ""}, {"open": "open"})
+    jobs = Jobs(None, None)  # type: ignore[arg-type]  # Nothing asks for either.
+    first, second, third = (jobs.add(task, who="ada", which="state dead") for _ in range(3))
+    until(lambda: first.stage is Stage.RUNNING, what="the first job")
+    assert (second.stage, third.stage) == (Stage.WAITING, Stage.WAITING)
+    first.stop()
+    second.stop()
+    go.set()
+    until(lambda: third.is_over, what="the third job")
+    assert [job.stage for job in (first, second, third)] == [Stage.STOPPED, Stage.STOPPED, Stage.DONE]
+    assert worked == [200, 200, 200, 100]
+    assert (first.worked, first.finished, first.total) == (200, 200, 500)
+    assert "stopped before the other 300" in fragment("job_part.html", job=first, form_token="t")
+    assert jobs.all() == [third, second, first]
+    jobs.stop()
+
+
+def test_no_more_jobs_wait_than_somebody_could_follow_and_old_ones_are_forgotten() -> None:
+    go = threading.Event()
+
+    def find(*_: object) -> list[EventSummary]:
+        assert go.wait(60)
+        return []
+
+    task = Task("erase", "erased", find, lambda _: [], {}, {})
+    jobs = Jobs(None, None)  # type: ignore[arg-type]  # Likewise.
+    for _ in range(20):
+        jobs.add(task, who="ada", which="x")
+    with pytest.raises(TooMany):
+        jobs.add(task, who="ada", which="x")
+    go.set()
+    for _ in range(5):
+        until(lambda: all(job.is_over for job in jobs.all()), what="the jobs")
+        for _ in range(20):
+            jobs.add(task, who="ada", which="x")
+    # Of those that were over when the last one came, so many are left.
+    assert len(jobs.all()) <= 50 + 20
+    jobs.stop()

@@ -1,0 +1,343 @@
+"""`credhook console` as its operators use it: pages, search, replay and erase, without JavaScript."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import plain
+import pytest
+from accepting import record
+from console import TOKEN, Console, console, fields
+from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from harness import DATA, Harness
+from large_ledger import RARE_TYPE, fill
+from planting import HANDLED, INDEX, plant, plant_many
+from redis import Redis
+from waiting import until
+
+from credhook.ledger import State
+from credhook.sandbox.local.local_redis import free_port
+
+CLAIM, SECRET, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-message-52e8"
+CARELESS = """
+@handlers.on("*")
+async def careless(event, context):
+    claim = event.details.credentials[0].attributes
+    raise ValueError("Canary-message-52e8", claim)
+
+@handlers.on("*")
+def in_thread(event, context):
+    raise KeyError(event.details.credentials[0].attributes) from ValueError("Canary-message-52e8")
+"""
+PAGES = ("/", "/causes", "/events", "/endpoints", "/jobs")
+
+
+@pytest.fixture
+def running(tmp_path: Path, redis_url: str) -> Iterator[Console]:
+    with console(tmp_path, redis_url) as process:
+        yield process
+
+
+@pytest.fixture
+def ada(running: Console) -> Iterator[httpx.Client]:
+    """Somebody who has logged in."""
+    with running.operator() as client:
+        yield client
+
+
+def act(client: httpx.Client, verb: str, *query: tuple[str, str], **typed: str) -> httpx.Response:
+    """Ask for it, and press the button below the count."""
+    asked = client.get(f"/{verb}", params=list(query))
+    assert asked.status_code == 200, asked.text
+    return client.post(f"/{verb}", data=fields(asked.text, f"/{verb}") | typed)
+
+
+def ended(client: httpx.Client, job: httpx.URL) -> str:
+    """The page of the job, once it is over."""
+
+    def page() -> str:
+        text = client.get(job).text
+        return text if re.search(r"job-(done|stopped|failed)", text) else ""
+
+    return until(page, what="the end of the job")
+
+
+def lines(running: Console) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in running.text.splitlines() if line.startswith("{")]
+
+
+def test_every_page_is_there_before_anything_has_happened(ada: httpx.Client) -> None:
+    for path in PAGES:
+        answer = ada.get(path)
+        assert (answer.status_code, answer.url.path) == (200, path)
+        assert "<h1>" in answer.text
+
+
+def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client, redis_client: Redis) -> None:
+    plant(redis_client, "msg_1", State.DEAD, resource="iss_1", ended=HANDLED, error="a.bad: ValueError")
+    plant(redis_client, "msg_2", State.DONE, resource="iss_1")
+    plant(redis_client, "msg_3", State.DONE, resource="iss_2")
+    one = ada.get("/events", params={"q": " msg_1 "})
+    assert str(one.url.path) == "/event"
+    assert "a.bad: dead: ValueError" in one.text
+    of_resource = ada.get("/events", params={"q": "iss_1"}).text
+    assert [name in of_resource for name in ("msg_1", "msg_2", "msg_3")] == [True, True, False]
+    assert "No event has that id" in ada.get("/events", params={"q": "?"}).text
+    assert ada.get("/event", params={"id": "msg_4"}).status_code == 404
+
+
+def test_pages_of_events_follow_each_other_without_one_missing_or_twice(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_many(redis_client, 120, State.DONE)
+    seen: list[str] = []
+    path = "/events?state=done"
+    while path:
+        text = ada.get(path).text
+        seen += re.findall(r'href="/event\?id=(msg_\d+)"', text)
+        older = re.search(r'rel="next" href="([^"]+)"', text)
+        path = older[1].replace("&amp;", "&") if older else ""
+    assert seen == [f"msg_{number:05}" for number in reversed(range(120))]
+
+
+def test_a_filter_that_cannot_be_read_says_which(ada: httpx.Client) -> None:
+    answer = ada.get("/events", params={"type": "issuance.complete"})
+    assert answer.status_code == 400
+    assert "did you mean issuance.completed?" in answer.text
+    assert ada.get("/events", params={"cause": "01234567"}).status_code == 404
+
+
+def test_a_replay_counts_first_and_says_how_it_ended(running: Console, ada: httpx.Client, redis_client: Redis) -> None:
+    for number in range(450):
+        plant(redis_client, f"msg_{number}", State.DEAD, ended=HANDLED)
+    plant(redis_client, "other", State.DONE)
+    assert "Replay 450 events?" in ada.get("/replay?state=dead").text
+    plant(redis_client, "later", State.DEAD, age=-60)  # It was not counted.
+    started = act(ada, "replay", ("state", "dead"))
+    text = ended(ada, started.url)
+    assert "Replayed 450." in text
+    assert 'max="450" value="450"' in text
+    assert redis_client.zcard(INDEX.open) == 450
+    assert record(redis_client, "later")["state"] == "dead"
+    assert "ada (console)" in ada.get("/event", params={"id": "msg_7"}).text
+    job = started.url.path.rpartition("/")[2]
+    told = [line for line in lines(running) if line.get("job") == job]
+    assert [line["event"] for line in told] == ["console_replay", "console_job_ended"]
+    assert {line["who"] for line in told} == {"ada"}
+    assert (told[1]["events"], told[1]["done"], told[1]["ended"]) == (450, 450, "done")
+
+
+def test_an_erasure_wants_the_number_typed(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_many(redis_client, 3, State.DEAD)
+    plant(redis_client, "other", State.DONE)
+    refused = act(ada, "erase", ("state", "dead"), typed="30")
+    assert refused.status_code == 400
+    assert "Type the number" in refused.text
+    assert redis_client.zcard(INDEX.dead) == 3
+    assert "Erased 3." in ended(ada, act(ada, "erase", ("state", "dead"), typed="3").url)
+    assert redis_client.zcard(INDEX.dead) == 0
+    assert record(redis_client, "other")
+
+
+@pytest.mark.parametrize("verb", ["replay", "erase"])
+def test_never_all_events_at_once(ada: httpx.Client, redis_client: Redis, verb: str) -> None:
+    plant_many(redis_client, 3, State.DEAD)
+    token = fields(ada.get("/").text, "/logout")
+    for data in ({}, {"until": ""}, {"typed": "3", "counted": "3"}, {"after": "AAAAAAAAAAAAAAAA"}):
+        assert ada.post(f"/{verb}", data=token | data).status_code == 400
+    assert ada.get(f"/{verb}").status_code == 400
+    assert redis_client.zcard(INDEX.dead) == 3
+
+
+def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_process(
+    running: Console, redis_client: Redis
+) -> None:
+    plant_many(redis_client, 2_000, State.DEAD)
+    with running.operator() as leaving:
+        act(leaving, "replay", ("state", "dead"))
+    until(lambda: redis_client.zcard(INDEX.open) > 0, what="a first batch")
+    assert running.stop() == 0
+    (told,) = [line for line in lines(running) if line["event"] == "console_job_ended"]
+    assert told["ended"] in {"done", "stopped"}
+    assert redis_client.zcard(INDEX.open) == told["done"]
+
+
+def test_a_job_can_be_stopped(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_many(redis_client, 3_000, State.DEAD)
+    first, second = (act(ada, "replay", ("state", "dead")).url for _ in range(2))
+    token = fields(ada.get("/").text, "/logout")
+    assert ada.post(f"{second.path}/stop", data=token).status_code == 200
+    assert ada.post("/jobs/unknown/stop", data=token).status_code == 404
+    assert "Replayed 3000." in ended(ada, first)
+    # It may have begun before it was stopped, and found nothing dead any more.
+    assert re.search(r"job-(stopped|done)", ended(ada, second))
+    assert redis_client.zcard(INDEX.open) == 3_000
+
+
+def test_live_parts_are_sent_when_they_change_and_no_longer_than_the_login_lasts(
+    ada: httpx.Client, redis_client: Redis
+) -> None:
+    token = fields(ada.get("/").text, "/logout")
+    with ada.stream("GET", "/live/now") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        messages = stream.iter_lines()
+        first = next(messages)
+        assert "All is well" in first or "attention" in first
+        for number in range(7):
+            plant(redis_client, f"msg_{number}", State.DEAD)
+        until(lambda: "7 events were given up within a day" in next(messages), what="the news")
+        ada.post("/logout", data=token)
+        until(lambda: next(messages) == "event: end", what="the end of the stream")
+    assert ada.get("/live/now").status_code == 401
+
+
+def test_a_job_is_followed_to_its_end(ada: httpx.Client, redis_client: Redis) -> None:
+    plant_many(redis_client, 500, State.DEAD)
+    job = act(ada, "replay", ("state", "dead")).url.path
+    with ada.stream("GET", f"/live{job}") as stream:
+        text = "\n".join(stream.iter_lines())
+    assert "Replayed 500." in text
+    assert text.rstrip().endswith("event: end\ndata:")
+
+
+def test_what_the_pages_ask_of_redis_does_not_grow_with_the_ledger(
+    running: Console, ada: httpx.Client, redis_client: Redis, in_memory: None
+) -> None:
+    fill(redis_client, 20_000)
+    for path, most in [("/events", 1_400), (f"/events?q=iss_{7:020x}", 400), (f"/events?type={RARE_TYPE}", 600)]:
+        redis_client.config_resetstat()
+        assert "/event?id=" in ada.get(path).text
+        stats: Any = redis_client.info("commandstats")
+        looked = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "hgetall", "hget"))
+        assert 0 < looked <= most, path
+
+
+def test_without_redis_the_pages_say_so_and_come_back(tmp_path: Path) -> None:
+    with console(tmp_path, f"redis://127.0.0.1:{free_port()}/0") as lonely, lonely.operator() as ada:
+        assert "nothing listens there" in ada.get("/").text
+        for path in ("/events", "/causes"):
+            answer = ada.get(path)
+            assert answer.status_code == 503
+            assert "nothing listens there" in answer.text
+
+
+def test_endpoints_are_planned_and_made_so_once(
+    tmp_path: Path, harness: Harness, swept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "https://inbox.example/webhooks/abcdefghijklmnopqrstuvwxyz"
+    settings = harness.environment | {"CREDHOOK_PUBLIC_URL": url, "PYTHONPATH": str(harness.folder)}
+    with (
+        console(tmp_path, **{"redis_url": settings.pop("REDIS_URL"), **settings}) as running,
+        running.operator() as ada,
+    ):
+        page = ada.get("/endpoints").text
+        assert "create  a new endpoint" in page
+        form = fields(page, "/endpoints")
+        applied = ada.post("/endpoints", data=form)
+        assert "nothing to do" in applied.text
+        assert "abcdefgh" not in applied.text
+        again = ada.post("/endpoints", data=form)
+        assert again.status_code == 409
+        assert "has changed since" in again.text
+        (told,) = [line for line in lines(running) if line["event"] == "console_endpoints"]
+        assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 0)
+
+
+def test_without_a_platform_the_endpoints_say_what_to_set(ada: httpx.Client) -> None:
+    page = ada.get("/endpoints").text
+    assert "CREDHOOK_API_URL: is not set" in page
+    assert "Apply" not in page
+
+
+def answer(call: Call) -> Answer:
+    if call.resource == "pre_refused":
+        return Answer(400, {"errors": [{"status": "400", "detail": CLAIM, "title": CLAIM, "code": "E1"}]})
+    return presentation(call.resource, {"given_name": CLAIM})
+
+
+def test_no_claim_and_no_secret_stands_on_any_page_or_in_the_log(tmp_path: Path, redis_url: str) -> None:
+    with Stub().running() as stub:
+        stub.answer = answer
+        rig = FleetHarness(tmp_path, redis_url, stub)
+        rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET}
+        rig.plugin(CARELESS)
+        rig.accept(("fails", DATA, "pre_fails"), ("refused", DATA, "pre_refused"))
+        with rig.worker(CREDHOOK_MAX_ATTEMPTS="1"):
+            for webhook_id in ("fails", "refused"):
+                rig.reaches(webhook_id, "dead")
+        settings = {name: value for name, value in rig.environment.items() if name != "REDIS_URL"}
+        with console(tmp_path, redis_url, **settings) as running, running.operator() as ada:
+            paths = [
+                *PAGES,
+                "/replay?state=dead",
+                "/erase?state=dead",
+                "/event?id=fails",
+                "/event?id=refused",
+                "/nowhere",
+            ]
+            pages = [ada.get(path).text for path in paths]
+            assert "careless ValueError" in "".join(pages)
+            with ada.stream("GET", "/live/causes") as live:
+                pages.append(next(live.iter_lines()))
+            seen = "".join(pages) + running.text
+        rig.redis.close()
+    for canary in (CLAIM, SECRET, MESSAGE, TOKEN):
+        assert canary not in seen
+
+
+def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: Path, redis_url: str) -> None:
+    leader, follower = pty.openpty()
+    port = free_port()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "credhook", "console", "--port", str(port)],
+        env=kept | {"REDIS_URL": redis_url}, stdout=follower, stderr=subprocess.DEVNULL, cwd=tmp_path,
+    )  # fmt: skip
+    os.close(follower)
+    said = ""
+
+    def link(number: int) -> str:
+        nonlocal said
+        while len(found := re.findall(r"log in, once: (\S+)\r\n", said)) < number:
+            said += os.read(leader, 4_096).decode()
+        return str(found[number - 1])
+
+    try:
+        first = link(1)
+        with plain.Client(headers={"origin": f"http://127.0.0.1:{port}"}) as browser:
+            until(lambda: reached(browser, first), what="the console")
+            page = browser.get(first)  # A preview of the link changes nothing.
+            form = fields(page.text, "/login")
+            assert browser.post(f"http://127.0.0.1:{port}/login", data=form).status_code == 303
+            assert browser.post(f"http://127.0.0.1:{port}/login", data=form).status_code == 403
+            assert link(2) != first
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+        os.close(leader)
+
+
+def reached(browser: httpx.Client, url: str) -> bool:
+    try:
+        return browser.get(url).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [((), "set CREDHOOK_CONSOLE_TOKEN"), (("--host", "0.0.0.0"), "ssh -L"), (("--port", "70000"), "--port")],
+)
+def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "credhook", "console", *arguments],
+        env=kept, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -1,0 +1,181 @@
+"""The console's door: nothing without a login, and nothing for pages of other sites."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from console import TOKEN, Console, console, fields
+from planting import INDEX, plant_many
+from pydantic import SecretStr
+from redis import Redis
+from starlette.routing import Route
+
+from credhook.console.access.guard import OPEN
+from credhook.console.access.login import Login
+from credhook.console.app import create_console
+from credhook.console.settings import ConsoleSettings
+from credhook.ledger import State
+
+ROUTES = [
+    route for route in create_console(ConsoleSettings(), Login(SecretStr(TOKEN))).app.routes if isinstance(route, Route)
+]
+READ = sorted(route.path for route in ROUTES if "GET" in (route.methods or ()) and route.path not in OPEN)
+POSTED = sorted(route.path for route in ROUTES if "POST" in (route.methods or ()) and route.path != "/login")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Console]:
+    with console(tmp_path_factory.mktemp("console"), redis_server) as process:
+        yield process
+
+
+@pytest.fixture
+def ada(running: Console, redis_client: Redis) -> Iterator[httpx.Client]:
+    """Somebody who has logged in, with three events that could be replayed."""
+    plant_many(redis_client, 3, State.DEAD)
+    with running.operator() as client:
+        yield client
+
+
+@pytest.fixture
+def stranger(running: Console) -> Iterator[httpx.Client]:
+    with running.visitor() as client:
+        client.follow_redirects = False
+        yield client
+
+
+def test_there_are_pages_and_actions_to_guard() -> None:
+    assert {"/", "/events", "/live/now", "/live/jobs/{id}"} <= set(READ)
+    assert POSTED == ["/endpoints", "/erase", "/jobs/{id}/stop", "/logout", "/replay"]
+
+
+@pytest.mark.parametrize("path", [*READ, "/nowhere"])
+def test_nothing_is_shown_without_a_login(stranger: httpx.Client, path: str) -> None:
+    answer = stranger.get(path)
+    assert answer.status_code == (401 if path.startswith("/live/") else 303)
+    assert answer.headers.get("location", "/login").startswith("/login")
+    assert len(answer.content) < 20
+
+
+@pytest.mark.parametrize("path", POSTED)
+def test_nothing_is_done_without_a_login(stranger: httpx.Client, path: str) -> None:
+    assert stranger.post(path, data={"state": "dead"}).status_code == 401
+
+
+@pytest.mark.parametrize("path", POSTED)
+@pytest.mark.parametrize("token", [None, "", "0" * 64])
+def test_nothing_is_done_without_the_token_of_a_form(
+    ada: httpx.Client, redis_client: Redis, path: str, token: str | None
+) -> None:
+    data = {"state": "dead", "typed": "3", "counted": "3"} | ({} if token is None else {"form_token": token})
+    assert ada.post(path, data=data).status_code == 403
+    assert redis_client.zcard(INDEX.dead) == 3
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"host": "evil.example"},
+    ],
+)
+@pytest.mark.parametrize("path", [*POSTED, "/login"])
+def test_a_page_of_another_site_posts_nothing_though_it_knew_the_token(
+    ada: httpx.Client, redis_client: Redis, path: str, headers: dict[str, str]
+) -> None:
+    data = fields(ada.get("/").text, "/logout") | {"state": "dead", "typed": "3", "counted": "3", "token": TOKEN}
+    assert ada.post(path, data=data, headers=headers).status_code == 403
+    assert redis_client.zcard(INDEX.dead) == 3
+    assert ada.get("/").url.path == "/"
+
+
+def test_nothing_is_changed_by_looking(ada: httpx.Client, redis_client: Redis) -> None:
+    for path in POSTED:
+        ada.get(path, params={"state": "dead", "typed": "3", "counted": "3"})
+    assert ada.get("/").url.path == "/"
+    assert redis_client.zcard(INDEX.dead) == 3
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/nowhere", "/console.css", "/replay", "/live/now?x"])
+def test_no_answer_can_be_framed_kept_or_made_to_run_a_script(
+    ada: httpx.Client, stranger: httpx.Client, path: str
+) -> None:
+    answers = [stranger.get(path), stranger.get(path, headers={"host": "evil.example"})]
+    answers += [] if path.startswith("/live") else [ada.get(path)]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert not re.search(r"<style|<script>| style=| on\w+=", answer.text)
+
+
+def test_the_cookie_is_for_this_console_alone(stranger: httpx.Client) -> None:
+    cookie = stranger.post("/login", data={"token": TOKEN}).headers["set-cookie"].lower()
+    assert "; httponly" in cookie
+    assert "; samesite=strict" in cookie
+    assert "; path=/" in cookie
+    assert "domain" not in cookie
+    assert TOKEN.lower() not in cookie
+
+
+def test_behind_https_it_is_sent_over_https_alone(tmp_path: Path, redis_url: str) -> None:
+    behind = {"origin": "https://console.example", "host": "console.example"}
+    settings = {"CREDHOOK_CONSOLE_URL": "https://console.example"}
+    with console(tmp_path, redis_url, **settings) as proxied, proxied.visitor() as client:
+        client.follow_redirects = False
+        cookie = client.post("/login", data={"token": TOKEN}, headers=behind).headers["set-cookie"]
+    assert cookie.startswith("__Host-")
+    assert "; secure" in cookie.lower()
+
+
+def test_who_has_logged_out_is_out_with_the_same_cookie(running: Console, ada: httpx.Client) -> None:
+    cookies = dict(ada.cookies)
+    ada.post("/logout", data=fields(ada.get("/").text, "/logout"))
+    with running.visitor() as thief:
+        thief.cookies.update(cookies)
+        assert thief.get("/events").url.path == "/login"
+
+
+@pytest.mark.parametrize(
+    ("asked", "led_to"),
+    [
+        ("/events?state=dead", "/events?state=dead"),
+        ("//evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("/\t/evil.example", "/"),
+    ],
+)
+def test_a_login_leads_to_the_page_that_was_asked_for_and_never_elsewhere(
+    stranger: httpx.Client, asked: str, led_to: str
+) -> None:
+    form = stranger.post("/login", data={"token": TOKEN, "next": asked})
+    assert form.headers["location"] == led_to
+    stranger.cookies.clear()
+    page = stranger.get("/login", params={"next": asked}).text
+    assert fields(page, "/login")["next"] == led_to
+
+
+def test_a_form_that_is_too_large_is_not_read(ada: httpx.Client) -> None:
+    assert ada.post("/replay", content=b"x" * 100_000).status_code == 413
+
+
+def test_wrong_tokens_are_limited(tmp_path: Path, redis_url: str) -> None:
+    with console(tmp_path, redis_url) as alone, alone.visitor() as client:
+        tries = [client.post("/login", data={"token": "wrong"}).status_code for _ in range(11)]
+        assert tries == [403] * 10 + [429]
+        late = client.post("/login", data={"token": TOKEN})
+        assert late.status_code == 429
+        assert int(late.headers["retry-after"]) > 0
+        assert TOKEN not in alone.text
+        assert alone.text.count("console_login_refused") == 12

@@ -1,0 +1,63 @@
+"""`credhook console` as a process, and a browser without JavaScript that has logged in to it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import unescape
+from pathlib import Path
+
+import httpx
+import plain
+from serving import Process
+from waiting import until
+
+from credhook.sandbox.local.local_redis import free_port
+
+TOKEN = "Canary-token-0123456789abcdef"
+
+
+class Console(Process):
+    """`credhook console` on a free port."""
+
+    def __init__(self, folder: Path, redis_url: str, **settings: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environment = {"REDIS_URL": redis_url, "CREDHOOK_CONSOLE_TOKEN": TOKEN} | settings
+        command = ("-m", "credhook", "console", "--port", str(self.port))
+        super().__init__(folder / "console.log", *command, environment=environment)
+        until(self._alive, what="the console's door")
+
+    def _alive(self) -> bool:
+        assert self.process.poll() is None, self.text
+        try:
+            return plain.get(f"{self.url}/login").is_success
+        except httpx.TransportError:
+            return False
+
+    def visitor(self) -> httpx.Client:
+        """Somebody who has not logged in."""
+        return plain.Client(base_url=self.url, headers={"origin": self.url}, follow_redirects=True)
+
+    @contextmanager
+    def operator(self) -> Iterator[httpx.Client]:
+        """Somebody who has."""
+        with self.visitor() as client:
+            client.post("/login", data={"token": TOKEN, "who": "ada"}).raise_for_status()
+            yield client
+
+
+@contextmanager
+def console(folder: Path, redis_url: str, **settings: str) -> Iterator[Console]:
+    process = Console(folder, redis_url, **settings)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.kill()
+
+
+def fields(page: str, action: str) -> dict[str, str]:
+    """What the form of the page that posts there would send, but for what one types."""
+    (form,) = re.findall(rf'<form method="post" action="{re.escape(action)}".*?</form>', page, re.DOTALL)
+    hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form)
+    return {name: unescape(value) for name, value in hidden}
