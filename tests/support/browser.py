@@ -1,4 +1,4 @@
-"""A real Chromium without a window and without JavaScript, for tests of pages."""
+"""A real Chromium without a window, and without JavaScript unless it is asked for, for tests of pages."""
 
 import os
 import shutil
@@ -31,8 +31,8 @@ BLOCKED = 2
 
 
 @contextmanager
-def chromium(folder: Path) -> Iterator[Chrome]:
-    """A browser that keeps all that it writes in `folder`.
+def chromium(folder: Path, *, scripts: bool = False) -> Iterator[Chrome]:
+    """A browser that keeps all that it writes in `folder`; `scripts`: whether it runs JavaScript.
 
     Where the machine has none, the test is skipped, or fails if CREDHOOK_BROWSER=1.
     """
@@ -40,7 +40,8 @@ def chromium(folder: Path) -> Iterator[Chrome]:
     options.binary_location = _found("chromium")
     for argument in (*QUIET, *CONTAINED, "--window-size=1280,1600", f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(argument)
-    options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": BLOCKED})
+    if not scripts:
+        options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": BLOCKED})
     service = Service(
         _found("chromedriver"), log_output=str(folder / "chromedriver.log"), env=os.environ | {"HOME": str(folder)}
     )

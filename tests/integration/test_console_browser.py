@@ -1,0 +1,159 @@
+"""The console in a real browser: live with JavaScript, whole without it, for keyboard, phone and screen reader."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import chromium
+from console import TOKEN, Console, console
+from planting import HANDLED, INDEX, plant, plant_many
+from redis import Redis
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from waiting import until
+
+from credhook.ledger import State
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/replay?state=dead", "/erase?state=dead",
+         "/endpoints", "/jobs", "/nowhere")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Console]:
+    with console(tmp_path_factory.mktemp("console"), redis_server) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("scripted"), scripts=True) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def plain_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("plain")) as browser:
+        yield browser
+
+
+@pytest.fixture(autouse=True)
+def eventful(redis_client: Redis) -> None:
+    plant_many(redis_client, 300, State.DEAD)
+    told = json.dumps({"attempt": 1, "began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
+    plant(redis_client, "story", State.DONE, ended=HANDLED, **{"c:a.bad": "0123abcd"})
+    redis_client.rpush("credhook:story:story", f"1700000000100 {told}")
+    redis_client.zadd(INDEX.causes, {"0123abcd": 1_700_000_000_000})
+    mapping: dict[Any, Any] = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "failures": 3}
+    redis_client.hset(INDEX.cause("0123abcd"), mapping=mapping)
+
+
+def logged_in(browser: Chrome, running: Console) -> Chrome:
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.delete_all_cookies()
+    browser.get(f"{running.url}/login")
+    browser.find_element(By.NAME, "token").send_keys(TOKEN)
+    browser.find_element(By.NAME, "who").send_keys("ada", Keys.ENTER)
+    until(lambda: browser.find_elements(By.CSS_SELECTOR, "header"), what="the first page")
+    return browser
+
+
+def text(browser: Chrome, selector: str = "main") -> str:
+    """What it shows there; nothing while one page takes the place of another."""
+    try:
+        return browser.find_element(By.CSS_SELECTOR, selector).text
+    except WebDriverException:
+        return ""
+
+
+def press(browser: Chrome, selector: str) -> None:
+    browser.find_element(By.CSS_SELECTOR, selector).click()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_cause_is_replayed_from_its_count_to_its_end(
+    request: pytest.FixtureRequest, running: Console, redis_client: Redis, scripts: bool
+) -> None:
+    browser = logged_in(request.getfixturevalue("scripted" if scripts else "plain_browser"), running)
+    browser.get(f"{running.url}/events?state=dead")
+    press(browser, "a[href^='/replay']")
+    assert "Replay 300 events?" in until(lambda: text(browser, "h1"), what="the count")
+    press(browser, ".confirm button")
+    until(lambda: "Replayed 300." in text(browser), what="the end of the job")
+    assert redis_client.zcard(INDEX.open) == 300
+
+
+def test_the_first_page_is_live_until_it_is_paused(running: Console, scripted: Chrome, redis_client: Redis) -> None:
+    browser = logged_in(scripted, running)
+    assert "300 events were given up" in until(lambda: text(browser, ".attention"), what="the remark")
+    until(lambda: text(browser, ".live .said") == "live", what="the stream")
+    plant(redis_client, "another", State.DEAD)
+    until(lambda: "301 events were given up" in text(browser, ".attention"), what="the news")
+    press(browser, "[data-pause]")
+    assert text(browser, ".live .said") == "paused"
+
+
+def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
+    browser = logged_in(scripted, running)
+    for path in PAGES[:-1]:
+        browser.get(f"{running.url}{path}")
+    assert [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]] == []  # type: ignore[no-untyped-call]
+
+
+def test_by_keyboard_the_first_stop_leads_past_the_navigation(running: Console, scripted: Chrome) -> None:
+    browser = logged_in(scripted, running)
+    browser.get(f"{running.url}/events")
+    browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
+    focused = browser.switch_to.active_element
+    assert focused.text == "Skip to the page"
+    assert focused.rect["y"] >= 0
+    focused.send_keys(Keys.ENTER)
+    assert browser.switch_to.active_element.tag_name == "main"
+
+
+@pytest.mark.parametrize("path", ["/login", *PAGES])
+def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome, path: str) -> None:
+    browser = logged_in(scripted, running)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    browser.get(f"{running.url}{path}")
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The script of axe-core, which npm brings."""
+    folder = os.environ.get("CREDHOOK_AXE") or npm_root()
+    path = Path(folder) / "axe-core" / "axe.min.js"
+    if not path.exists():
+        pytest.skip("axe-core is not on this machine: `npm install --global axe-core`, or CREDHOOK_AXE=node_modules")
+    return path.read_text()
+
+
+def npm_root() -> str:
+    try:
+        return subprocess.run(["npm", "root", "--global"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "/nonexistent"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/login", *PAGES])
+def test_axe_finds_nothing(running: Console, scripted: Chrome, axe: str, path: str, scheme: str) -> None:
+    browser = scripted
+    if path == "/login":
+        browser.delete_all_cookies()
+    else:
+        logged_in(browser, running)
+    preference = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preference)
+    browser.get(f"{running.url}{path}")
+    browser.execute_script(axe)
+    found = browser.execute_async_script("axe.run().then(arguments[0])")
+    assert len(found["passes"]) > 10
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"]) for one in found["violations"]] == []
