@@ -47,7 +47,8 @@ def plain_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 def eventful(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DEAD)
     told = json.dumps({"attempt": 1, "began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
-    plant(redis_client, "story", State.DONE, ended=HANDLED, **{"c:a.bad": "0123abcd"})
+    plant(redis_client, "story", State.DONE, ended=HANDLED)
+    redis_client.hset("credhook:event:story", "c:a.bad", "0123abcd")
     redis_client.rpush("credhook:story:story", f"1700000000100 {told}")
     redis_client.zadd(INDEX.causes, {"0123abcd": 1_700_000_000_000})
     mapping: dict[Any, Any] = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "failures": 3}
