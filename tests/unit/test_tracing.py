@@ -1,5 +1,8 @@
 """Who wants traces, what a record keeps of one, and which contexts of senders are understood."""
 
+from collections.abc import Sequence
+from contextvars import ContextVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from credhook.ledger.traces import NOT_CHOSEN, Traced
 from credhook.receiver.tracing import links, written
 from credhook.tracing.switch import exporters
+from credhook.worker.queue.group_commit import GroupCommit
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
@@ -80,3 +84,16 @@ def test_a_senders_context_is_a_link_if_it_is_one(said: list[str], understood: b
     assert [f"{link.context.trace_id:032x}-{link.context.span_id:016x}" for link in found] == [
         f"{TRACE}-{SPAN}"
     ] * understood
+
+
+async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="none")
+    seen = []
+
+    async def run(operations: Sequence[bytes]) -> list[int]:
+        seen.append(trace.get())
+        return [1] * len(operations)
+
+    trace.set("one event's")
+    assert await GroupCommit(run).write(b"x", urgent=False) == 1
+    assert seen == ["none"]
