@@ -26,6 +26,8 @@ from credhook.worker.recovery.upkeep import last_whole, list_all
 PAGE: Final = 500
 #: Events of the wanted states up to which all of them are read, rather than what is listed looked through for them.
 FEW: Final = 10_000
+#: The same where no page of them is wanted but all: a look through a million that are listed takes twenty seconds.
+FEW_OF_ALL: Final = 200_000
 #: Milliseconds by which a clock that was set may make an event look younger than its last move.
 _CLOCK_SET: Final = 3_600_000
 
@@ -96,7 +98,8 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
             named = (Candidate(raw(one), 0) for one in dict.fromkeys(ids))
             return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(named))))
         sets = present_sets(redis, selection.indexes(index))
-        if selection.indexes(index) and sum(sets.values()) <= FEW:
+        few = FEW_OF_ALL if selection.limit is None else FEW
+        if selection.indexes(index) and sum(sets.values()) <= few:
             search = Search(redis, selection)
             return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(members(redis, sets)))))
         list_what_is_missing(redis)
