@@ -45,7 +45,10 @@ def test_an_address_says_what_the_options_of_the_command_say() -> None:
     assert (chosen.resource, chosen.cause, chosen.handler) == ("iss_1", "0123abcd", "a.b")
     assert chosen.since == datetime(2026, 11, 22, 10, tzinfo=UTC)
     assert selection(address(chosen), NOW) == chosen
-    assert in_words(chosen).startswith("state data_gone, state dead, type verification.data, resource iss_1")
+    assert in_words(chosen) == (
+        "state data_gone, state dead, type verification.data, resource iss_1, cause 0123abcd, handler a.b, "
+        "since 2026-11-22 10:00:00 UTC"
+    )
 
 
 def test_the_place_in_the_list_is_no_part_of_what_is_selected() -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace as but
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from credhook.events import is_resource_id
@@ -67,7 +67,10 @@ def address(selection: Selection) -> list[tuple[str, str]]:
 
 def in_words(selection: Selection) -> str:
     """The selection in one line, for pages and the log."""
-    return ", ".join(f"{name} {value.removeprefix('openid4vc.')}" for name, value in address(selection)) or "all"
+    times = {name: when for name in ("since", "until") if (when := getattr(selection, name))}
+    shown = {name: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" for name, when in times.items()}
+    said = (f"{name} {shown.get(name, value).removeprefix('openid4vc.')}" for name, value in address(selection))
+    return ", ".join(said) or "all"
 
 
 def _state(text: str) -> State:
