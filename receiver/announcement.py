@@ -21,6 +21,7 @@ from credhook.ledger import RECEIVERS
 from credhook.ledger.announcements import ANNOUNCE, LASTS, version
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.mark import MARK
+from credhook.receiver.refusal_log import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 
 log = structlog.get_logger("credhook.receiver")
@@ -44,6 +45,8 @@ class Announcement(BaseModel):
         acknowledged: deliveries that it has acknowledged in its last round.
         seconds: how long that round was.
         idle: seconds since the last that it acknowledged; None before the first.
+        unauthenticated: deliveries that it has refused, since it started, for want of a signature that holds.
+        refused: seconds since the last of these; None before the first.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +60,8 @@ class Announcement(BaseModel):
     acknowledged: int = 0
     seconds: float = EACH
     idle: float | None = None
+    unauthenticated: int = 0
+    refused: float | None = None
 
 
 class Announcer:
@@ -67,6 +72,7 @@ class Announcer:
         redis: Redis,
         settings: ReceiverSettings,
         inbox: Inbox,
+        refusals: RefusalLog,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -77,12 +83,14 @@ class Announcer:
             redis: the ledger.
             settings: the receiver's.
             inbox: whose deliveries are counted.
-            clock: monotonic seconds, the same as the inbox's.
+            refusals: likewise.
+            clock: monotonic seconds, the same as theirs.
             sleep: waits so many seconds.
         """
         self._script = redis.register_script(ANNOUNCE)
         self._redis = redis
         self._inbox = inbox
+        self._refusals = refusals
         self._clock = clock
         self._sleep = sleep
         self._token = uuid4().hex[:12]
@@ -112,10 +120,13 @@ class Announcer:
             RedisError, OSError: Redis failed.
         """
         now, (count, last) = self._clock(), self._inbox.acknowledged
+        unauthenticated, refused = self._refusals.unauthenticated
         figures = {
             "acknowledged": count - self._counted,
             "seconds": round(now - self._at, 3),
             "idle": None if last is None else round(now - last, 3),
+            "unauthenticated": unauthenticated,
+            "refused": None if refused is None else round(now - refused, 3),
         }
         self._counted, self._at = count, now
         mine = self._first.model_copy(update=figures).model_dump_json()

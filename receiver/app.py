@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.receiver")
 
-_refusals: Final = RefusalLog()
+#: What is refused by this process.
+REFUSALS: Final = RefusalLog()
 
 #: Seconds after which a sender may come again: about what a restart of Redis takes.
 RETRY_AFTER: Final = 5
@@ -283,7 +284,7 @@ def _refuse(refusal: Exception) -> Response:
         headers["accept-encoding"] = "identity"
     metrics.REFUSALS.add(_RULES[type(refusal)], str(status))
     hint = refusal.hint if isinstance(refusal, Unauthenticated | Unavailable) else ""
-    _refusals.add(status, str(refusal), **({"hint": hint} if hint else {}))
+    REFUSALS.add(status, str(refusal), **({"hint": hint} if hint else {}))
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 
 

@@ -31,7 +31,7 @@ from credhook.metrics.places import FOLDER
 from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
 from credhook.receiver.announcement import Announcer
-from credhook.receiver.app import create_app
+from credhook.receiver.app import REFUSALS, create_app
 from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.settings import ReceiverSettings
@@ -119,7 +119,7 @@ def _serve(
 
     async def serve() -> int:
         # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
-        announcer = Announcer(redis, settings, inbox)
+        announcer = Announcer(redis, settings, inbox, REFUSALS)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))

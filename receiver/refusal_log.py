@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 import structlog
@@ -15,7 +16,11 @@ MOST: Final = 20
 
 
 class RefusalLog:
-    """Writes a line for each refusal, so many for each reason in a minute."""
+    """Writes a line for each refusal, so many for each reason in a minute.
+
+    Attributes:
+        unauthenticated: how many deliveries had no signature that holds, and when the last of them came, by the clock.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds, from any beginning."""
@@ -24,10 +29,13 @@ class RefusalLog:
         #: Reason → refusals within the period. The reasons are ours, and few.
         self._seen: dict[str, int] = {}
         self._untold: dict[str, int] = {}
+        self.unauthenticated: tuple[int, float | None] = (0, None)
 
     def add(self, status: int, reason: str, **more: str) -> None:
         """Say that a delivery was refused, or count it if that has been said often enough."""
         now = self._clock()
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.unauthenticated = self.unauthenticated[0] + 1, now
         if now - self._began >= PERIOD:
             self._began, self._untold = now, {one: seen - MOST for one, seen in self._seen.items() if seen > MOST}
             self._seen.clear()

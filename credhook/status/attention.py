@@ -1,9 +1,10 @@
 """What wants an operator's attention, and what to do about it. Pure: facts go in, remarks come out."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from credhook.status import fleet
-from credhook.status.facts import Counts, Facts, Platform, Server
+from credhook.status.facts import Counts, Facts, Platform, Receiver, Server
 from credhook.status.fleet import Remark
 
 #: Part of maxmemory from which on there is not much left.
@@ -15,9 +16,11 @@ class Limits(NamedTuple):
 
     Attributes:
         oldest: seconds that an event may have been open.
+        refused: seconds for which a delivery that was refused for its signature is news.
     """
 
     oldest: float = 900.0
+    refused: float = 900.0
 
 
 def attention(facts: Facts, limits: Limits) -> tuple[Remark, ...]:
@@ -25,6 +28,7 @@ def attention(facts: Facts, limits: Limits) -> tuple[Remark, ...]:
     remarks = (
         *_of_server(facts.server),
         *fleet.remarks(facts),
+        *_of_refusals(facts.receivers, limits),
         *_of_work(facts, limits),
         *(remark for platform in facts.platforms for remark in _of_platform(platform)),
         *_of_counts(facts.counts),
@@ -38,6 +42,17 @@ def _of_server(server: Server) -> list[Remark]:
         used = f"Redis's memory is used up to {server.used_memory / server.maxmemory:.0%}"
         found.append(Remark("memory_nearly_full", used, "raise its maxmemory, or lower CREDHOOK_RETENTION"))
     return found
+
+
+def _of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
+    """A platform whose key is not among ours would otherwise look like one that has nothing to say."""
+    late = {one: one.refused for one in receivers if one.refused is not None and one.refused <= limits.refused}
+    if not late:
+        return []
+    number = sum(one.unauthenticated for one in late)
+    what = f"{number} deliveries had no signature that holds, the last {age(min(late.values()))} ago"
+    remedy = "see delivery_refused in the receiver's log: it tells a wrong CREDHOOK_WEBHOOK_SECRETS from a wrong clock"
+    return [Remark("unauthenticated", what, remedy)]
 
 
 def _of_work(facts: Facts, limits: Limits) -> list[Remark]:

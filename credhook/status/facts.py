@@ -83,12 +83,16 @@ class Receiver(Process):
         per_second: deliveries that it has acknowledged, over its last ten seconds or so.
         idle: since the last of them; None before the first.
         mark: the key of the ids in its answers.
+        unauthenticated: deliveries that it has refused, since it started, for want of a signature that holds.
+        refused: seconds since the last of these; None before the first.
     """
 
     strict: bool
     per_second: float
     idle: float | None
     mark: str
+    unauthenticated: int = 0
+    refused: float | None = None
 
 
 class Worker(Process):

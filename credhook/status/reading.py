@@ -130,7 +130,9 @@ def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
             continue
         if _is_alive(one, now, LASTS):
             per_second = said.acknowledged / said.seconds if said.seconds > 0 else 0.0
-            idle = None if said.idle is None else said.idle + now - one.renewed / 1_000
+            later = now - one.renewed / 1_000
+            idle = None if said.idle is None else said.idle + later
+            refused = None if said.refused is None else said.refused + later
             found.append(
                 Receiver(
                     queue=said.queue,
@@ -141,6 +143,8 @@ def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
                     per_second=round(per_second, 2),
                     idle=idle,
                     mark=said.mark,
+                    unauthenticated=said.unauthenticated,
+                    refused=refused,
                 )
             )
     return tuple(sorted(found, key=lambda one: (one.queue, one.host)))

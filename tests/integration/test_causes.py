@@ -9,12 +9,12 @@ from attempting import Attempts, attempts
 from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
-from planting import INDEX
+from planting import INDEX, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook import GiveUp
-from credhook.ledger import EVENT, MOST_CAUSES, STORY, State
+from credhook.ledger import BLAMED, EVENT, MOST_CAUSES, STORY, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement, Worker
@@ -91,6 +91,16 @@ async def test_three_bugs_among_many_events_are_three_causes(made: Attempts, red
     assert value["at"].endswith(" shared")
     assert value["version"].startswith("credhook ")
     assert found["test.second", "GiveUp"]["standing"] > found["test.first", "KeyError 'given'"]["standing"]
+
+
+def test_what_waits_with_a_cause_is_due_at_once_when_that_is_replayed(redis_client: Redis, events: Run) -> None:
+    plant(redis_client, "w1", State.WAITING)
+    redis_client.hset(EVENT + "w1", mapping={BLAMED + "a.bad": "0123abcd", "due": 4_000_000_000_000})
+    redis_client.hset(INDEX.cause("0123abcd"), "who", "a.bad")
+    redis_client.zadd(INDEX.standing("0123abcd"), {"w1": -1})
+    assert events("replay", "--id", "w1").stdout == "replayed 0, left 1 (1 open)\n"
+    assert events("replay", "--cause", "0123abcd").stdout == "replayed 1\n"
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [b"e-w1"]
 
 
 async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(

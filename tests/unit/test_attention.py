@@ -44,6 +44,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "memory_nearly_full", "90%"),
     "no receiver": ({"receivers": ()}, "no_receiver", "credhook receiver"),
+    "a wrong secret": (
+        {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver())},
+        "unauthenticated",
+        "480 deliveries had no signature that holds, the last 2 min ago",
+    ),
     "no worker, events wait": ({"workers": (), "counts": Counts(open=7)}, "no_worker", "7 events wait"),
     "suspended": ({"suspended": True}, "suspended", "rq resume"),
     "an old event": ({"oldest_open": 1_000.0}, "oldest_open", "17 min"),

@@ -17,6 +17,7 @@ def test_each_refusal_is_a_line_until_they_become_a_flood() -> None:
         now += PERIOD
         refusals.add(401, "no signature matches", hint="check the keys")
         refusals.add(401, "no signature matches", hint="check the keys")
+    assert refusals.unauthenticated == (1_002, PERIOD)
     first, second = logs[-2:]
     assert first["unlogged_before"] == str(1_000 - MOST)
     assert "unlogged_before" not in second

@@ -41,7 +41,8 @@ def causes(*, limit: int, as_json: bool) -> None:
     print_table(("cause", "handler", "error", "at", "open", "given up", "failures", "first", "last", "version"), rows)
     if left > 0:
         click.echo(f"{left} more; raise --limit to see them")
-    click.echo(
-        f"credhook events list --cause {found[0].id} lists its events; credhook events replay --cause {found[0].id} "
-        "runs them again"
-    )
+    if standing := next((cause.id for cause in found if cause.open or cause.given_up), None):
+        click.echo(
+            f"credhook events list --cause {standing} lists its events; once it is mended, "
+            f"credhook events replay --cause {standing} runs them again"
+        )

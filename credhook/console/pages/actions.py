@@ -47,8 +47,10 @@ class Action(NamedTuple):
 def _replaying(redis: Redis, index: Index, chosen: Selection, who: str) -> Task:
     put_back = Replay(redis, queue=index.queue, by=f"{who} (console)")
 
+    how = How.NOW if chosen.cause else How.ANEW  # As of the command.
+
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
-        return put_back([Settled(event.webhook_id, event.state) for event in batch], how=How.ANEW)
+        return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
 
     return Task("replay", "replayed", _oldest_first(chosen), step, REPLAYED, NOT_REPLAYED)
 

@@ -67,8 +67,9 @@ class History:
 
     @property
     def since(self) -> float | None:
-        """When it begins."""
-        return self._coarse[0][0] if self._coarse else None
+        """When it begins, to some seconds while it is shorter than an hour, to some minutes then."""
+        points = self._fine if self._fine and len(self._fine) < (self._fine.maxlen or 0) else self._coarse
+        return points[0][0] if points else None
 
     def series(self, now: float) -> list[Series]:
         """Each number as plots that end `now`."""

@@ -47,7 +47,7 @@ LEFT: Final = {
     "prints the names.",
 )
 @click.option("--by", metavar="NAME", help="Who wants it, for the event's story; by default user@host.")
-@click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once.")
+@click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once; with --cause they are.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 @click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -68,7 +68,8 @@ def replay(
 
     Which handlers run again: of a dead event those that gave up, of a done event all, and with --handler that one. What
     is quarantined is accepted if its type is known by now. What is unhandled comes back by itself, once a worker has a
-    handler for it. What is open already is left alone. The attempts are counted from 1 again.
+    handler for it. What is open already is left alone, but with --cause what waits is due at once. The attempts are
+    counted from 1 again.
     """
     refuse_everything(selection, everything=everything)
     if handler is not None and hurry:
@@ -84,11 +85,13 @@ def replay(
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+        # Who has mended a cause does not want to wait for hours until that is seen.
+        how = How.NOW if hurry or (selection.cause and handler is None) else How.ANEW
         put_back = Replay(redis, queue=index.queue, by=_whoever() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
-            return put_back(settled, how=How.NOW if hurry else How.ANEW, handler=handler or "", types=wanted)
+            return put_back(settled, how=how, handler=handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", DONE, LEFT, as_json=as_json)
 
