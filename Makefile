@@ -59,7 +59,7 @@ types: $(STAMP)
 # In memory where there are two gigabytes of it: every write of the tests' Redis is fsynced, a seventh of the time.
 suite: $(STAMP)
 	@folder=$$(mktemp -d $(if $(ROOMY),/dev/shm,$${TMPDIR:-/tmp})/credhook.XXXXXX); \
-	TMPDIR=$$folder $(BIN)/pytest --numprocesses 6 --dist worksteal -m "not soak" && rm -rf "$$folder" \
+	TMPDIR=$$folder $(BIN)/pytest --numprocesses 4 --dist worksteal -m "not soak" && rm -rf "$$folder" \
 	|| { echo "what the tests have left is in $$folder"; exit 1; }
 
 soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
