@@ -24,10 +24,11 @@ from credhook.worker.commands.events.erase import LEFT as NOT_ERASED
 from credhook.worker.commands.events.erase import Erasure
 from credhook.worker.commands.events.replay import DONE as REPLAYED
 from credhook.worker.commands.events.replay import LEFT as NOT_REPLAYED
+from credhook.worker.commands.events.replay import how_to_replay
 from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import find
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.recovery.replay import How, Replay, Settled
+from credhook.worker.recovery.replay import Replay, Settled
 
 
 class Action(NamedTuple):
@@ -47,7 +48,7 @@ class Action(NamedTuple):
 def _replaying(redis: Redis, index: Index, chosen: Selection, who: str) -> Task:
     put_back = Replay(redis, queue=index.queue, by=f"{who} (console)")
 
-    how = How.NOW if chosen.cause else How.ANEW  # As of the command.
+    how = how_to_replay(chosen)
 
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
         return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)

@@ -6,17 +6,20 @@ from dataclasses import replace as but
 from datetime import UTC, datetime
 from typing import Final
 
-from credhook.events import is_resource_id
 from credhook.ledger import State
-from credhook.worker.commands.search.selection import Cursor, Selection, event_type, moment
+from credhook.worker.commands.search.selection import (
+    CAUSE_ID,
+    Cursor,
+    Selection,
+    event_type,
+    moment,
+    resource_id,
+    webhook_id,
+)
 
 Query = Sequence[tuple[str, str]]
 
-_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
-_CAUSE: Final = re.compile(r"[0-9a-f]{8}")
 _HANDLER: Final = re.compile(r"[!-~]{1,200}")
-#: What the address may say besides the page's place in the list.
-FIELDS: Final = ("state", "type", "resource", "id", "cause", "handler", "since", "until")
 
 
 def selection(query: Query, now: datetime) -> Selection:
@@ -33,15 +36,13 @@ def selection(query: Query, now: datetime) -> Selection:
     found = Selection(
         states=frozenset(_state(value) for name, value in said if name == "state"),
         types=frozenset(event_type(value) for name, value in said if name == "type"),
-        ids=tuple(_matching(_WEBHOOK_ID, value, "webhook-id") for name, value in said if name == "id"),
+        ids=tuple(webhook_id(value) for name, value in said if name == "id"),
     )
     for name, value in said:
         if name == "resource":
-            if not is_resource_id(value):
-                raise ValueError(f"{value!r} is no issuance's or presentation's id")
-            found = but(found, resource=value)
+            found = but(found, resource=resource_id(value))
         elif name == "cause":
-            found = but(found, cause=_matching(_CAUSE, value, "cause's id"))
+            found = but(found, cause=_matching(CAUSE_ID, value, "cause's id"))
         elif name == "handler":
             found = but(found, handler=_matching(_HANDLER, value, "handler's name"))
         elif name == "since":

@@ -1,19 +1,22 @@
 """The options that `list`, `replay` and `erase` have in common."""
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from credhook.events import is_resource_id
 from credhook.ledger import State
-from credhook.worker.commands.search.selection import Cursor, Selection, event_type, moment
-
-_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
-_CAUSE: Final = re.compile(r"[0-9a-f]{8}")
+from credhook.worker.commands.search.selection import (
+    CAUSE_ID,
+    Cursor,
+    Selection,
+    event_type,
+    moment,
+    resource_id,
+    webhook_id,
+)
 
 
 class _Read(click.ParamType[Any]):
@@ -30,20 +33,8 @@ class _Read(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-def _resource(text: str) -> str:
-    if not is_resource_id(text):
-        raise ValueError(f"{text!r} is no issuance's or presentation's id")
-    return text
-
-
-def _webhook_id(text: str) -> str:
-    if not _WEBHOOK_ID.fullmatch(text):
-        raise ValueError(f"{text!r} is no webhook-id")
-    return text
-
-
 def _cause(text: str) -> str:
-    if not _CAUSE.fullmatch(text):
+    if not CAUSE_ID.fullmatch(text):
         raise ValueError(f"{text!r} is no cause's id, eight of 0-9 and a-f; `credhook causes` prints them")
     return text
 
@@ -71,7 +62,7 @@ _WHICH: Final = (
     click.option(
         "--resource",
         metavar="ID",
-        type=_Read("resource", _resource),
+        type=_Read("resource", resource_id),
         help="Only events of this issuance or presentation.",
     ),
     click.option(
@@ -79,7 +70,7 @@ _WHICH: Final = (
         "ids",
         multiple=True,
         metavar="WEBHOOK_ID",
-        type=_Read("id", _webhook_id),
+        type=_Read("id", webhook_id),
         help="Only this event; repeat it for several.",
     ),
 )

@@ -85,8 +85,7 @@ def replay(
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
-        # Who has mended a cause does not want to wait for hours until that is seen.
-        how = How.NOW if hurry or (selection.cause and handler is None) else How.ANEW
+        how = How.NOW if hurry else how_to_replay(selection, handler)
         put_back = Replay(redis, queue=index.queue, by=_whoever() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
@@ -94,6 +93,11 @@ def replay(
             return put_back(settled, how=how, handler=handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", DONE, LEFT, as_json=as_json)
+
+
+def how_to_replay(selection: Selection, handler: str | None = None) -> How:
+    """How events begin again: who has mended a cause does not want to wait for hours until that is seen. Pure."""
+    return How.NOW if selection.cause and handler is None else How.ANEW
 
 
 def _whoever() -> str:

@@ -8,9 +8,12 @@ from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
-from credhook.events import EVENT_TYPES
+from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.ledger import LATEST, Index, State
 
+#: What the id of a cause looks like.
+CAUSE_ID: Final = re.compile(r"[0-9a-f]{8}")
+_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -170,3 +173,25 @@ def moment(text: str, now: datetime) -> datetime:
         raise ValueError(
             f"{text!r} should be ISO 8601, such as 2026-11-21T09:30, or an age, such as 2h or 7d"
         ) from None
+
+
+def resource_id(text: str) -> str:
+    """The id of an issuance or presentation as it is typed.
+
+    Raises:
+        ValueError: it is none; the message says so.
+    """
+    if not is_resource_id(text):
+        raise ValueError(f"{text!r} is no issuance's or presentation's id")
+    return text
+
+
+def webhook_id(text: str) -> str:
+    """The id of an event as it is typed.
+
+    Raises:
+        ValueError: it is none; the message says so.
+    """
+    if not _WEBHOOK_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is no webhook-id")
+    return text
