@@ -7,6 +7,7 @@ import time
 from redis.asyncio import Redis
 
 from credhook.events import Event
+from credhook.ledger import WHOLE
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
@@ -37,7 +38,10 @@ def _notes(opened: list[int] = []) -> int:  # noqa: B006  It is opened once.
 
 async def fill() -> None:
     events = int(os.environ["EVENTS"])
-    inbox = Inbox(Redis.from_url(os.environ["REDIS_URL"]), queue="credhook", retention=604_800)
+    redis = Redis.from_url(os.environ["REDIS_URL"])
+    # As in a ledger in use: nothing of it has to be looked for that an older version had accepted.
+    await redis.set(WHOLE, int(time.time() * 1_000))
+    inbox = Inbox(redis, queue="credhook", retention=604_800)
     for start in range(0, events, BLOCK):
         await asyncio.gather(
             *(
