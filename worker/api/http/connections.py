@@ -2,46 +2,64 @@
 
 import asyncio
 import select
-from typing import Any, Final, cast
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import aiohttp
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
-from aiohttp.tracing import Trace
+from aiohttp.http import RawResponseMessage
 
-from credhook.worker.api.http.exchange import Unanswered
 from credhook.worker.api.http.proxies import ProxyFailed
+from credhook.worker.api.http.server import Server
+
+#: Bytes of one header, headers of one response.
+_LONGEST_HEADER: Final = 16_384
+_MOST_HEADERS: Final = 128
+#: Whoever sends has one that is exact, and covers everything.
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout()
 
 
-class RememberingResponse(aiohttp.ClientResponse):
-    """Keeps what it came over, which aiohttp forgets once it has been read; hangs up on what is not read whole.
+class Taken(NamedTuple):
+    """A connection that is ours until it is given back.
 
-    Where TLS is spoken, aiohttp would say goodbye first, and go on reading until the other end has done so too.
+    Attributes:
+        connection: aiohttp's, which knows where it belongs.
+        protocol: what reads from it.
+        transport: what writes to it.
+        kept: whether it has answered others before.
     """
 
-    came_over: asyncio.WriteTransport | None = None
+    connection: Connection
+    protocol: ResponseHandler
+    transport: asyncio.Transport
+    kept: bool
 
-    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
-        """Read the head."""
-        self.came_over = connection.transport
-        return await super().start(connection)
+    async def head_of_answer(self, request: bytes) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
+        """Send the request; the head of its response, and the body as it comes."""
+        protocol = self.protocol
+        protocol.set_response_params(
+            read_until_eof=True,
+            auto_decompress=False,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+            max_headers=_MOST_HEADERS,
+        )
+        if protocol.is_connected():  # Else it has just ended: its end says why, and would go unheard.
+            self.transport.write(request)
+        while True:
+            message, payload = await protocol.read()
+            if message.code >= HTTPStatus.OK or message.code == HTTPStatus.SWITCHING_PROTOCOLS:
+                return message, payload
 
-    def close(self) -> None:
-        """Give it up."""
-        self._hang_up()
-        super().close()
-
-    def release(self) -> Any:
-        """Have no more of it."""
-        if not self.content.is_eof():
-            self._hang_up()
-        return super().release()
-
-    def _hang_up(self) -> None:
-        if self.came_over is not None:
-            self.came_over.abort()
+    def give_back(self, *, whole: bool) -> None:
+        """Keep it for others if the response was read whole; else hang up."""
+        if whole:
+            self.connection.release()
+            return
+        self.transport.abort()  # Where TLS is spoken, a close would say goodbye first, and go on reading.
+        self.connection.close()
 
 
 class KeptConnections(aiohttp.TCPConnector):
@@ -55,35 +73,29 @@ class KeptConnections(aiohttp.TCPConnector):
         super().__init__(**options)
         self._used: WeakKeyDictionary[ResponseHandler, select.poll] = WeakKeyDictionary()
 
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  aiohttp's.
-    ) -> Connection:
-        """Connect, or take a kept connection over which nothing has come since."""
+    async def take(self, server: Server) -> Taken:
+        """Connect to the server, or take a kept connection over which nothing has come since."""
         while True:
             try:
-                connection = await super().connect(req, traces, timeout)
+                connection = await self.connect(server.key(), [], _NO_TIMEOUT)
             except asyncio.CancelledError as error:
-                if req.proxy is not None:
+                if server.proxy.url is not None:
                     error.__cause__ = ProxyFailed()  # It is found where this becomes a time-out.
                 raise
             except (aiohttp.ClientConnectionError, aiohttp.ClientResponseError) as error:
-                if req.proxy is None or _says_itself_where(error):
+                if server.proxy.url is None or _says_itself_where(error):
                     raise
                 raise ProxyFailed from error
             protocol, transport = connection.protocol, connection.transport
-            if protocol is None or transport is None:
-                return connection
+            if protocol is None or transport is None:  # It has ended in the moment that it was there.
+                connection.close()
+                raise aiohttp.ServerDisconnectedError
             unheard = self._used.get(protocol)
             if unheard is None:
                 self._used[protocol] = _poll(transport)
-                return connection
+                return Taken(connection, protocol, transport, kept=False)
             if not (protocol.should_close or unheard.poll(0)):
-                if isinstance(req, CountedRequest):
-                    req.is_over_kept_connection = True
-                return connection
+                return Taken(connection, protocol, transport, kept=True)
             connection.close()
 
 
@@ -98,34 +110,3 @@ def _poll(transport: asyncio.BaseTransport) -> select.poll:
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
     return poll
-
-
-class CountedRequest(aiohttp.ClientRequest):
-    """Knows whether its connection has answered others before."""
-
-    is_over_kept_connection = False
-
-    async def write_bytes(
-        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
-    ) -> None:
-        """Write the body, unless the connection has just ended: its end says why, and would go unheard."""
-        if conn.protocol is not None and conn.protocol.is_connected():
-            await super().write_bytes(writer, conn, content_length)
-
-
-async def _again_if_it_met_the_end(
-    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Send the request again while it meets kept connections that the server is just closing."""
-    counted = cast("CountedRequest", request)  # The session makes no others.
-    while True:
-        counted.is_over_kept_connection = False
-        try:
-            return await send(counted)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if not counted.is_over_kept_connection or isinstance(error, aiohttp.ClientConnectorError):
-                raise Unanswered(error) from error
-
-
-#: For requests that may be sent twice.
-REPEATING: Final = (_again_if_it_met_the_end,)

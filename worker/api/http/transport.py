@@ -10,29 +10,28 @@ from http import HTTPStatus
 from typing import Final
 
 import aiohttp
-import yarl
 from aiohttp.abc import AbstractResolver
+from aiohttp.http import HttpProcessingError, RawResponseMessage
 
 from credhook.worker.api.http.body_limit import is_success, read
-from credhook.worker.api.http.connections import REPEATING, CountedRequest, KeptConnections, RememberingResponse
+from credhook.worker.api.http.connections import KeptConnections, Taken
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.proxies import Proxies, ProxyFailed, UnsupportedProxy
+from credhook.worker.api.http.server import Server, parts_of
 from credhook.worker.api.http.trust import shared_ssl_context
 
 #: Seconds for which an idle connection is kept: servers close theirs after 5 s and more.
 KEPT: Final = 4.0
 #: Seconds that connecting to one address of a host may take before the next one is tried beside it (RFC 8305, 5).
 NEXT_ADDRESS: Final = 0.25
-#: Bytes of one header, headers of one response.
-_LONGEST_HEADER: Final = 16_384
-_MOST_HEADERS: Final = 128
-#: What aiohttp would say of a body by itself, also where there is none.
-_NOT_OURS: Final = ("Content-Type",)
 
 
 class AiohttpTransport:
     """A transport over kept connections. To be used on one event loop, from its first request on.
+
+    aiohttp connects, leads through proxies, keeps connections and parses what comes over them. Its session is left out:
+    for each request it makes a dozen objects, which takes as long as all the rest.
 
     Args:
         timeout: Seconds that one request may take as a whole: connecting, waiting, reading.
@@ -57,49 +56,63 @@ class AiohttpTransport:
         self._resolver = resolver
         self._kept = kept
         self._proxies = Proxies()
-        self._opened: aiohttp.ClientSession | None = None
+        self._servers: dict[str, Server] = {}
+        self._opened: KeptConnections | None = None
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
         refused: Response | None = None
         try:
-            # Exactly as it was put together: nothing in it is resolved or encoded once more.
-            url = yarl.URL(request.url, encoded=True)
-            proxy, for_proxy = self._proxies.on_the_way_to(url)
-            headers, proxy_headers = request.headers, None
-            if for_proxy and url.scheme == "http":
-                headers = {**headers, **for_proxy}
-            elif for_proxy:
-                proxy_headers = for_proxy
-            async with (
-                asyncio.timeout(self._timeout),
-                self._session.request(
-                    request.method,
-                    url,
-                    headers=headers,
-                    data=request.body,
-                    skip_auto_headers=None if request.repeatable else _NOT_OURS,
-                    allow_redirects=False,
-                    proxy=proxy,
-                    proxy_headers=proxy_headers,
-                    middlewares=REPEATING if request.repeatable else None,
-                ) as response,
-            ):
-                if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
-                    raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
-                if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and proxy is not None:
-                    raise ProxyFailed  # noqa: TRY301  Where it is encrypted, aiohttp says so itself.
-                connection = response.came_over if isinstance(response, RememberingResponse) else None
-                if not is_success(response.status):
-                    refused = Response(response.status, response.headers, b"", connection)
-                body = await read(response.status, response.headers, response.content.iter_any(), self._longest)
-                return Response(response.status, response.headers, body, connection)
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, ValueError) as error:
-            raise Unsendable(type(error).__name__) from error
+            server, sent = self._prepared(request)
+            async with asyncio.timeout(self._timeout):
+                taken, message, payload = await self._head(server, sent, repeatable=request.repeatable)
+                try:
+                    status, headers = message.code, message.headers
+                    if status == HTTPStatus.SWITCHING_PROTOCOLS:
+                        raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
+                    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and server.proxy.url is not None:
+                        raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
+                    if not is_success(status):
+                        refused = Response(status, headers, b"", taken.transport)
+                    body = await read(status, headers, payload.iter_any(), self._longest)
+                    return Response(status, headers, body, taken.transport)
+                finally:
+                    taken.give_back(whole=payload.is_eof())
+        except HttpProcessingError as error:
+            raise Unanswered(error, "protocol") from error
         except (aiohttp.ClientError, UnsupportedProxy, ProxyFailed, OSError) as error:  # TimeoutError is an OSError.
             if refused is not None:
                 return refused
             raise Unanswered(error) from error
+
+    def _prepared(self, request: Request) -> tuple[Server, bytes]:
+        """Where the request goes, and its bytes."""
+        try:
+            origin, target = parts_of(request.url)
+            server = self._servers.get(origin)
+            if server is None:
+                server = self._servers[origin] = Server.at(origin, self._proxies, self._ssl_context)
+            return server, server.bytes_of(request, target)
+        except ValueError as error:
+            raise Unsendable(type(error).__name__) from error
+
+    async def _head(
+        self, server: Server, sent: bytes, *, repeatable: bool
+    ) -> tuple[Taken, RawResponseMessage, aiohttp.StreamReader]:
+        """Send the request, again while it meets kept connections that the server is just closing; what comes first."""
+        while True:
+            taken = await self._connections.take(server)
+            try:
+                message, payload = await taken.head_of_answer(sent)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                taken.give_back(whole=False)
+                if not (taken.kept and repeatable):
+                    raise
+            except BaseException:
+                taken.give_back(whole=False)
+                raise
+            else:
+                return taken, message, payload
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -107,24 +120,13 @@ class AiohttpTransport:
             await self._opened.close()
 
     @property
-    def _session(self) -> aiohttp.ClientSession:
+    def _connections(self) -> KeptConnections:
         if self._opened is None:
-            connector = KeptConnections(
+            self._opened = KeptConnections(
                 limit=0,  # Whoever sends knows how many requests are under way.
                 ssl=self._ssl_context,
                 resolver=self._resolver,
                 keepalive_timeout=self._kept,
                 happy_eyeballs_delay=NEXT_ADDRESS,
-            )
-            self._opened = aiohttp.ClientSession(
-                connector=connector,
-                request_class=CountedRequest,
-                response_class=RememberingResponse,
-                cookie_jar=aiohttp.DummyCookieJar(),  # An identity provider's would tie requests together.
-                timeout=aiohttp.ClientTimeout(),  # Ours is exact, and covers everything.
-                auto_decompress=False,
-                max_line_size=_LONGEST_HEADER,
-                max_field_size=_LONGEST_HEADER,
-                max_headers=_MOST_HEADERS,
             )
         return self._opened
