@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from credhook.worker.attempt.details import Fetched
-from credhook.worker.attempt.outcome import Outcome
+from credhook.worker.attempt.outcome import NOTHING_YET, Outcome
 from credhook.worker.queue.claim import Claim
 from credhook.worker.queue.failure import Failure
 
@@ -33,7 +34,7 @@ class Attempt:
     #: Whether its fetch was counted when it was taken.
     admitted: bool = False
     interruption: Interruption | None = None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: Outcome = NOTHING_YET
     fetched: Fetched | None = None
     #: Which state of the resource that was, as `staleness.version` has it.
     version: tuple[int, int] | None = None
@@ -59,8 +60,21 @@ class Attempt:
     _over: bool = False
 
     @property
+    def ids(self) -> dict[str, Any]:
+        """What lines of the log say of it."""
+        claim = self.claim
+        return {
+            "webhook_id": claim.event_id,
+            "event_type": claim.type,
+            "resource_id": claim.resource_id,
+            "attempt": claim.attempt,
+        }
+
+    @property
     def pending(self) -> tuple[str, ...]:
         """The handlers that the event still waits for, here or elsewhere."""
+        if not (self.claim.pending or self.missing) and self.ends.keys() >= set(self.dispatched):
+            return ()  # As nearly always.
         waited_for = self.claim.pending.union(self.missing, self.dispatched)
         return tuple(sorted(waited_for - self.claim.ended.keys() - self.ends.keys()))
 

@@ -23,6 +23,8 @@ from credhook.worker.handlers.handler import Handler
 from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
 
+_log = structlog.get_logger("credhook.worker")
+
 #: What to do about a handler that was not done in time.
 _TOO_LONG: Final = "give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
 
@@ -69,7 +71,6 @@ class Dispatch:
         event: what they are given.
         attempt: takes in how each of them ends.
         slot: the clients to use.
-        log: bound to the event.
         stale: whether a later state has been handled before.
         matching: the names of all that are to run for the event, those that ended in earlier attempts among them.
     """
@@ -78,7 +79,6 @@ class Dispatch:
     event: FetchedEvent
     attempt: Attempt
     slot: Slot
-    log: structlog.stdlib.BoundLogger
     stale: bool
     matching: Collection[str]
     _left: int = 0
@@ -123,7 +123,7 @@ class Dispatch:
         attempt.go_on()
         if not self._may_begin(handler):
             return
-        log = self.log.bind(handler=handler.name)
+        log = _log.bind(**attempt.ids, handler=handler.name)
         api: Any = self.slot.calling if handler.is_async else self.slot.in_thread
         context = Context(
             api, log, f"{self.event.webhook_id}:{handler.name}", self.stale, by.states.get(handler.plugin)
@@ -131,7 +131,7 @@ class Dispatch:
         try:
             wanted = handler.condition is None or bool(handler.condition(self.event))
         except Exception as error:  # noqa: BLE001  Other people's code.
-            self._failed(handler, error, log)
+            self._failed(handler, error)
             return
         if not wanted:
             self._ended(handler, SKIPPED)
@@ -143,11 +143,10 @@ class Dispatch:
         if not isinstance(failure, StillRunning):
             metrics.HANDLER_SECONDS.observe(seconds, handler.name)
         if failure is not None:
-            self._failed(handler, failure, log, ms)
+            self._failed(handler, failure, ms)
             return
         self._ended(handler, DONE, f"{TOOK}{ms:.0f}")
         attempt.ran[handler.name] = ms
-        log.debug("event_handled")
 
     def _may_begin(self, handler: Handler) -> bool:
         """Whether the handler that this one is to run after has ended well; if it will not, this one has ended, too."""
@@ -159,7 +158,7 @@ class Dispatch:
         if needed == SKIPPED:
             self._ended(handler, SKIPPED)
         elif needed.startswith(GAVE_UP):
-            self._failed(handler, GiveUp(f"{handler.after} was given up"), self.log, counts=False)
+            self._failed(handler, GiveUp(f"{handler.after} was given up"), counts=False)
         else:
             return True
         return False
@@ -168,7 +167,6 @@ class Dispatch:
         self,
         handler: Handler,
         error: Exception,
-        log: structlog.stdlib.BoundLogger,
         ms: float | None = None,
         *,
         counts: bool = True,
@@ -187,7 +185,8 @@ class Dispatch:
         final = isinstance(decision, GiveUp)
         hint = _TOO_LONG if isinstance(error, HandlerTimeout) else ""
         id_ = attempt.note(of_handler(handler, error, ms)) if counts else None
-        log.warning("handler_failed", error=cause(error), exc_info=error, final=final, hint=hint, ms=ms, cause=id_)
+        what = {"error": cause(error), "exc_info": error, "final": final, "hint": hint, "ms": ms, "cause": id_}
+        _log.warning("handler_failed", **attempt.ids, handler=handler.name, **what)
         if final:
             self._ended(handler, GAVE_UP + cause(error))
         else:

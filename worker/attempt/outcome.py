@@ -36,14 +36,14 @@ class Outcome:
     unhandled: bool = False
     whole: bool = False
 
-    @classmethod
-    def before(cls, ended: Mapping[str, str]) -> Self:
+    @staticmethod
+    def before(ended: Mapping[str, str]) -> "Outcome":
         """The outcome before any handler has run in this attempt.
 
         Args:
             ended: handler → how it ended, from the ledger.
         """
-        outcome = cls()
+        outcome = NOTHING_YET
         for name, how in ended.items():
             outcome = outcome.with_ended(name, how)
         return outcome
@@ -82,3 +82,7 @@ class Outcome:
         if self.gave_up:
             return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
         return Settlement(State.DONE)
+
+
+#: The outcome before anything has come of an attempt.
+NOTHING_YET: Final = Outcome()

@@ -103,16 +103,12 @@ class Processor:
     async def _handle(
         self, attempt: Attempt, slot: Slot, *, follow: bool, tried: Callable[[], None]
     ) -> tuple[Settlement | None, Claim | None]:
-        claim = attempt.claim
-        bound = log.bind(
-            webhook_id=claim.event_id, event_type=claim.type, resource_id=claim.resource_id, attempt=claim.attempt
-        )
         self.keep(attempt)
         attempt.began = self._dispatcher.clock()
         try:
             try:
                 attempt.begin()
-                await self._try(attempt, slot, bound)
+                await self._try(attempt, slot)
             except asyncio.CancelledError:
                 if attempt.interruption is None:
                     raise
@@ -123,11 +119,11 @@ class Processor:
                 raise asyncio.CancelledError
             if attempt.admitted and not attempt.asks:
                 await self._give_back()
-            return await self._settle(attempt, bound, follow=follow)
+            return await self._settle(attempt, follow=follow)
         finally:
-            self.leases.release(claim)
+            self.leases.release(attempt.claim)
 
-    async def _try(self, attempt: Attempt, slot: Slot, bound: structlog.stdlib.BoundLogger) -> None:
+    async def _try(self, attempt: Attempt, slot: Slot) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
@@ -164,9 +160,9 @@ class Processor:
         try:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
-        except Exception as error:  # noqa: BLE001  Whatever it is, it is the policy's to judge.
+        except Exception as error:  # Whatever it is, it is the policy's to judge.
             id_ = attempt.note(of_fetch(error))
-            bound.warning("fetch_failed", error=cause(error), exc_info=error, hint=hint(error), cause=id_)
+            log.warning("fetch_failed", **attempt.ids, error=cause(error), exc_info=error, hint=hint(error), cause=id_)
             pause = self._breaker.pause()
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=most_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
@@ -177,7 +173,7 @@ class Processor:
         stale = is_stale(attempt.version, claim.latest)
         names = [*claim.ended, *(one.name for one in wanted)]
         attempt.dispatched = tuple(one.name for one in handlers)
-        await Dispatch(self._dispatcher, event, attempt, slot, bound, stale, names).run(handlers)
+        await Dispatch(self._dispatcher, event, attempt, slot, stale, names).run(handlers)
 
     async def _give_back(self) -> None:
         """Let others have the call that was admitted for this event and not made."""
@@ -192,23 +188,21 @@ class Processor:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             return next(iter(limits))
 
-    async def _settle(
-        self, attempt: Attempt, bound: structlog.stdlib.BoundLogger, *, follow: bool
-    ) -> tuple[Settlement | None, Claim | None]:
+    async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
         claim = attempt.claim
         if attempt.interruption is Interruption.LEASE_LOST:
             await self._dispatcher.record(attempt)
-            _report_lost(bound)
+            _report_lost(attempt)
             return None, None
         settlement = self._settlement(attempt)
         ours, following = await self._claims.settle(claim, settlement, follow=follow)
         if not ours:
-            _report_lost(bound)
+            _report_lost(attempt)
             return None, None
         metrics.ATTEMPTS.add(settlement.state.value)
         if settlement.state is State.DONE:
             metrics.DELIVERY_TO_DONE.observe(claim.age + self._dispatcher.clock() - attempt.began)
-        _report(settlement, attempt, bound)
+        _report(settlement, attempt)
         return settlement, following
 
     def _settlement(self, attempt: Attempt) -> Settlement:
@@ -236,26 +230,26 @@ class Processor:
         )
 
 
-def _report_lost(bound: structlog.stdlib.BoundLogger) -> None:
+def _report_lost(attempt: Attempt) -> None:
     metrics.LEASES_LOST.add()
-    bound.warning("lease_lost")
+    log.warning("lease_lost", **attempt.ids)
 
 
-def _report(settlement: Settlement, attempt: Attempt, bound: structlog.stdlib.BoundLogger) -> None:
+def _report(settlement: Settlement, attempt: Attempt) -> None:
     """One line for each attempt, at least: what it came to, with the handlers that have ended in it and their times."""
-    ran: dict[str, Any] = {"handlers": [*attempt.ran], "ms": [*attempt.ran.values()]}
+    said = attempt.ids | {"handlers": [*attempt.ran], "ms": [*attempt.ran.values()]}
     if skipped := [name for name, how in attempt.ends.items() if how == SKIPPED]:
-        ran["skipped"] = skipped
+        said["skipped"] = skipped
     if settlement.state is State.DONE:
-        bound.info("event_done", **ran)
+        log.info("event_done", **said)
     elif settlement.state is State.WAITING:
-        bound.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **ran)
+        log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **said)
     elif settlement.state is State.ACCEPTED:
-        bound.info("event_handed_back", **ran)
+        log.info("event_handed_back", **said)
     elif settlement.state is State.UNHANDLED:
         hint = "no handler that is loaded here wants it; it waits for a worker that has one"
         lacking = settlement.only or sorted(attempt.claim.only)
-        bound.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **ran)
+        log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **said)
     else:
         hint = f"credhook events show {attempt.claim.event_id}"
-        bound.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **ran)
+        log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **said)

@@ -106,10 +106,13 @@ async def run(
     except StillRunning as still_running:
         return still_running
     held.hold()
-    task = asyncio.ensure_future(_guarded(handler, event, context, threads, held))
-    task.add_done_callback(functools.partial(_ended, held))
+    loop = asyncio.get_running_loop()
+    enough: asyncio.Future[None] = loop.create_future()
+    task = loop.create_task(_guarded(handler, event, context, threads, held, ended=enough))
+    task.add_done_callback(functools.partial(_ended, held, enough))
+    timer = loop.call_later(timeout, _set, enough)
     try:
-        await _within(timeout, task)
+        await enough
         if not task.done():
             runs.give_up(held)
             await _cancel(task, grace)
@@ -118,28 +121,17 @@ async def run(
         runs.give_up(held)
         await _cancel(task, grace)
         raise
+    finally:
+        timer.cancel()
     if task.cancelled():
         return HandlerCrashed("CancelledError")
     error = task.exception()
     return error if isinstance(error, Exception) else None
 
 
-async def _within(seconds: float, task: "asyncio.Task[None]") -> None:
-    """Return when the task has ended, at the latest after so many seconds: `asyncio.wait` at two thirds of its cost."""
-    loop = asyncio.get_running_loop()
-    enough = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not enough.done():
-            enough.set_result(None)
-
-    timer = loop.call_later(seconds, end)
-    task.add_done_callback(end)
-    try:
-        await enough
-    finally:
-        timer.cancel()
-        task.remove_done_callback(end)
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
@@ -150,17 +142,27 @@ async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
             return
 
 
-def _ended(held: Run, task: "asyncio.Task[None]") -> None:
+def _ended(held: Run, enough: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
     held.release()
+    _set(enough)  # It may have been cancelled before it had begun.
     if not task.cancelled():
         # Whatever it ends with after we have stopped waiting is nobody's business, least of all the log's.
         task.exception()
 
 
 async def _guarded(
-    handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
+    handler: Handler,
+    event: FetchedEvent,
+    context: Context[Any, Any],
+    threads: ThreadRunner,
+    held: Run,
+    *,
+    ended: "asyncio.Future[None]",
 ) -> None:
-    """The handler, with what would end the event loop turned into an error of its own."""
+    """The handler, with what would end the event loop turned into an error of its own.
+
+    Whoever waits is told as it ends: `asyncio.wait`, and callbacks of its task, would take a turn of the loop more.
+    """
     runs_now.set(handler.at)
     try:
         if handler.is_async:
@@ -174,3 +176,5 @@ async def _guarded(
         raise
     except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
         raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
+    finally:
+        _set(ended)

@@ -1,6 +1,7 @@
 """How calls pass the fleet's circuit breaker, and tell it what they came to."""
 
 import time
+from http import HTTPStatus
 from typing import Protocol
 
 from credhook.worker.api.guard import Permit
@@ -15,6 +16,9 @@ class Breaker(Protocol):
 
     def record(self, outcome: Outcome | None, *, probe: bool, trial: bool, prepaid: bool) -> None:
         """Take in what a call came to; None says nothing of the platform."""
+
+    def takes_success(self, *, prepaid: bool) -> bool:
+        """Take in the success of a call that was no probe; False if it is to be recorded, since there is more to it."""
 
     def doubt(self) -> None:
         """A token was refused: find out about the next one by one call."""
@@ -35,6 +39,8 @@ class BreakerGuard:
 class BreakerPermit:
     """Leave to make one call; the first word about it counts."""
 
+    __slots__ = ("_breaker", "_is_over", "_prepaid", "_probe", "_trial")
+
     def __init__(self, breaker: Breaker, *, prepaid: bool, probe: bool = False, trial: bool = False) -> None:
         self._breaker = breaker
         self._prepaid = prepaid
@@ -44,7 +50,10 @@ class BreakerPermit:
 
     def answered(self, status: int, retry_after: float | None) -> None:
         """The platform answered."""
-        self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
+        if status == HTTPStatus.OK and not self._probe and not self._is_over:
+            self._is_over = self._breaker.takes_success(prepaid=self._prepaid)
+        if not self._is_over:
+            self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
 
     def outdated(self) -> bool:
         """It refused the token, and a fresh one follows."""

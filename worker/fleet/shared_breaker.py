@@ -136,7 +136,8 @@ class SharedBreaker:
         Raises:
             RedisError, OSError: nobody says how many it has.
         """
-        await self._load()
+        if not self._snapshot.at:
+            await self._load()
         now = time.monotonic()
         phase = self._circuit.phase(now)
         if wanted <= 0 or phase is Phase.OPEN or now < self._ask_again_at:
@@ -182,7 +183,8 @@ class SharedBreaker:
         Raises:
             PlatformPaused: it may not.
         """
-        await self._load()
+        if not self._snapshot.at:
+            await self._load()
         due = None if prepaid else self._rate
         while True:
             phase = self._circuit.phase(time.monotonic())
@@ -256,6 +258,14 @@ class SharedBreaker:
                 self._set(self._circuit.after(outcome))
         self._publish_soon()
 
+    def takes_success(self, *, prepaid: bool) -> bool:
+        """See `Breaker`. Nearly always there is nothing more to it: no outcome need be made and weighed."""
+        if self._circuit.score or not self._trial.is_over:
+            return False
+        if prepaid:
+            self._slow_start.succeeded()
+        return True
+
     def _judge_credentials(self, outcome: Outcome | None, *, trial: bool) -> None:
         """Whatever a call is answered, its token was taken, unless it was refused."""
         if outcome is not None and outcome.kind is not Kind.UNAUTHORIZED:
@@ -269,8 +279,7 @@ class SharedBreaker:
 
     async def _load(self) -> None:
         """Look once, if nothing has been heard yet: a process may start while the platform is left alone."""
-        if not self._snapshot.at:
-            self._read(await self._store.load())
+        self._read(await self._store.load())
 
     def _read(self, snapshot: CircuitSnapshot | None) -> None:
         """Take in what Redis has, and what it has not been told on top.

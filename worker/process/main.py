@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.ledger import Index
+from credhook.logs import flush_lines, gather_lines
 from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.redis.connection import open_redis_sync
 from credhook.redis.hints import hint
@@ -49,6 +50,8 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 _GARBAGE: Final = 50_000, 20, 100
 #: Rounds of a process within the length of a lease.
 _ROUNDS: Final = 3
+#: Seconds after which lines of the log are written at the latest: a process that is killed takes so much of it along.
+_LINES: Final = 0.1
 #: Exit code of a process that wants to be replaced.
 _REPLACE_ME: Final = 75
 
@@ -69,6 +72,7 @@ def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, 
         code = _work(settings, pipes, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
+    flush_lines()
     with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -124,6 +128,8 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         _end_with(pipes.lifeline)
         watch = LoopWatch(registry.handlers)
         _every(LOOK, watch.look, "loop watch")
+        gather_lines()
+        _every(_LINES, flush_lines, "lines")
         in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse, watch))
         roll_call.leave()
         code = 0 if in_order else _REPLACE_ME

@@ -29,6 +29,11 @@ def is_success(status: int) -> bool:
     return 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
 
 
+def is_plain(headers: Mapping[str, str]) -> bool:
+    """Whether a body is as it came; nothing has to be decompressed."""
+    return "Content-Encoding" not in headers
+
+
 async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[bytes], longest: int) -> bytes:
     """Read a body.
 

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.http import HttpProcessingError, RawResponseMessage
 
-from credhook.worker.api.http.body_limit import is_success, read
+from credhook.worker.api.http.body_limit import is_plain, is_success, read
 from credhook.worker.api.http.connections import KeptConnections, Taken
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
@@ -74,7 +74,11 @@ class AiohttpTransport:
                         raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
                     if not is_success(status):
                         refused = Response(status, headers, b"", taken.transport)
-                    body = await read(status, headers, payload.iter_any(), self._longest)
+                    whole = refused is None and payload.is_eof() and payload.total_bytes <= self._longest
+                    if whole and is_plain(headers):  # As nearly always.
+                        body = payload.read_nowait()
+                    else:
+                        body = await read(status, headers, payload.iter_any(), self._longest)
                     return Response(status, headers, body, taken.transport)
                 finally:
                     taken.give_back(whole=payload.is_eof())
