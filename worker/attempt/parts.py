@@ -71,8 +71,9 @@ async def assembled(
         traces = importlib.import_module("credhook.worker.tracing.attempts").AttemptTracer(tracer, queue=settings.queue)
         transport = importlib.import_module("credhook.worker.tracing.requests").TracedTransport(tracer, transport)
 
+    fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
+
     def new_slot() -> Slot:
-        fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
         calling = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.calls, at_once=CALLS)
         return Slot(fetching, calling, SyncApi(calling))
 

@@ -127,8 +127,9 @@ class Processor:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
-        here = {one.name for one in matching}
-        attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
+        if claim.only or claim.pending:
+            here = {one.name for one in matching}
+            attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
         most_attempts = max([self._max_attempts, *(one.most_attempts(self._max_attempts) for one in matching)])
         # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
         # How many attempts a handler has that is not here, only others know.

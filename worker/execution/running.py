@@ -105,11 +105,10 @@ async def run(
         held = runs.begin(event.webhook_id, handler.name)
     except StillRunning as still_running:
         return still_running
-    held.hold()
     loop = asyncio.get_running_loop()
     enough: asyncio.Future[None] = loop.create_future()
     task = loop.create_task(_guarded(handler, event, context, threads, held, ended=enough))
-    task.add_done_callback(functools.partial(_ended, held, enough))
+    task.add_done_callback(functools.partial(_ended, enough))
     timer = loop.call_later(timeout, _set, enough)
     try:
         await enough
@@ -142,8 +141,7 @@ async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
             return
 
 
-def _ended(held: Run, enough: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
-    held.release()
+def _ended(enough: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
     _set(enough)  # It may have been cancelled before it had begun.
     if not task.cancelled():
         # Whatever it ends with after we have stopped waiting is nobody's business, least of all the log's.
@@ -164,6 +162,7 @@ async def _guarded(
     Whoever waits is told as it ends: `asyncio.wait`, and callbacks of its task, would take a turn of the loop more.
     """
     runs_now.set(handler.at)
+    held.hold()
     try:
         if handler.is_async:
             result = handler.function(event, context)
@@ -177,4 +176,5 @@ async def _guarded(
     except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
         raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
     finally:
+        held.release()
         _set(ended)
