@@ -40,17 +40,17 @@ def python(lock: Path) -> Path:
     return interpreter
 
 
-def node(server: Path) -> Path:
-    """The server's copy beside its packages, which is where Node looks for them.
+def node(program: Path) -> Path:
+    """The program's copy beside its packages, which is where Node looks for them.
 
     Raises:
         Missing: there is no Node, or the packages could not be installed.
     """
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            raise Missing(f"{program} is missing: install Node 20 or newer (Debian: apt install nodejs npm)")
+    for wanted in ("node", "npm"):
+        if shutil.which(wanted) is None:
+            raise Missing(f"{wanted} is missing: install Node 20 or newer (Debian: apt install nodejs npm)")
     lock = PROGRAMS / "package-lock.json"
-    folder = SCRATCH / server.stem
+    folder = SCRATCH / "node"
     if not _is_current(folder, lock):
         _begin(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def node(server: Path) -> Path:
         # Not `npm ci`: it refuses a lock that lacks the optional packages of other systems.
         _run(["npm", "install", "--loglevel", "error", "--no-audit", "--no-fund"], folder)
         _end(folder, lock)
-    return Path(shutil.copy(server, folder))
+    return Path(shutil.copy(program, folder))
 
 
 def draw(module: str, results: Path, picture: Path) -> None:

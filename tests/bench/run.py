@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench import generator, load
 from bench.competitors import Competitor
@@ -146,6 +146,12 @@ def run(
                 yield running
     except (Spoilt, Broken, NotServing) as error:
         raise RunFailed(f"{competitor.title}: {error}") from error
+
+
+def redis_seconds(redis: Redis) -> float:
+    """Processor time that Redis has used, in all its threads."""
+    used: Any = redis.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def _status(port: int, request: bytes) -> int:

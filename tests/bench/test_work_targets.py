@@ -8,7 +8,9 @@ from bench.work.targets import targets
 
 
 def results(*, trips: float = 1.0, peak: float | None = 100.0, **rates: float) -> Results:
-    measured = {name.replace("_", "-"): [Work(rate, 100, True, 700.0, peak, trips)] for name, rate in rates.items()}
+    measured = {
+        name.replace("_", "-"): [Work(rate, 100, True, 700.0, peak, trips, 30.0)] for name, rate in rates.items()
+    }
     return Results({}, {name: name for name in measured}, 0.05, measured)
 
 

@@ -51,6 +51,7 @@ _STUB_SECONDS: Final = 0.5
 @click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
 @click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
 @click.option("--limit", default=_PLAN.limit, show_default=True, help="Seconds after which a slow worker is stopped.")
+@click.option("--latency", default=_PLAN.latency, show_default=True, help="Seconds after which the API answers.")
 @click.option("--competitors", default=",".join(COMPETITORS), show_default=True, help="Names, comma-separated.")
 @click.option("--latencies/--no-latencies", "by_latency", default=True, show_default=True, help="Other latencies.")
 @click.option("--processes/--no-processes", "by_processes", default=True, show_default=True, help="More processes.")

@@ -2,12 +2,15 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from bench import environments
 from bench.environments import PROGRAMS
+
+#: Events under way at once, for those who can.
+_CROWD: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +21,10 @@ class Competitor:
         name: for options and for the results' file.
         title: for people.
         slots: how many events it may have under way.
-        module: of bench.programs; run as a program, it fills the queue. The limit has none, and is the program.
-        arguments: what the interpreter is given to start the worker.
+        filler: what the interpreter is given to fill the queue; nothing for the limits, which have none.
+        arguments: what it is given to start the worker.
         unfinished: Redis keys that are there as long as anything is left to do, or has failed.
+        interpreter: begins both commands; makes the environment that they need.
         appendfsync: how its Redis is configured. Celery waits for Redis at each step: `always`, which we ship, would
             make it four times as slow, and is not what it is run on.
         settings: environment variables of its own.
@@ -29,10 +33,10 @@ class Competitor:
     name: str
     title: str
     slots: int
-    module: str
+    filler: tuple[str, ...]
     arguments: tuple[str, ...]
     unfinished: tuple[str, ...]
-    interpreter: Callable[[], str | Path] = lambda: sys.executable
+    interpreter: Callable[[], tuple[str | Path, ...]] = lambda: (sys.executable,)
     appendfsync: str = "everysec"
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -42,7 +46,7 @@ class Competitor:
         Raises:
             Missing: its environment could not be made.
         """
-        return (self.interpreter(), *self.arguments, *options)
+        return (*self.interpreter(), *self.arguments, *options)
 
     def fills(self) -> tuple[str | Path, ...] | None:
         """The command that fills the queue, if there is one.
@@ -50,7 +54,12 @@ class Competitor:
         Raises:
             Missing: its environment could not be made.
         """
-        return (self.interpreter(), "-m", f"bench.programs.{self.module}") if self.unfinished else None
+        return (*self.interpreter(), *self.filler) if self.filler else None
+
+
+def _program(module: str) -> tuple[str, ...]:
+    """What runs one of bench.programs."""
+    return ("-m", f"bench.programs.{module}")
 
 
 def _rq(name: str, worker: str) -> Competitor:
@@ -58,7 +67,7 @@ def _rq(name: str, worker: str) -> Competitor:
         name,
         f"RQ, {worker}",
         1,
-        "rq_jobs",
+        _program("rq_jobs"),
         ("-m", "rq.cli", "worker", "--quiet", "--worker-class", f"rq.worker.{worker}"),
         ("rq:queue:default", "rq:intermediate:default", "rq:wip:default", "rq:failed:default"),
     )
@@ -70,16 +79,22 @@ def _celery(name: str, title: str, pool: str, slots: int) -> Competitor:
         name,
         title,
         slots,
-        "celery_tasks",
+        _program("celery_tasks"),
         (*arguments, "--pool", pool, "--concurrency", str(slots)),
         ("celery", "unacked"),
         _in("celery_tasks"),
     )
 
 
-def _in(module: str) -> Callable[[], Path]:
+def _in(module: str) -> Callable[[], tuple[Path]]:
     """The interpreter of a competitor's own environment."""
-    return lambda: environments.python(PROGRAMS / f"{module}.txt")
+    return lambda: (environments.python(PROGRAMS / f"{module}.txt"),)
+
+
+def _crowded(competitor: Competitor) -> Competitor:
+    """The same with more at once."""
+    title = competitor.title.partition(",")[0]
+    return replace(competitor, name=f"{competitor.name}-{_CROWD}", title=f"{title}, {_CROWD} at once", slots=_CROWD)
 
 
 #: RQ, which our worker runs on, and httpx are among our requirements, in the versions we run on.
@@ -87,7 +102,7 @@ OURS: Final = Competitor(
     "credhook",
     "credhook",
     100,
-    "credhook_events",
+    _program("credhook_events"),
     ("-m", "credhook.worker"),
     ("rq:queue:credhook", "rq:failed:credhook", "credhook:credhook:open", "credhook:credhook:dead"),
     appendfsync="always",
@@ -101,7 +116,7 @@ DRAMATIQ: Final = Competitor(
     "dramatiq",
     "dramatiq, 64 threads",
     64,
-    "dramatiq_actors",
+    _program("dramatiq_actors"),
     ("-m", "dramatiq", "bench.programs.dramatiq_actors", "--processes", "1", "--threads", "64"),
     ("dramatiq:default", "dramatiq:default.msgs", "dramatiq:default.XQ"),
     _in("dramatiq_actors"),
@@ -110,14 +125,35 @@ ARQ: Final = Competitor(
     "arq",
     "arq, 100 jobs",
     100,
-    "arq_jobs",
+    _program("arq_jobs"),
     ("-m", "arq", "bench.programs.arq_jobs.Worker", "--custom-log-dict", "bench.programs.arq_jobs.QUIET"),
     ("arq:queue",),
     _in("arq_jobs"),
 )
-LIMIT: Final = Competitor(
-    "bare-httpx", "bare httpx (the limit)", 100, "bare_httpx", ("-m", "bench.programs.bare_httpx"), ()
+BULLMQ: Final = Competitor(
+    "bullmq",
+    "Node: BullMQ, 100 at once",
+    100,
+    ("fill",),
+    (),
+    tuple(f"bull:events:{state}" for state in ("wait", "active", "delayed", "prioritized", "failed")),
+    lambda: ("node", environments.node(PROGRAMS / "bullmq_jobs.mjs")),
+    settings={"NODE_ENV": "production"},
 )
+LIMIT: Final = Competitor("bare-httpx", "bare httpx", 100, (), _program("bare_httpx"), ())
+AIOHTTP: Final = Competitor("bare-aiohttp", "bare aiohttp", 100, (), _program("bare_aiohttp"), ())
 
+#: With more at once: who can.
+CROWDED: Final = tuple(_crowded(each) for each in (OURS, BULLMQ, ARQ, AIOHTTP))
+
+#: Whom Python has.
 PEERS: Final = (RQ_WORKER, RQ_SIMPLE, CELERY_THREADS, CELERY_GEVENT, DRAMATIQ, ARQ)
-COMPETITORS: Final = {each.name: each for each in (OURS, *PEERS, LIMIT)}
+COMPETITORS: Final = {each.name: each for each in (OURS, BULLMQ, *PEERS, LIMIT, AIOHTTP, *CROWDED)}
+
+#: Who is measured with other latencies of the API, too.
+SWIFT: Final = (OURS, BULLMQ, LIMIT, AIOHTTP, *(each for each in CROWDED if not each.name.startswith(ARQ.name)))
+
+
+def ours_beside(name: str) -> str:
+    """Ours with as many at once as a competitor may have, or with 100 beside those that may have fewer."""
+    return f"{OURS.name}-{_CROWD}" if COMPETITORS[name].slots == _CROWD else OURS.name

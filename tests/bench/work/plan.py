@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import cores
-from bench.work.competitors import LIMIT, OURS, Competitor
+from bench.work.competitors import OURS, SWIFT, Competitor
 from bench.work.end_to_end import Pace, end_to_end
 from bench.work.results import Results, Work
 from bench.work.run import Terms, run
@@ -61,11 +61,11 @@ class Runs:
                 results.throughput.setdefault(competitor.name, []).append(work)
 
     def latencies(self, results: Results) -> None:
-        """Credhook and the limit before APIs that are faster and slower."""
+        """The fastest before APIs that are faster and slower."""
         for number in range(self._plan.rounds):
             for latency in self._plan.latencies:
                 found = results.latencies.setdefault(f"{latency * 1_000:g}", {})
-                for competitor in (OURS, LIMIT):
+                for competitor in (each for each in self._competitors if each in SWIFT):
                     terms = Terms(latency, self._plan.events, self._plan.seconds, self._plan.limit)
                     work = self._measure(number, competitor, terms, f", an API of {latency * 1_000:g} ms")
                     found.setdefault(competitor.name, []).append(work)

@@ -19,6 +19,7 @@ class Work:
         cpu: microseconds of processor time per event, in all its processes; None where the system does not tell.
         peak: the most memory that they ever had, in MiB; None where the system does not tell.
         trips: its round trips to Redis, per event.
+        redis: microseconds of Redis's own processor time per event.
     """
 
     rate: float
@@ -27,6 +28,7 @@ class Work:
     cpu: float | None
     peak: float | None
     trips: float
+    redis: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from bench import cores
 from bench.environments import HERE, ROOT
 from bench.load import Spoilt
 from bench.process import Process
-from bench.run import NO_REWRITES, RunFailed
+from bench.run import NO_REWRITES, RunFailed, redis_seconds
 from bench.work.api import Api, NotAnswering, Seen, answering
 from bench.work.competitors import Competitor
 from bench.work.results import Work
@@ -83,13 +83,14 @@ class Run:
         """
         events = self._terms.queue(self._competitor)
         # Processor time is counted from the first request on: what starting takes is not an event's.
-        begun, cpu_before = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT), self._worker.cpu_seconds()
+        begun = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT)
+        cpu_before, redis_before = self._worker.cpu_seconds(), redis_seconds(self._redis)
         seen = self._watch(lambda seen: seen.answered >= events, self._terms.limit)
         whole = seen.answered >= events
         if whole:
             self._await_settled()
             seen = self._api.seen()
-        cpu = self._worker.cpu_seconds()
+        cpu, redis_cpu = self._worker.cpu_seconds(), redis_seconds(self._redis)
         if not seen.answered:
             raise Spoilt(f"no event was fetched: {self._worker.last_words}")
         if seen.requests != seen.resources:
@@ -102,6 +103,7 @@ class Run:
             cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / counted * 1e6,
             peak=self._worker.peak_megabytes(),
             trips=(round_trips(self._redis) - self._trips_before) / seen.answered,
+            redis=(redis_cpu - redis_before) / counted * 1e6,
         )
 
     def _watch(self, enough: Callable[[Seen], bool], limit: float) -> Seen:

@@ -1,47 +1,50 @@
 """The worker's results as tables."""
 
+from collections.abc import Mapping
 from statistics import median
+from typing import Final
 
 from bench.tables import Sheet
 from bench.targets import sheet
-from bench.work.competitors import LIMIT, OURS
+from bench.work.competitors import ours_beside
 from bench.work.results import Results, Work, peak, rate
 from bench.work.targets import targets
+
+#: Processor time of the worker, then of Redis, and requests that Redis has read, per event.
+_COSTS: Final = ("µs each", "Redis, µs each", "round trips each")
+
+#: Round trips that our own looking makes up for.
+_LOOKING: Final = 0.02
 
 
 def sheets(results: Results) -> list[Sheet]:
     """All tables."""
-    found = [_field(results), _latencies(results), _processes(results), _end_to_end(results), sheet(targets(results))]
+    found = [*_fields(results), _processes(results), _end_to_end(results), sheet(targets(results))]
     return [each for each in found if each.rows]
 
 
-def _field(results: Results) -> Sheet:
-    ours = rate(results.throughput[OURS.name]) if OURS.name in results.throughput else None
-    ranked = sorted(results.throughput.items(), key=lambda item: -rate(item[1]))
-    rows = [
-        [results.titles[name], *_rates(rounds), f"{ours / rate(rounds):.2f}" if ours else "", *_costs(rounds)]
-        for name, rounds in ranked
-    ]
-    columns = ["competitor", "events/s", "rounds", "credhook / it", "µs each", "MiB", "Redis round trips each"]
-    title = f"Events handled, one process, an API that answers after {results.latency * 1_000:g} ms"
-    return Sheet(title, columns, rows)
+def _fields(results: Results) -> list[Sheet]:
+    """A table for each latency of the API, the one that everybody was measured with first."""
+    found = [_field(results, results.latency * 1_000, results.throughput)]
+    return found + [_field(results, float(latency), rounds) for latency, rounds in results.latencies.items()]
 
 
-def _latencies(results: Results) -> Sheet:
-    by_latency = {float(latency): found for latency, found in results.latencies.items()}
-    if by_latency and {OURS.name, LIMIT.name} <= results.throughput.keys():
-        by_latency[results.latency * 1_000] = results.throughput
-    rows = []
-    for latency, found in sorted(by_latency.items()):
-        ours, limit = rate(found[OURS.name]), rate(found[LIMIT.name])
-        rows.append([f"{latency:g} ms", f"{ours:,.0f}", f"{limit:,.0f}", f"{ours / limit:.2f}"])
-    columns = ["API answers after", "credhook, events/s", "bare httpx", "credhook / it"]
-    return Sheet("By the API's latency, one process", columns, rows)
+def _field(results: Results, latency: float, found: Mapping[str, list[Work]]) -> Sheet:
+    ranked = sorted(found.items(), key=lambda item: -rate(item[1]))
+    rows = [[results.titles[name], *_rates(rounds), _ratio(found, name), *_costs(rounds)] for name, rounds in ranked]
+    columns = ["competitor", "events/s", "rounds", "credhook / it", *_COSTS, "MiB"]
+    return Sheet(f"Events handled, one process, an API that answers after {latency:g} ms", columns, rows)
+
+
+def _ratio(found: Mapping[str, list[Work]], name: str) -> str:
+    """To ours with as many at once."""
+    ours = found.get(ours_beside(name))
+    return f"{rate(ours) / rate(found[name]):.2f}" if ours else ""
 
 
 def _processes(results: Results) -> Sheet:
     rows = [[count, *_rates(rounds), *_costs(rounds)] for count, rounds in results.processes.items()]
-    columns = ["processes", "events/s", "rounds", "µs each", "MiB together", "Redis round trips each"]
+    columns = ["processes", "events/s", "rounds", *_COSTS, "MiB together"]
     return Sheet("credhook by its number of processes, which share all cores with Redis and the API", columns, rows)
 
 
@@ -63,12 +66,15 @@ def _rates(rounds: list[Work]) -> tuple[str, str]:
     return f"{rate(rounds):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
-def _costs(rounds: list[Work]) -> tuple[str, str, str]:
+def _costs(rounds: list[Work]) -> tuple[str, str, str, str]:
+    """Where there is no Redis, what remains of its figures is our own looking."""
     cpu = [one.cpu for one in rounds if one.cpu is not None]
     memory = peak(rounds)
     trips = median(one.trips for one in rounds)
+    on_redis = trips >= _LOOKING
     return (
         f"{median(cpu):,.0f}" if cpu else "",
+        f"{median(one.redis for one in rounds):,.0f}" if on_redis else "",
+        f"{trips:.2f}" if on_redis else "",
         f"{memory:.0f}" if memory else "",
-        f"{trips:.1f}" if trips >= 0.05 else "",  # The limit has no Redis; what remains is our own looking.
     )
