@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ class Competitor:
         jobs: Redis key of the list that its jobs wait in; None if it makes none.
         appendfsync: how its Redis is configured.
         settings: environment variables of its own.
+        verifies: whether it authenticates and deduplicates.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Competitor:
     jobs: str | None
     appendfsync: str = "always"
     settings: dict[str, str] = field(default_factory=dict)
+    verifies: bool = True
 
 
 def _receiver(title: str, durability: str, appendfsync: str) -> Competitor:
@@ -61,6 +63,9 @@ FASTIFY_BULLMQ: Final = Competitor(
     lambda: ("node", environments.node(PROGRAMS / "fastify_bullmq.mjs")),
     "bull:events:wait",
 )
+FASTIFY_BULLMQ_EVERYSEC: Final = replace(
+    FASTIFY_BULLMQ, name="fastify-bullmq-everysec", title="Node: fastify + BullMQ, everysec", appendfsync="everysec"
+)
 FASTAPI_CELERY: Final = Competitor(
     "fastapi-celery",
     "FastAPI + Celery",
@@ -70,8 +75,15 @@ FASTAPI_CELERY: Final = Competitor(
 STARLETTE_RQ: Final = Competitor(
     "starlette-rq", "Starlette + RQ in a thread", lambda: _on_uvicorn("starlette_rq"), "rq:queue:default"
 )
-BARE: Final = Competitor("bare", "bare Starlette (the limit)", lambda: _on_uvicorn("bare"), None)
+BARE: Final = Competitor("bare", "bare Starlette", lambda: _on_uvicorn("bare"), None, verifies=False)
+GROUPED: Final = Competitor(
+    "grouped", "bare Starlette with a grouped write", lambda: _on_uvicorn("grouped_writes"), "written", verifies=False
+)
+
+#: What could be reached: without any Redis, and with one that is as sure.
+LIMITS: Final = (BARE, GROUPED)
 
 COMPETITORS: Final = {
-    each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTAPI_CELERY, STARLETTE_RQ, BARE)
+    each.name: each
+    for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTIFY_BULLMQ_EVERYSEC, FASTAPI_CELERY, STARLETTE_RQ, *LIMITS)
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 from bench import cores, environments, report, tables
-from bench.competitors import BARE, COMPETITORS, STRICT, Competitor
+from bench.competitors import COMPETITORS, LIMITS, STRICT, Competitor
 from bench.environments import SCRATCH, Missing
 from bench.load import has_wrk
 from bench.machine import setting
@@ -44,7 +44,7 @@ _SMALL: Final = Plan(
 @click.option("--competitors", default=",".join(COMPETITORS), show_default=True, help="Names, comma-separated.")
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Latencies at steady rates.")
 @click.option("--ledger/--no-ledger", default=True, show_default=True, help="A small ledger beside a large one.")
-@click.option("--small", is_flag=True, help="Credhook and bare Starlette, a second each: whether all this runs.")
+@click.option("--small", is_flag=True, help="Credhook and the limits, a second each: whether all this runs.")
 @click.option(
     "--out",
     default=SCRATCH / "results",
@@ -57,7 +57,7 @@ def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Pat
     wrk makes the load (Debian: apt install wrk), Node 20 or newer runs one of the competitors; the rest does without.
     """
     plan = _SMALL if small else replace(_PLAN, **amounts)
-    names = [STRICT.name, BARE.name] if small else competitors.split(",")
+    names = [STRICT.name, *(limit.name for limit in LIMITS)] if small else competitors.split(",")
     able = [competitor for competitor in map(_named, names) if _is_able(competitor)]
     if not able:
         raise click.ClickException("no competitor is left")

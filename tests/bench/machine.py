@@ -32,7 +32,8 @@ def setting(plan: Plan) -> dict[str, str]:
     return here() | {
         "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {redis_version()}, {_node()}",
         "load": f"{generator}, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
-        "redis": "an empty one for every run, appendfsync always (credhook standard: everysec), no rewrites meanwhile",
+        "redis": "an empty one for every run, appendfsync always (credhook standard and whoever says so: everysec), "
+        "no rewrites meanwhile",
         "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
     }
 

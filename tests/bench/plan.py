@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench import settled
-from bench.competitors import BARE, STRICT, Competitor
+from bench.competitors import LIMITS, STRICT, Competitor
 from bench.deliveries import Deliveries, sign
 from bench.results import HALF, LOADS, Results
 from bench.run import Run, run
@@ -80,9 +80,9 @@ class Runs:
                             f"round {number + 1}: {competitor.title} at {part:.0%}: "
                             f"p50 {measured.p50:.1f} ms, p99 {measured.p99:.1f} ms"
                         )
-                    if competitor is BARE and STRICT.name in results.throughput:
-                        half = results.rate(STRICT.name) * HALF
-                        results.same_rate.append(running.latency(half, self._plan.latency_seconds))
+                    if competitor in LIMITS and STRICT.name in results.throughput:
+                        measured = running.latency(results.rate(STRICT.name) * HALF, self._plan.latency_seconds)
+                        results.same_rate.setdefault(competitor.name, []).append(measured)
 
     def ledger(self, results: Results) -> None:
         """Whether a ledger that remembers more is slower."""

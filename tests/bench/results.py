@@ -22,11 +22,15 @@ class Throughput:
         rate: deliveries accepted per second.
         cpu: microseconds of processor time per delivery in the server's process; None where the system does not tell.
         peak: the most memory that the server ever had, in MiB; None where the system does not tell.
+        redis: microseconds of Redis's own processor time per delivery.
+        written: bytes that a delivery adds to Redis's append-only file.
     """
 
     rate: float
     cpu: float | None
     peak: float | None
+    redis: float
+    written: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Results:
         titles: the competitors, by name.
         throughput: by competitor.
         latency: by competitor, then by load as a key of JSON ("0.5").
-        same_rate: bare Starlette at half of what credhook (strict) takes at most.
+        same_rate: the limits at half of what credhook (strict) takes at most, by competitor.
         ledger: of credhook (strict), by the number of records in its ledger.
     """
 
@@ -65,7 +69,7 @@ class Results:
     titles: dict[str, str]
     throughput: dict[str, list[Throughput]] = field(default_factory=dict)
     latency: dict[str, dict[str, list[Latency]]] = field(default_factory=dict)
-    same_rate: list[Latency] = field(default_factory=list)
+    same_rate: dict[str, list[Latency]] = field(default_factory=dict)
     ledger: dict[str, list[Throughput]] = field(default_factory=dict)
 
     def rate(self, name: str) -> float:
@@ -92,7 +96,7 @@ class Results:
             name: {at: [Latency(**one) for one in each] for at, each in loads.items()}
             for name, loads in kept["latency"].items()
         }
-        kept["same_rate"] = [Latency(**one) for one in kept["same_rate"]]
+        kept["same_rate"] = {name: [Latency(**one) for one in each] for name, each in kept["same_rate"].items()}
         return cls(**kept)
 
 

@@ -50,7 +50,7 @@ class Run:
         Raises:
             Spoilt: it does not.
         """
-        if self._competitor.jobs is None:
+        if not self._competitor.verifies:
             return
         good, other = self._take(1).read(), self._take(1).read()
         forged = _SIGNATURE.sub(_SIGNATURE.findall(other)[0], good)
@@ -70,11 +70,17 @@ class Run:
             Spoilt: the load failed, or jobs are missing.
         """
         before, cpu_before = self._jobs_at_rest(), self._server.cpu_seconds()
+        redis_before, written_before = redis_seconds(self._redis), _written(self._redis)
         answers = load.press(self._server.port, self._unseen, seconds=seconds, connections=self._connections)
-        cpu = self._server.cpu_seconds()
+        cpu, redis_cpu, written = self._server.cpu_seconds(), redis_seconds(self._redis), _written(self._redis)
         self._check_jobs(before, answers.accepted, under_way=self._connections)
-        per_delivery = None if cpu is None or cpu_before is None else (cpu - cpu_before) / answers.accepted * 1e6
-        return Throughput(answers.accepted / answers.seconds, per_delivery, self._server.peak_megabytes())
+        return Throughput(
+            answers.accepted / answers.seconds,
+            cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / answers.accepted * 1e6,
+            peak=self._server.peak_megabytes(),
+            redis=(redis_cpu - redis_before) / answers.accepted * 1e6,
+            written=(written - written_before) / answers.accepted,
+        )
 
     def latency(self, rate: float, seconds: float) -> Latency:
         """Measure how long answers take at a steady rate.
@@ -152,6 +158,12 @@ def redis_seconds(redis: Redis) -> float:
     """Processor time that Redis has used, in all its threads."""
     used: Any = redis.info("cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def _written(redis: Redis) -> int:
+    """Bytes in Redis's append-only file."""
+    persistence: Any = redis.info("persistence")
+    return int(persistence["aof_current_size"])
 
 
 def _status(port: int, request: bytes) -> int:

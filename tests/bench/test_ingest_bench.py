@@ -5,9 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
-from bench.competitors import BARE, STRICT
+from bench.competitors import BARE, GROUPED, STRICT
 from bench.deliveries import sign
 from bench.environments import ROOT
 from bench.results import LOADS, Results
@@ -32,11 +33,13 @@ def test_one_command_measures_the_receiver_beside_the_limit(tmp_path: Path) -> N
     done = bench("--small", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     results = Results.read(tmp_path / "ingest.json")
-    for name in (STRICT.name, BARE.name):
+    for name in (STRICT.name, BARE.name, GROUPED.name):
         assert results.rate(name) > 0
         assert list(results.latency[name]) == [str(part) for part in LOADS]
         assert all(0 < one.p50 <= one.p99 for rounds in results.latency[name].values() for one in rounds)
-    assert len(results.same_rate) == 1
+    assert {name: len(rounds) for name, rounds in results.same_rate.items()} == {BARE.name: 1, GROUPED.name: 1}
+    written = {name: median(one.written for one in results.throughput[name]) for name in (STRICT.name, GROUPED.name)}
+    assert written[GROUPED.name] == pytest.approx(written[STRICT.name], rel=0.2), "grouped_writes.SIZE is out of date"
     assert "credhook, strict / bare Starlette" in done.stdout
     assert "| credhook, strict |" in (tmp_path / "ingest.md").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"ingest.json", "ingest.md"}
@@ -59,7 +62,7 @@ def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None
 
 
 def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
-    idle = replace(BARE, title="an idler", jobs="rq:queue:credhook")
+    idle = replace(BARE, title="an idler", jobs="rq:queue:credhook", verifies=True)
     found = r"an idler: a forged, a first and a repeated delivery gave \[202, 202, 202\] and 0 jobs"
     (tmp_path / "run").mkdir()
     with (

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.environments import ROOT
+from bench.environments import ROOT, SCRATCH
 from bench.process import Process
 from bench.run import RunFailed
 from bench.work.api import answering
-from bench.work.competitors import LIMIT, OURS, RQ_SIMPLE
+from bench.work.competitors import AIOHTTP_CROWDED, BULLMQ_CROWDED, LIMIT, OURS, RQ_SIMPLE, Competitor
 from bench.work.results import Results, rate
 from bench.work.run import Terms, round_trips, run
 from redis import Redis
@@ -48,6 +48,16 @@ def test_one_command_measures_the_worker_beside_the_limit(tmp_path: Path) -> Non
     assert "credhook / bare httpx" in done.stdout
     assert "| credhook |" in (tmp_path / "work.md").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"work.json", "work.md"}
+
+
+@pytest.mark.parametrize("competitor", [BULLMQ_CROWDED, AIOHTTP_CROWDED], ids=lambda each: each.name)
+def test_the_strongest_fetch_each_event_once(competitor: Competitor, tmp_path: Path) -> None:
+    if competitor is BULLMQ_CROWDED and not (SCRATCH / "node" / ".installed").exists():
+        pytest.skip("`make bench` installs its packages, if there is Node")
+    with run(competitor, replace(TERMS, limit=60.0, patience=60.0), tmp_path) as running:
+        work = running.measure()
+    assert work.whole
+    assert work.events == TERMS.events
 
 
 def test_a_worker_that_fetches_an_event_twice_is_found_out(tmp_path: Path) -> None:

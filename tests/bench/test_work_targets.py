@@ -3,15 +3,18 @@
 import math
 from pathlib import Path
 
+from bench.work.competitors import COMPETITORS
 from bench.work.results import EndToEnd, Results, Work
 from bench.work.targets import targets
 
 
-def results(*, trips: float = 1.0, peak: float | None = 100.0, **rates: float) -> Results:
-    measured = {
-        name.replace("_", "-"): [Work(rate, 100, True, 700.0, peak, trips, 30.0)] for name, rate in rates.items()
-    }
-    return Results({}, {name: name for name in measured}, 0.05, measured)
+def work(rate: float, *, cpu: float | None = 700.0, peak: float | None = 100.0, trips: float = 0.2) -> Work:
+    return Work(rate, 100, True, cpu, peak, trips, redis=30.0)
+
+
+def results(**rounds: Work) -> Results:
+    measured = {name.replace("_", "-"): [one] for name, one in rounds.items()}
+    return Results({}, {name: name for name in COMPETITORS}, 0.05, measured)
 
 
 def met(measured: Results) -> dict[str, bool]:
@@ -19,21 +22,49 @@ def met(measured: Results) -> dict[str, bool]:
 
 
 def test_each_ratio_has_its_own_bound() -> None:
-    assert met(results(credhook=1_000.0, bare_httpx=1_400.0, rq_simple=18.0, dramatiq=800.0, arq=900.0)) == {
+    ours = {"credhook": work(1_000.0), "credhook_400": work(1_000.0)}
+    peers = {"bare_httpx": 1_400.0, "rq_simple": 18.0, "dramatiq": 500.0, "arq": 600.0, "arq_400": 690.0}
+    found = met(results(**ours, **{name: work(rate) for name, rate in peers.items()}))
+    assert {what: reached for what, reached in found.items() if " / " in what} == {
         "credhook / bare-httpx": False,
-        "credhook / the best peer, arq": False,
+        "credhook / the best Python peer, arq": True,
         "credhook / rq-simple": True,
-        "round trips to Redis per event at full load": True,
-        "most memory of `credhook worker` with 100 events under way, MiB": True,
+        "credhook-400 / the best Python peer, arq-400": False,
+    }
+
+
+def test_bullmq_is_judged_beside_as_many_at_once_at_each_latency_by_rate_and_by_cost() -> None:
+    measured = results(
+        credhook=work(900.0), bullmq=work(1_000.0, cpu=510.0), credhook_400=work(840.0), bullmq_400=work(1_000.0)
+    )
+    measured.latencies["0"] = {"credhook-400": [work(900.0, cpu=710.0)], "bullmq-400": [work(1_000.0, cpu=500.0)]}
+    found = {what: reached for what, reached in met(measured).items() if "bullmq" in what}
+    assert found == {
+        "credhook / bullmq, an API of 50 ms": True,
+        "processor time each, credhook / bullmq, an API of 50 ms": True,
+        "credhook-400 / bullmq-400, an API of 50 ms": False,
+        "processor time each, credhook-400 / bullmq-400, an API of 50 ms": True,
+        "credhook-400 / bullmq-400, an API of 0 ms": True,
+        "processor time each, credhook-400 / bullmq-400, an API of 0 ms": False,
     }
 
 
 def test_round_trips_and_memory_have_bounds_where_the_system_tells() -> None:
-    assert met(results(credhook=1_000.0, trips=3.1, peak=151.0)) == {
-        "round trips to Redis per event at full load": False,
-        "most memory of `credhook worker` with 100 events under way, MiB": False,
+    trips, memory = "round trips to Redis per event at full load", "most memory of `credhook worker`"
+    assert met(results(credhook=work(1_000.0, trips=0.31, peak=151.0), credhook_400=work(1_000.0, peak=None))) == {
+        f"{trips}, 100 at once": False,
+        f"{memory}, 100 at once, MiB": False,
+        f"{trips}, 400 at once": True,
     }
-    assert met(results(credhook=1_000.0, peak=None)) == {"round trips to Redis per event at full load": True}
+
+
+def test_processes_that_share_cores_are_compared_by_their_processor_time() -> None:
+    measured = results()
+    measured.processes = {"1": [work(1_800.0, cpu=500.0)], "4": [work(3_000.0, cpu=490.0)]}
+    what = "events per second of processor time, four processes / one"
+    assert met(measured) == {what: True}
+    measured.processes["4"] = [work(3_000.0, cpu=510.0)]
+    assert met(measured) == {what: False}
 
 
 def test_events_that_are_never_handled_count_as_infinitely_late(tmp_path: Path) -> None:

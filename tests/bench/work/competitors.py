@@ -144,16 +144,18 @@ LIMIT: Final = Competitor("bare-httpx", "bare httpx", 100, (), _program("bare_ht
 AIOHTTP: Final = Competitor("bare-aiohttp", "bare aiohttp", 100, (), _program("bare_aiohttp"), ())
 
 #: With more at once: who can.
-CROWDED: Final = tuple(_crowded(each) for each in (OURS, BULLMQ, ARQ, AIOHTTP))
+OURS_CROWDED: Final = _crowded(OURS)
+BULLMQ_CROWDED: Final = _crowded(BULLMQ)
+ARQ_CROWDED: Final = _crowded(ARQ)
+AIOHTTP_CROWDED: Final = _crowded(AIOHTTP)
 
 #: Whom Python has.
-PEERS: Final = (RQ_WORKER, RQ_SIMPLE, CELERY_THREADS, CELERY_GEVENT, DRAMATIQ, ARQ)
-COMPETITORS: Final = {each.name: each for each in (OURS, BULLMQ, *PEERS, LIMIT, AIOHTTP, *CROWDED)}
-
+PEERS: Final = (RQ_WORKER, RQ_SIMPLE, CELERY_THREADS, CELERY_GEVENT, DRAMATIQ, ARQ, ARQ_CROWDED)
 #: Who is measured with other latencies of the API, too.
-SWIFT: Final = (OURS, BULLMQ, LIMIT, AIOHTTP, *(each for each in CROWDED if not each.name.startswith(ARQ.name)))
+SWIFT: Final = (OURS, OURS_CROWDED, BULLMQ, BULLMQ_CROWDED, LIMIT, AIOHTTP, AIOHTTP_CROWDED)
+COMPETITORS: Final = {each.name: each for each in (*SWIFT, *PEERS)}
 
 
 def ours_beside(name: str) -> str:
     """Ours with as many at once as a competitor may have, or with 100 beside those that may have fewer."""
-    return f"{OURS.name}-{_CROWD}" if COMPETITORS[name].slots == _CROWD else OURS.name
+    return OURS_CROWDED.name if COMPETITORS[name].slots == _CROWD else OURS.name

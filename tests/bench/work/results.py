@@ -94,6 +94,12 @@ def rate(rounds: Sequence[Work]) -> float:
     return median(one.rate for one in rounds)
 
 
+def cpu(rounds: Sequence[Work]) -> float | None:
+    """The median of the worker's processor time per event, in microseconds."""
+    known = [one.cpu for one in rounds if one.cpu is not None]
+    return median(known) if known else None
+
+
 def peak(rounds: Sequence[Work]) -> float | None:
     """The most memory, in MiB."""
     return max((one.peak for one in rounds if one.peak is not None), default=None)

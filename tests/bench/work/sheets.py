@@ -7,7 +7,7 @@ from typing import Final
 from bench.tables import Sheet
 from bench.targets import sheet
 from bench.work.competitors import ours_beside
-from bench.work.results import Results, Work, peak, rate
+from bench.work.results import Results, Work, cpu, peak, rate
 from bench.work.targets import targets
 
 #: Processor time of the worker, then of Redis, and requests that Redis has read, per event.
@@ -68,12 +68,11 @@ def _rates(rounds: list[Work]) -> tuple[str, str]:
 
 def _costs(rounds: list[Work]) -> tuple[str, str, str, str]:
     """Where there is no Redis, what remains of its figures is our own looking."""
-    cpu = [one.cpu for one in rounds if one.cpu is not None]
-    memory = peak(rounds)
+    own, memory = cpu(rounds), peak(rounds)
     trips = median(one.trips for one in rounds)
     on_redis = trips >= _LOOKING
     return (
-        f"{median(cpu):,.0f}" if cpu else "",
+        f"{own:,.0f}" if own else "",
         f"{median(one.redis for one in rounds):,.0f}" if on_redis else "",
         f"{trips:.2f}" if on_redis else "",
         f"{memory:.0f}" if memory else "",
