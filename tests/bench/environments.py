@@ -63,7 +63,7 @@ def node(program: Path) -> Path:
 
 
 def draw(module: str, results: Path, picture: Path) -> None:
-    """Let a module that needs matplotlib make a picture of results.
+    """Let a module that needs matplotlib make a picture of results, or several in a folder.
 
     Raises:
         Missing: there is no matplotlib.

@@ -9,7 +9,7 @@ from bench.work.targets import targets
 
 
 def work(rate: float, *, cpu: float | None = 700.0, peak: float | None = 100.0, trips: float = 0.2) -> Work:
-    return Work(rate, 100, True, cpu, peak, trips, redis=30.0)
+    return Work(rate, 100, True, cpu, peak, trips, redis=30.0, kept=400.0)
 
 
 def results(**rounds: Work) -> Results:

@@ -1,27 +1,45 @@
-"""credhook: handlers that do nothing, or note when they were called. Run as a program, it accepts events."""
+"""credhook: handlers that do nothing, note when, or want some events again. Run as a program, it accepts events."""
 
-import asyncio
 import os
 import time
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
+from typing import Any
 
-from redis.asyncio import Redis
+from redis import Redis
 
+from credhook import Retry
 from credhook.events import Event
 from credhook.ledger import WHOLE
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox.inbox import MAX_GROUP
+from credhook.receiver.inbox.script import LOAD, Delivery, accept
 from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
 
-#: Events that are on their way to Redis at once.
-BLOCK = 5_000
+#: Groups that are on their way to Redis at once.
+AHEAD = 8
 
 nothing = Handlers("nothing")
 noting = Handlers("noting")
+again = Handlers("again")
 
 
-@nothing.on("*")
 async def handle(event: FetchedEvent, context: AsyncContext) -> None:
     """Take part in everything else that an event costs."""
+
+
+def _numbered(number: int) -> Callable[[FetchedEvent, AsyncContext], Coroutine[Any, Any, None]]:
+    """Another that does nothing, by a name of its own."""
+
+    async def another(event: FetchedEvent, context: AsyncContext) -> None:
+        await handle(event, context)
+
+    another.__name__ = f"handle_{number}"
+    return another
+
+
+for each in range(int(os.environ.get("HANDLERS", "1"))):
+    nothing.on("*")(_numbered(each))
 
 
 @noting.on("*")
@@ -36,21 +54,40 @@ def _notes(opened: list[int] = []) -> int:  # noqa: B006  It is opened once.
     return opened[0]
 
 
-async def fill() -> None:
-    events = int(os.environ["EVENTS"])
+@again.on("*")
+async def retry(event: FetchedEvent, context: AsyncContext) -> None:
+    """Want one event in so many a second time, at once."""
+    if event.attempt == 1 and int(event.webhook_id[4:], 16) % int(os.environ["AGAIN"]) == 0:
+        raise Retry(after=0)
+
+
+def fill() -> None:
+    """Write events as a receiver does, in groups as large as they may be."""
     redis = Redis.from_url(os.environ["REDIS_URL"])
     # As in a ledger in use: nothing of it has to be looked for that an older version had accepted.
-    await redis.set(WHOLE, int(time.time() * 1_000))
-    inbox = Inbox(redis, queue="credhook", retention=604_800)
-    for start in range(0, events, BLOCK):
-        await asyncio.gather(
-            *(
-                inbox.accept(f"msg_{number:024x}", Event("openid4vc.issuance.completed", f"iss_{number:024x}"))
-                for number in range(start, min(start + BLOCK, events))
-            )
-        )
-    await inbox.aclose()
+    redis.set(WHOLE, int(time.time() * 1_000))
+    connection = redis.connection_pool.get_connection()
+    connection.send_packed_command([LOAD])  # type: ignore[no-untyped-call]
+    connection.read_response()
+    under_way = 0
+    for command in _groups(int(os.environ["EVENTS"])):
+        connection.send_packed_command([command])  # type: ignore[no-untyped-call]
+        under_way += 1
+        if under_way > AHEAD:
+            connection.read_response()
+            under_way -= 1
+    for _ in range(under_way):
+        connection.read_response()
+
+
+def _groups(events: int) -> Iterator[bytes]:
+    deliveries = (
+        Delivery(f"msg_{number:024x}", Event("openid4vc.issuance.completed", f"iss_{number:024x}"))
+        for number in range(events)
+    )
+    while group := list(islice(deliveries, MAX_GROUP)):
+        yield accept(group, queue="credhook", retention=604_800)
 
 
 if __name__ == "__main__":
-    asyncio.run(fill())
+    fill()

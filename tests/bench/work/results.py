@@ -13,13 +13,14 @@ class Work:
     """What a worker gets done.
 
     Attributes:
-        rate: events per second, from the first one's request to the last one's answer.
+        rate: events per second, from the first one's request until nothing is left to do, or the time is up.
         events: how many were fetched, each once.
         whole: whether that was all there were; if not, its time was up.
         cpu: microseconds of processor time per event, in all its processes; None where the system does not tell.
         peak: the most memory that they ever had, in MiB; None where the system does not tell.
         trips: its round trips to Redis, per event.
         redis: microseconds of Redis's own processor time per event.
+        kept: bytes of Redis's memory that remain of an event which is settled; None if not all were.
     """
 
     rate: float
@@ -29,6 +30,7 @@ class Work:
     peak: float | None
     trips: float
     redis: float
+    kept: float | None
 
 
 @dataclass(frozen=True, slots=True)

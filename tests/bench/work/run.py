@@ -43,6 +43,8 @@ class Terms:
         options: for the worker's command.
         processes: that work; each has the competitor's slots.
         cores: that they share.
+        size: bytes that each answer of the API has at least.
+        again: one event in so many is fetched twice, for its handler wants it so; none with 0.
     """
 
     latency: float
@@ -53,27 +55,42 @@ class Terms:
     options: tuple[str, ...] = ()
     processes: int = 1
     cores: frozenset[int] = cores.SERVER
+    size: int = 0
+    again: int = 0
 
     def queue(self, competitor: Competitor) -> int:
         """How many events its queue is filled with: no more than it could handle if the API were all it waited for."""
         if not self.latency:
             return self.events
-        return min(self.events, math.ceil(self.processes * competitor.slots * self.seconds / self.latency))
+        return math.ceil(min(self.events, self.processes * competitor.slots * self.seconds / self.latency))
+
+    def requests(self, events: int) -> int:
+        """How many requests these events want."""
+        return events + (math.ceil(events / self.again) if self.again else 0)
 
 
 class Run:
     """A competitor that has begun."""
 
     def __init__(
-        self, competitor: Competitor, terms: Terms, worker: Process, redis: Redis, api: Api, trips_before: int
+        self,
+        competitor: Competitor,
+        terms: Terms,
+        worker: Process,
+        redis: Redis,
+        api: Api,
+        *,
+        trips_before: int,
+        memory_before: int,
     ) -> None:
-        """`trips_before`: that Redis had counted when the worker was started."""
+        """`trips_before`: that Redis had counted when the worker was started; `memory_before`: its bytes when empty."""
         self._competitor = competitor
         self._terms = terms
         self._worker = worker
         self._redis = redis
         self._api = api
         self._trips_before = trips_before
+        self._memory_before = memory_before
 
     def measure(self) -> Work:
         """Watch it work.
@@ -82,28 +99,32 @@ class Run:
             Spoilt: it did not do what it was to do.
         """
         events = self._terms.queue(self._competitor)
+        requests = self._terms.requests(events)
         # Processor time is counted from the first request on: what starting takes is not an event's.
-        begun = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT)
+        begun, start = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT), time.monotonic()
         cpu_before, redis_before = self._worker.cpu_seconds(), redis_seconds(self._redis)
-        seen = self._watch(lambda seen: seen.answered >= events, self._terms.limit)
-        whole = seen.answered >= events
+        seen = self._watch(lambda seen: seen.answered >= requests, self._terms.limit)
+        whole = seen.answered >= requests
         if whole:
             self._await_settled()
             seen = self._api.seen()
+        seconds = max(seen.seconds, time.monotonic() - start)
         cpu, redis_cpu = self._worker.cpu_seconds(), redis_seconds(self._redis)
         if not seen.answered:
             raise Spoilt(f"no event was fetched: {self._worker.last_words}")
-        if seen.requests != seen.resources:
+        if seen.requests - seen.resources > requests - events or (whole and seen.requests != requests):
             raise Spoilt(f"{seen.requests} requests were made for {seen.resources} events")
-        counted = max(1, seen.answered - begun.answered)
+        done = seen.answered * events / requests
+        counted = max(1.0, (seen.answered - begun.answered) * events / requests)
         return Work(
-            seen.answered / seen.seconds,
-            seen.answered,
+            done / seconds,
+            round(done),
             whole,
             cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / counted * 1e6,
             peak=self._worker.peak_megabytes(),
-            trips=(round_trips(self._redis) - self._trips_before) / seen.answered,
+            trips=(round_trips(self._redis) - self._trips_before) / done,
             redis=(redis_cpu - redis_before) / counted * 1e6,
+            kept=(memory(self._redis) - self._memory_before) / done if whole else None,
         )
 
     def _watch(self, enough: Callable[[Seen], bool], limit: float) -> Seen:
@@ -138,15 +159,16 @@ def run(competitor: Competitor, terms: Terms, folder: Path) -> Iterator[Run]:
         with (
             local_redis(folder, options=NO_REWRITES) as url,
             Redis.from_url(url) as redis,
-            answering(terms.latency, folder) as api,
+            answering(terms.latency, folder, size=terms.size) as api,
         ):
+            memory_before = memory(redis)
             told = told_to(competitor, url, api.url) | {"EVENTS": str(terms.queue(competitor))}
             redis.config_set("appendfsync", "everysec")  # What fills it need not wait for the disk.
             _fill(competitor, told, folder)
             redis.config_set("appendfsync", competitor.appendfsync)
             trips = round_trips(redis)
             with working(competitor, told, folder, options=terms.options, on=terms.cores) as worker:
-                yield Run(competitor, terms, worker, redis, api, trips)
+                yield Run(competitor, terms, worker, redis, api, trips_before=trips, memory_before=memory_before)
     except (Spoilt, NotAnswering) as error:
         raise RunFailed(f"{competitor.title}: {error}") from error
 
@@ -158,6 +180,12 @@ def round_trips(redis: Redis) -> int:
     """
     statistics: Any = redis.info("stats")
     return int(statistics["total_reads_processed"])
+
+
+def memory(redis: Redis) -> int:
+    """Bytes that Redis has in use."""
+    used: Any = redis.info("memory")
+    return int(used["used_memory"])
 
 
 def _fill(competitor: Competitor, told: dict[str, str], folder: Path) -> None:

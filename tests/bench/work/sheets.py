@@ -11,7 +11,7 @@ from bench.work.results import Results, Work, cpu, peak, rate
 from bench.work.targets import targets
 
 #: Processor time of the worker, then of Redis, and requests that Redis has read, per event.
-_COSTS: Final = ("µs each", "Redis, µs each", "round trips each")
+COSTS: Final = ("µs each", "Redis, µs each", "round trips each")
 
 #: Round trips that our own looking makes up for.
 _LOOKING: Final = 0.02
@@ -31,8 +31,8 @@ def _fields(results: Results) -> list[Sheet]:
 
 def _field(results: Results, latency: float, found: Mapping[str, list[Work]]) -> Sheet:
     ranked = sorted(found.items(), key=lambda item: -rate(item[1]))
-    rows = [[results.titles[name], *_rates(rounds), _ratio(found, name), *_costs(rounds)] for name, rounds in ranked]
-    columns = ["competitor", "events/s", "rounds", "credhook / it", *_COSTS, "MiB"]
+    rows = [[results.titles[name], *rates(rounds), _ratio(found, name), *costs(rounds)] for name, rounds in ranked]
+    columns = ["competitor", "events/s", "rounds", "credhook / it", *COSTS, "MiB"]
     return Sheet(f"Events handled, one process, an API that answers after {latency:g} ms", columns, rows)
 
 
@@ -43,8 +43,8 @@ def _ratio(found: Mapping[str, list[Work]], name: str) -> str:
 
 
 def _processes(results: Results) -> Sheet:
-    rows = [[count, *_rates(rounds), *_costs(rounds)] for count, rounds in results.processes.items()]
-    columns = ["processes", "events/s", "rounds", *_COSTS, "MiB together"]
+    rows = [[count, *rates(rounds), *costs(rounds)] for count, rounds in results.processes.items()]
+    columns = ["processes", "events/s", "rounds", *COSTS, "MiB together"]
     return Sheet("credhook by its number of processes, which share all cores with Redis and the API", columns, rows)
 
 
@@ -61,12 +61,12 @@ def _end_to_end(results: Results) -> Sheet:
     return Sheet("credhook from delivery to handler, beyond the API's own latency", columns, [row])
 
 
-def _rates(rounds: list[Work]) -> tuple[str, str]:
+def rates(rounds: list[Work]) -> tuple[str, str]:
     rates = [one.rate for one in rounds]
     return f"{rate(rounds):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"
 
 
-def _costs(rounds: list[Work]) -> tuple[str, str, str, str]:
+def costs(rounds: list[Work]) -> tuple[str, str, str, str]:
     """Where there is no Redis, what remains of its figures is our own looking."""
     own, memory = cpu(rounds), peak(rounds)
     trips = median(one.trips for one in rounds)
