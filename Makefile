@@ -68,9 +68,13 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests/support $(BIN)/python -m fuzz --count 0
 
-bench: $(STAMP) ## measure receiver and worker beside their peers (40 minutes; says what is missing, wrk or Node)
+# ARGS goes to each of the three that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
+bench: $(STAMP) ## measure receiver and worker beside their peers, and as the work grows (two hours; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.growth $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
+	@echo "python -m bench.readme puts these figures into tests/bench/README.md"
 
 browser: $(STAMP) ## the pages of sandbox and console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import cores
+from bench.environments import ROOT
 from bench.load import has_wrk
 from bench.plan import Plan
 
@@ -18,6 +19,7 @@ def here() -> dict[str, str]:
     """What any figures depend on: a name and a line for each thing, for people."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
+        "commit": _commit(),
         "machine": f"{os.cpu_count()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()}",
         "neighbours": f"load average {os.getloadavg()[0]:.1f} before the start; above 0.5, others are in the figures",
         "cores": cores.described(),
@@ -36,6 +38,18 @@ def setting(plan: Plan) -> dict[str, str]:
         "no rewrites meanwhile",
         "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
     }
+
+
+def _commit() -> str:
+    """Of what is measured, and whether there is more than it."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty=, and changes beside it"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return said.stdout.strip() or "unknown"
 
 
 def _processor() -> str:

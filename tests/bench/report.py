@@ -25,7 +25,7 @@ def _throughput(results: Results) -> Sheet:
         rates = [one.rate for one in rounds]
         cpu = [one.cpu for one in rounds if one.cpu is not None]
         peak = results.peak(name)
-        redis, written = median(one.redis for one in rounds), median(one.written for one in rounds)
+        redis, written = results.redis(name), median(one.written for one in rounds)
         rows.append(
             [
                 results.titles[name],

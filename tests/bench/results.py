@@ -76,6 +76,10 @@ class Results:
         """The median of what a competitor takes."""
         return median(one.rate for one in self.throughput[name])
 
+    def redis(self, name: str) -> float:
+        """The median of Redis's own processor time per delivery, in microseconds."""
+        return median(one.redis for one in self.throughput[name])
+
     def peak(self, name: str) -> float | None:
         """The most memory that a competitor ever had, in MiB."""
         peaks = [one.peak for one in self.throughput[name]]

@@ -2,12 +2,11 @@
 
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt  # type: ignore[import-not-found]  # It is not among our requirements.
 from bench.growth.results import Growth
-from bench.work.results import Work, cpu, rate
+from bench.work.results import Work, cpu, rate, redis
 
 
 def draw(title: str, points: dict[str, list[Work]], picture: Path) -> None:
@@ -19,8 +18,7 @@ def draw(title: str, points: dict[str, list[Work]], picture: Path) -> None:
         left.plot([place] * len(rounds), [one.rate for one in rounds], "_", color="black", markersize=14)
     workers = [cpu(rounds) or 0.0 for rounds in points.values()]
     _bars(right, list(points), workers, "tab:blue", label="worker")
-    redis = [median(one.redis for one in rounds) for rounds in points.values()]
-    _bars(right, list(points), redis, "tab:red", label="Redis", bottom=workers)
+    _bars(right, list(points), [redis(rounds) for rounds in points.values()], "tab:red", label="Redis", bottom=workers)
     right.set_title("Processor time of an event, µs", fontsize=10)
     right.legend(frameon=False, fontsize=9, loc="upper left")
     figure.suptitle(f"By {title}", fontsize=11)

@@ -1,7 +1,7 @@
 """What was measured, as it is kept in a file. Standard library only: the plot reads it in an environment of its own."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -98,7 +98,17 @@ def rate(rounds: Sequence[Work]) -> float:
 
 def cpu(rounds: Sequence[Work]) -> float | None:
     """The median of the worker's processor time per event, in microseconds."""
-    known = [one.cpu for one in rounds if one.cpu is not None]
+    return middle(one.cpu for one in rounds)
+
+
+def redis(rounds: Sequence[Work]) -> float:
+    """The median of Redis's own, likewise."""
+    return median(one.redis for one in rounds)
+
+
+def middle(figures: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [figure for figure in figures if figure is not None]
     return median(known) if known else None
 
 

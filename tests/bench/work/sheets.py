@@ -7,7 +7,7 @@ from typing import Final
 from bench.tables import Sheet
 from bench.targets import sheet
 from bench.work.competitors import ours_beside
-from bench.work.results import Results, Work, cpu, peak, rate
+from bench.work.results import Results, Work, cpu, peak, rate, redis
 from bench.work.targets import targets
 
 #: Processor time of the worker, then of Redis, and requests that Redis has read, per event.
@@ -73,7 +73,7 @@ def costs(rounds: list[Work]) -> tuple[str, str, str, str]:
     on_redis = trips >= _LOOKING
     return (
         f"{own:,.0f}" if own else "",
-        f"{median(one.redis for one in rounds):,.0f}" if on_redis else "",
+        f"{redis(rounds):,.0f}" if on_redis else "",
         f"{trips:.2f}" if on_redis else "",
         f"{memory:.0f}" if memory else "",
     )
