@@ -32,7 +32,8 @@ def setting(plan: Plan) -> dict[str, str]:
         "wrk" if has_wrk() else "our own generator, since wrk is missing: which is slower than the fastest servers"
     )
     return here() | {
-        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {redis_version()}, {_node()}",
+        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, {redis_version()}, "
+        f"{node_version()}",
         "load": f"{generator}, {plan.connections} connections, {plan.seconds} s; median of {plan.rounds} rounds",
         "redis": "an empty one for every run, appendfsync always (credhook standard and whoever says so: everysec), "
         "no rewrites meanwhile",
@@ -66,7 +67,8 @@ def redis_version() -> str:
     return "Redis " + next((word[2:] for word in said.split() if word.startswith("v=")), "of unknown version")
 
 
-def _node() -> str:
+def node_version() -> str:
+    """Which Node some of the peers run on, if there is one."""
     if shutil.which("node") is None:
         return "no Node"
     return "Node " + subprocess.run(["node", "--version"], capture_output=True, text=True, check=False).stdout.strip()

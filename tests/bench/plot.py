@@ -16,7 +16,7 @@ def draw(results: Results, picture: Path) -> None:
     _throughput(left, results, names, colours)
     _latency(right, results, names[::-1], colours)
     figure.suptitle(results.setting["machine"] + "; " + results.setting["cores"], fontsize=9)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=9, frameon=False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     figure.savefig(picture, dpi=120)
 
 

@@ -4,6 +4,7 @@ Every competitor gets the same events, one process, one core, and a Redis of its
 same details from the same stub, over loopback and without TLS.
 """
 
+import json
 import platform
 import re
 import subprocess
@@ -102,13 +103,16 @@ def _setting(plan: Plan, folder: Path) -> dict[str, str]:
     """What the figures depend on, for people."""
     with answering(0, folder) as api:
         capacity = api.capacity(folder, _STUB_SECONDS)
-    ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "httpx", "redis"))
+    ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "aiohttp", "httpx", "redis"))
+    packages = json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
+    nodes = ", ".join(f"{name} {packages[name]}" for name in ("bullmq", "undici"))
     theirs = ", ".join(
         f"{name} {_pinned(name, lock)}"
         for name, lock in (("celery", "celery_tasks"), ("dramatiq", "dramatiq_actors"), ("arq", "arq_jobs"))
     )
     return machine.here() | {
-        "software": f"Python {platform.python_version()}, {ours}, {theirs}, {machine.redis_version()}",
+        "software": f"Python {platform.python_version()}, {ours}, {theirs}, {machine.node_version()}, {nodes}, "
+        f"{machine.redis_version()}",
         "api": f"a stub on the other core, HTTP on loopback without TLS; alone it answers {capacity:,.0f} requests/s",
         "events": f"each fetched once, {plan.events:,} at most; a worker that is not done is stopped after "
         f"{plan.limit:g} s; median of {plan.rounds} rounds",

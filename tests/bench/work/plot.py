@@ -9,12 +9,12 @@ from bench.work.results import Results, rate
 
 
 def draw(results: Results, picture: Path) -> None:
-    """Draw the competitors on the left, credhook and the limit by the API's latency on the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), width_ratios=(1.4, 1), layout="constrained")
-    colours = dict(zip(results.titles, plt.get_cmap("tab10").colors, strict=False))
+    """Draw the competitors on the left, the fastest of them by the API's latency on the right."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 6), width_ratios=(1, 1), layout="constrained")
+    colours = dict(zip(results.titles, plt.get_cmap("tab20").colors, strict=False))
     _field(left, results, colours)
     _latencies(right, results, colours)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     figure.suptitle(results.setting["machine"] + "; " + results.setting["cores"], fontsize=9)
     figure.savefig(picture, dpi=120)
 
@@ -39,11 +39,13 @@ def _latencies(axes: Any, results: Results, colours: dict[str, Any]) -> None:
     latencies = sorted(fields)
     names = [name for name in results.titles if all(name in fields[latency] for latency in latencies)]
     if len(latencies) > 1:
+        width = 0.8 / len(names)
         for place, name in enumerate(names):
-            rows = [number + (place - (len(names) - 1) / 2) * 0.4 for number in range(len(latencies))]
+            rows = [number + (place - (len(names) - 1) / 2) * width for number in range(len(latencies))]
             rates = [rate(fields[latency][name]) for latency in latencies]
-            bars = axes.bar(rows, rates, 0.38, color=colours[name], alpha=0.8, label=results.titles[name])
-            axes.bar_label(bars, [f"{each:,.0f}" for each in rates], padding=3, fontsize=9)
+            bars = axes.bar(rows, rates, 0.95 * width, color=colours[name], alpha=0.8, label=results.titles[name])
+            axes.bar_label(bars, [f"{each:,.0f}" for each in rates], padding=3, fontsize=7, rotation=90)
+        axes.margins(y=0.15)
         axes.set_xticks(range(len(latencies)), [f"{latency:g} ms" for latency in latencies])
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_title("Events handled per second, by the API's latency")
