@@ -175,7 +175,7 @@ class AsyncApi(Platform[AsyncSender]):
     async def _answer(self, call: Call[Any]) -> Response:
         """The answer to the call; to a fresh token if the first was refused. Specification: Authentication."""
         operation, url = call.operation.name, self._base_url.url(call)
-        token = self._auth.current() or await self._auth.token(self._transport)
+        token = await self._auth.token(self._transport)
         permit = await self._guard.acquire(operation)
         response = await self._sent(call, url, token, permit)
         if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):

@@ -108,11 +108,6 @@ class ClientCredentials:
     def __repr__(self) -> str:
         return f"ClientCredentials(client_id={self._request.client_id!r})"
 
-    def current(self) -> Token | None:
-        """The token, if there is one that has not to be renewed: nothing to wait for, as for nearly all requests."""
-        token = self._tokens.get()
-        return token if token is not None and self._clock() < token.renew_at else None
-
     async def token(self, transport: Transport) -> Token:
         """The current token, or a new one.
 
@@ -122,7 +117,8 @@ class ClientCredentials:
         Raises:
             ApiError: No token was to be had.
         """
-        if (token := self.current()) is not None:
+        token = self._tokens.get()
+        if token is not None and self._clock() < token.renew_at:
             return token
         if self._fetching is None:
             # A task of its own: whoever waits may be cancelled, and the others still want the token.
