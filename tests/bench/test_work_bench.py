@@ -29,6 +29,7 @@ for _ in "twice":
     urllib.request.urlopen(os.environ["API_URL"] + "/me-creds/api/credentials/iss_0").read()
 time.sleep(60)
 """
+FETCHES_ONCE = FETCHES_TWICE.replace('in "twice"', 'in ["once"]')
 
 
 def test_one_command_measures_the_worker_beside_the_limit(tmp_path: Path) -> None:
@@ -90,6 +91,14 @@ def test_a_slow_worker_is_measured_until_its_time_is_up(tmp_path: Path) -> None:
         work = running.measure()
     assert 1 <= work.events < 10
     assert not work.whole
+
+
+def test_a_worker_that_stands_still_is_not_credited_with_how_fast_it_began(tmp_path: Path) -> None:
+    stuck = replace(LIMIT, arguments=("-c", FETCHES_ONCE))
+    with run(stuck, replace(TERMS, events=1_000, limit=1.0), tmp_path) as running:
+        work = running.measure()
+    assert work.events == 1
+    assert work.rate <= 1.0
 
 
 def test_a_queue_holds_no_more_than_its_worker_can_do() -> None:

@@ -96,4 +96,4 @@ def _costs(results: Results, ours: str) -> Iterator[Target]:
 
 def _end_to_end(rounds: Sequence[EndToEnd]) -> Target:
     what = f"p99 from delivery to handler at {rounds[0].rate:g} a second, beyond the API, ms"
-    return at_most(what, median(one.p99 for one in rounds), _MOST_P99, "{:.1f}")
+    return at_most(what, median(one.p99 for one in rounds), _MOST_P99)
