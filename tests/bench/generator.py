@@ -21,7 +21,7 @@ from typing import Final
 from bench.deliveries import Deliveries
 
 #: Seconds after which a server that has stopped answering is given up.
-_SILENCE: Final = 10.0
+SILENCE: Final = 10.0
 
 #: Requests that are sent before answers are looked for again, so that answers are not seen late because of a burst.
 _BURST: Final = 4
@@ -72,7 +72,7 @@ def drive(
 
 
 def _connect(port: int) -> socket.socket:
-    connected = socket.create_connection(("127.0.0.1", port), _SILENCE)
+    connected = socket.create_connection(("127.0.0.1", port), SILENCE)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
 
@@ -146,8 +146,8 @@ class _Drive:
                 # The selector's own time-out counts in milliseconds, that of select(2) in microseconds.
                 select.select([selector], [], [], wait)
                 ready = selector.select(0)
-                if not ready and wait == _SILENCE and self._answered < self._total:
-                    raise Broken(f"no answer within {_SILENCE:g} s")
+                if not ready and wait == SILENCE and self._answered < self._total:
+                    raise Broken(f"no answer within {SILENCE:g} s")
                 for key, _ in ready:
                     self._receive(key.data)
         return Sent(self._latencies, self._lateness, self._refused, time.perf_counter() - self._start, self._start)
@@ -159,14 +159,14 @@ class _Drive:
             if now - self._start > self._seconds:
                 self._total = self._sent
             if self._sent == self._total:
-                return _SILENCE if self._answered < self._sent else 0.0
+                return SILENCE if self._answered < self._sent else 0.0
             due = self._start + self._sent * self._interval if self._interval else now
             if due > now:
                 self._starved = False
                 return due - now
             if not self._idle:
                 self._starved = True
-                return _SILENCE
+                return SILENCE
             self._send(self._idle.popleft(), due, now)
         return 0.0
 

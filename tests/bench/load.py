@@ -50,7 +50,8 @@ def press(port: int, deliveries: Deliveries, *, seconds: int, connections: int) 
 def _wrk(port: int, deliveries: Deliveries, seconds: int, connections: int) -> Answers:
     threads = min(_MAX_THREADS, connections, max(1, len(cores.LOAD)))
     command = [
-        *("wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "-s", str(_SCRIPT), f"http://127.0.0.1:{port}/"),
+        *("wrk", f"-t{threads}", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{generator.SILENCE:g}s"),
+        *("-s", str(_SCRIPT), f"http://127.0.0.1:{port}/"),
         *("--", str(deliveries.path)),
         *map(str, (deliveries.size, deliveries.first, deliveries.count, threads)),
     ]

@@ -68,14 +68,14 @@ def _beside_bullmq(results: Results, latency: float, field: Field) -> Iterator[T
 
 def _beside_python(results: Results, ours: str) -> Iterator[Target]:
     """The limit, the best of the peers, and RQ, which our worker runs on."""
-    rates = {name: rate(rounds) for name, rounds in results.throughput.items() if ours_beside(name) == ours}
-    peers = [peer.name for peer in PEERS if peer.name in rates]
-    if LIMIT.name in rates:
+    rates = {name: rate(rounds) for name, rounds in results.throughput.items()}
+    peers = [peer.name for peer in PEERS if peer.name in rates and peer.slots <= COMPETITORS[ours].slots]
+    if ours == OURS.name and LIMIT.name in rates:
         yield at_least(_beside(results, ours, LIMIT.name), rates[ours] / rates[LIMIT.name], 0.75)
     if peers:
         best = max(peers, key=rates.__getitem__)
         yield at_least(_beside(results, ours, best, "the best Python peer, "), rates[ours] / rates[best], 1.5)
-    if RQ_SIMPLE.name in rates:
+    if ours == OURS.name and RQ_SIMPLE.name in rates:
         yield at_least(_beside(results, ours, RQ_SIMPLE.name), rates[ours] / rates[RQ_SIMPLE.name], 50)
 
 
