@@ -183,9 +183,9 @@ def round_trips(redis: Redis) -> int:
 
 
 def memory(redis: Redis) -> int:
-    """Bytes that Redis has in use."""
+    """Bytes that Redis has in use, but for what lies in the buffers of its clients and of its append-only file."""
     used: Any = redis.info("memory")
-    return int(used["used_memory"])
+    return int(used["used_memory"] - used["mem_clients_normal"] - used["mem_aof_buffer"])
 
 
 def _fill(competitor: Competitor, told: dict[str, str], folder: Path) -> None:
