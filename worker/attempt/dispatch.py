@@ -53,9 +53,12 @@ class Dispatcher:
         self.timeout = settings.handler_timeout
         self.max_attempts = settings.max_attempts
 
-    async def record(self, attempt: Attempt) -> None:
-        """Write down the ends that the ledger does not know of yet."""
-        for name, how in list(attempt.records.items()):
+    async def record(self, attempt: Attempt, *names: str) -> None:
+        """Write down the ends of these handlers that the ledger does not know of yet."""
+        for name in names:
+            how = attempt.records.get(name)
+            if how is None:
+                continue
             failure = attempt.uncounted().get(name)
             attempt.counted.add(name)  # Even if nobody waits any longer for what is written now.
             await self.claims.record(attempt.claim, name, how, attempt.pending, failure)
@@ -109,7 +112,7 @@ class Dispatch:
         await self._run(handler)
         self._left -= 1
         if self._left:  # The last one's end is written together with the event's.
-            await self.by.record(self.attempt)
+            await self.by.record(self.attempt, handler.name)
 
     async def _run(self, handler: Handler) -> None:
         """Run one handler and take in how it ended."""
@@ -123,7 +126,7 @@ class Dispatch:
         attempt.go_on()
         if not self._may_begin(handler):
             return
-        log = _log.bind(**attempt.ids, handler=handler.name)
+        log = structlog.get_logger("credhook.worker", **attempt.ids, handler=handler.name)  # Made when it is used.
         api: Any = self.slot.calling if handler.is_async else self.slot.in_thread
         context = Context(
             api, log, f"{self.event.webhook_id}:{handler.name}", self.stale, by.states.get(handler.plugin)

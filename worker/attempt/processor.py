@@ -192,7 +192,7 @@ class Processor:
     async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
         claim = attempt.claim
         if attempt.interruption is Interruption.LEASE_LOST:
-            await self._dispatcher.record(attempt)
+            await self._dispatcher.record(attempt, *attempt.records)
             _report_lost(attempt)
             return None, None
         settlement = self._settlement(attempt)

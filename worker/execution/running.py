@@ -6,7 +6,6 @@ coroutine; it may raise anything, swallow its cancellation, call `sys.exit`, or 
 
 import asyncio
 import contextvars
-import functools
 import threading
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -108,7 +107,6 @@ async def run(
     loop = asyncio.get_running_loop()
     enough: asyncio.Future[None] = loop.create_future()
     task = loop.create_task(_guarded(handler, event, context, threads, held, ended=enough))
-    task.add_done_callback(functools.partial(_ended, enough))
     timer = loop.call_later(timeout, _set, enough)
     try:
         await enough
@@ -134,6 +132,7 @@ def _set(future: "asyncio.Future[None]") -> None:
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
+    task.add_done_callback(_over)
     for _ in range(2):
         task.cancel()
         await asyncio.wait({task}, timeout=grace)
@@ -141,10 +140,9 @@ async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
             return
 
 
-def _ended(enough: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
-    _set(enough)  # It may have been cancelled before it had begun.
+def _over(task: "asyncio.Task[None]") -> None:
+    """What it ends with after we have stopped waiting is nobody's business, least of all the log's."""
     if not task.cancelled():
-        # Whatever it ends with after we have stopped waiting is nobody's business, least of all the log's.
         task.exception()
 
 
