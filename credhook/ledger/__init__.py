@@ -115,7 +115,7 @@ class Index:
 
     @property
     def opened(self) -> str:
-        """Sorted set of the open events, by when they came, in ms: the first is the oldest."""
+        """Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py."""
         return f"{PREFIX}{self.queue}:opened"
 
     @property
@@ -202,9 +202,9 @@ class Index:
         return f"{PREFIX}{self.queue}:probe"
 
     @property
-    def template(self) -> str:
-        """Hash of what the jobs of one group have in common; it lives for the length of a script."""
-        return f"{PREFIX}{self.queue}:template"
+    def unfinished(self) -> str:
+        """Hash: a record until it has its expiry; it lives for the length of a script."""
+        return f"{PREFIX}{self.queue}:unfinished"
 
     @property
     def synced(self) -> str:

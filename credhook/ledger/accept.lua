@@ -1,11 +1,11 @@
 -- Accept a group of events, which deliveries have brought or a reconciliation has missed, as $ORIGIN says: find
 -- duplicates, and write record, indexes and RQ job of each new one.
 --
--- The fields that all jobs of a group share are written once, as a template, and copied: this halves what goes into the
--- append-only file. The records come last: whichever command fails, an event without a record is accepted when it is
--- sent again. It is then listed twice, of which readers and eraser know.
+-- What can be written for all of them in one command is: each costs Redis as much as the event itself does. The records
+-- come last: whichever command fails, an event without a record is accepted when it is sent again. It is then listed
+-- twice, of which readers and eraser know.
 --
--- KEYS: open events, quarantined events, RQ's queue, the jobs' template, urgent jobs, open events by when they came,
+-- KEYS: open events, quarantined events, RQ's queue, where a record stands until it has its expiry, urgent jobs,
 --   reconciled events, the arrivals of a reconciliation.
 -- ARGV: retention in s; how many arguments each event has; number of job fields, then these fields and their values;
 --   then of each event webhook-id, type, resource, job's id and data, and if there is a sixth, the trace that it is of.
@@ -22,10 +22,11 @@
 --! include credhook.ledger/unless_odd.lua
 --! include credhook.ledger/urgent.lua
 
-local open, quarantined, queue, template, urgent, opened, reconciled, arrivals = unpack(KEYS)
+local open, quarantined, queue, unfinished, urgent, reconciled, arrivals = unpack(KEYS)
 local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local first = 4 + 2 * fields
-local outcomes, fresh, records, moved, jobs, urgent_jobs = {}, {}, {}, {}, {}, {}
+local outcomes, fresh, records, moved, jobs, urgent_jobs, job_keys, job_data = {}, {}, {}, {}, {}, {}, {}, {}
+local came = string.format('%.0f', now)
 
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/reconciled.lua
@@ -44,10 +45,14 @@ local function count_again(key)
     if type(redis.pcall('HINCRBY', key, 'again', 1)) == 'number' then redis.pcall('HSET', key, 'again_at', now) end
 end
 
+local keys = {}
+for i = first, #ARGV, each do keys[#keys + 1] = $EVENT .. ARGV[i] end
+local any_seen = redis.call('EXISTS', unpack(keys)) > 0
+
 for i = first, #ARGV, each do
     local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-    local key = $EVENT .. id
-    local seen = fresh[id] or unless_odd('HMGET', key, 'type', 'resource')
+    local key = keys[#outcomes + 1]
+    local seen = fresh[id] or not any_seen and {} or unless_odd('HMGET', key, 'type', 'resource')
     local outcome
     if not seen then
         outcome = 'unreadable'
@@ -63,25 +68,18 @@ for i = first, #ARGV, each do
         outcome = reconciles and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
-        local state, received = $ACCEPTED, now
+        local state, received = $ACCEPTED, came
         if job == '' then
             outcome, state = 'quarantined', $QUARANTINED
-            redis.call('ZADD', quarantined, now, id)
+            redis.call('ZADD', quarantined, came, id)
         else
             outcome = 'accepted'
-            if #jobs == 0 and not unless_odd('HSET', template, unpack(ARGV, 4, first - 1)) then
-                redis.call('DEL', template)  -- Of another type: the template ends with this script, so it is not ours.
-                redis.call('HSET', template, unpack(ARGV, 4, first - 1))
-            end
-            redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
-            redis.call('HSET', 'rq:job:' .. job, 'data', data)
-            jobs[#jobs + 1] = job
-            moved[#moved + 1] = now
+            jobs[#jobs + 1], job_keys[#jobs + 1], job_data[#jobs + 1] = job, 'rq:job:' .. job, data
+            moved[#moved + 1] = came
             moved[#moved + 1] = id
             if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
             if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end
         end
-        received = string.format('%.0f', received)
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received, id = id}
         record.place, record.mark = place_of(type, resource)
         record.received = received
@@ -92,10 +90,12 @@ for i = first, #ARGV, each do
     outcomes[#outcomes + 1] = outcome
 end
 if #jobs > 0 then
-    redis.call('DEL', template)
+    redis.call('ZADD', open, unpack(moved))  -- First what needs memory: after a DEL, a Redis that is full allows all.
+    redis.call('DEL', unpack(job_keys))
+    for place, key in ipairs(job_keys) do
+        redis.call('HSET', key, 'data', job_data[place], unpack(ARGV, 4, first - 1))
+    end
     unless_odd('SADD', 'rq:queues', queue)  -- For RQ's tools alone.
-    redis.call('ZADD', open, unpack(moved))
-    unless_odd('ZADD', opened, unpack(moved))
     redis.call('RPUSH', queue, unpack(jobs))
 end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
@@ -105,7 +105,7 @@ for _, record in ipairs(records) do
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
     else  -- Written under another name first, so that it is never there without its expiry.
-        record[1] = template .. ':record'
+        record[1] = unfinished
         redis.call('DEL', record[1])
         redis.call('HSET', unpack(record))
         redis.call('EXPIRE', record[1], retention)

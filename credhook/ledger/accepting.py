@@ -14,9 +14,8 @@ def keys(index: Index) -> list[str]:
         index.open,
         index.quarantined,
         index.jobs,
-        index.template,
+        index.unfinished,
         index.urgent,
-        index.opened,
         index.reconciled,
         index.arrivals,
     ]

@@ -1,7 +1,8 @@
-"""When the oldest open event came: one command, whatever the ledger holds, and it writes nothing.
+"""When the oldest open event came: two commands, whatever the ledger holds, and they write nothing.
 
-A worker of a version that does not know of this index may leave an event in it; the reconciler takes it out within
-seconds.
+The open events are sorted by when they last moved, which is when they came for all but those that have been put back,
+parked or retried since: these stand a second time, by when they came. A worker of a version that does not know of that
+may leave an event there; the reconciler takes it out within seconds.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ def oldest_open(redis: Redis, index: Index) -> int | None:
     Raises:
         RedisError: Redis failed.
     """
-    return _time(redis.zrange(index.opened, 0, 0, withscores=True))
+    return _earliest([redis.zrange(key, 0, 0, withscores=True) for key in (index.open, index.opened)])
 
 
 async def oldest_open_async(redis: AsyncRedis, index: Index) -> int | None:
@@ -28,8 +29,8 @@ async def oldest_open_async(redis: AsyncRedis, index: Index) -> int | None:
     Raises:
         RedisError: Redis failed.
     """
-    return _time(await redis.zrange(index.opened, 0, 0, withscores=True))
+    return _earliest([await redis.zrange(key, 0, 0, withscores=True) for key in (index.open, index.opened)])
 
 
-def _time(first: Sequence[Any]) -> int | None:
-    return int(first[0][1]) if first else None
+def _earliest(firsts: Sequence[Any]) -> int | None:
+    return min((int(first[0][1]) for first in firsts if first), default=None)

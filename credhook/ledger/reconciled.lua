@@ -24,8 +24,8 @@ local function known_otherwise(type, resource)
     return not repeatable[type] and redis.call('EXISTS', $EVENT .. $RECONCILED .. type .. ':' .. resource) == 1
 end
 
--- Note that the event is being accepted. Returns when it counts as received: those of a reconciliation a millisecond
--- apart, since the events of one resource are worked on in that order. `later` is how many come after it.
+-- Note that the event is being accepted. Returns when it counts as received, as a text: those of a reconciliation a
+-- millisecond apart, since the events of one resource are worked on in that order. `later` is how many come after it.
 local function note(id, type, resource, later)
     if noting then
         unless_odd('SADD', arrivals, type .. ' ' .. resource)
@@ -34,5 +34,5 @@ local function note(id, type, resource, later)
         unless_odd('ZADD', reconciled, now, id)
         redis.call('PEXPIRE', reconciled, RECONCILED_LASTS)
     end
-    return reconciles and now - later or now
+    return string.format('%.0f', reconciles and now - later or now)
 end

@@ -38,7 +38,6 @@ def test_what_gave_up_is_as_if_it_had_just_been_accepted(
         for name in (b"created_at", b"enqueued_at", b"data"):
             assert fields.pop(name)
     assert ours == theirs
-    assert not redis_client.exists(INDEX.template)
 
 
 def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redis, events: Run) -> None:

@@ -159,7 +159,7 @@ async def test_a_retry_that_is_due_in_a_thousand_years_cannot_be_read(
 async def test_what_stands_in_the_way_of_a_delivery_is_replaced_or_passed_over(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
-    for key in (INDEX.template, "rq:queues"):
+    for key in ("rq:job:e-m1", "rq:queues"):
         redis_client.flushall()
         redis_client.set(key, "x")
         assert await accept(async_redis, "m1", "m2") == [Outcome.ACCEPTED] * 2

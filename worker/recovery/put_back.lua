@@ -71,6 +71,7 @@ if lease and tonumber(attempts) > tonumber(patient) then
 end
 local holder = holder_of(busy .. resource)
 if holder and holder ~= id then return 0 end
+unless_odd('ZADD', opened, received or now, id)
 call('ZADD', open, now, id)
 call('ZREM', leases, id)
 unless_odd('ZREM', scheduled, job)

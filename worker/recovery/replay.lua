@@ -5,8 +5,8 @@
 -- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
--- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue, the jobs'
---   template, unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
+-- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue,
+--   unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
 --   causes of failures.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
@@ -21,7 +21,7 @@
 --! include credhook.ledger/story.lua
 --! include credhook.ledger/unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, template, unreadable, unhandled, opened, causes =
+local open, leases, dead, quarantined, scheduled, failed, queue, unreadable, unhandled, opened, causes =
     unpack(KEYS)
 
 --! include credhook.ledger/changes.lua
@@ -32,12 +32,8 @@ local known = $EVENT_TYPES
 local outcomes, jobs = {}, {}
 
 local function enqueue(id, job, data, received)
-    if #jobs == 0 then
-        redis.call('DEL', template)
-        redis.call('HSET', template, unpack(ARGV, 6, 5 + 2 * fields))
-    end
-    redis.call('COPY', template, 'rq:job:' .. job, 'REPLACE')
-    redis.call('HSET', 'rq:job:' .. job, 'data', data)
+    redis.call('DEL', 'rq:job:' .. job)
+    redis.call('HSET', 'rq:job:' .. job, 'data', data, unpack(ARGV, 6, 5 + 2 * fields))
     redis.call('ZADD', open, now, id)
     unless_odd('ZADD', opened, received or now, id)
     redis.call('ZREM', leases, id)
@@ -144,7 +140,6 @@ for i = 6 + 2 * fields, #ARGV, 4 do
     outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 if #jobs > 0 then
-    redis.call('DEL', template)
     redis.call('SADD', 'rq:queues', queue)
     redis.call('RPUSH', queue, unpack(jobs))
 end

@@ -81,7 +81,6 @@ def keys(index: Index) -> list[str]:
         index.scheduled,
         index.failed,
         index.jobs,
-        index.template,
         index.unreadable,
         index.unhandled,
         index.opened,
