@@ -26,7 +26,6 @@ local open, quarantined, queue, unfinished, urgent, reconciled, arrivals = unpac
 local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local first = 4 + 2 * fields
 local outcomes, fresh, records, moved, jobs, urgent_jobs, job_keys, job_data = {}, {}, {}, {}, {}, {}, {}, {}
-local came = string.format('%.0f', now)
 
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/reconciled.lua
@@ -68,14 +67,14 @@ for i = first, #ARGV, each do
         outcome = reconciles and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
-        local state, received = $ACCEPTED, came
+        local state, received = $ACCEPTED, now_text
         if job == '' then
             outcome, state = 'quarantined', $QUARANTINED
-            redis.call('ZADD', quarantined, came, id)
+            redis.call('ZADD', quarantined, now_text, id)
         else
             outcome = 'accepted'
             jobs[#jobs + 1], job_keys[#jobs + 1], job_data[#jobs + 1] = job, 'rq:job:' .. job, data
-            moved[#moved + 1] = came
+            moved[#moved + 1] = now_text
             moved[#moved + 1] = id
             if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
             if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end

@@ -4,6 +4,7 @@
 --
 -- Defines: blame, stand, stands_no_more, fail, absolve.
 
+--! include credhook.ledger/by_field.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/unless_odd.lua
 
@@ -53,8 +54,7 @@ end
 -- Take the event from the causes that it stands with: from all, or, while it is open, from all save those of handlers
 -- that stay given up.
 local function absolve(causes, id, all)
-    local record, ended = unless_odd('HGETALL', $EVENT .. id) or {}, {}
-    for i = 1, #record, 2 do ended[record[i]] = record[i + 1] end
+    local ended = by_field(unless_odd('HGETALL', $EVENT .. id) or {})
     for field, cause in pairs(ended) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then
             local how = ended[$HANDLER .. string.sub(field, #$BLAMED + 1)] or ''

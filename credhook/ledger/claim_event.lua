@@ -1,8 +1,10 @@
 -- How a worker gets the right to work on an event.
 --
--- Defines: claim, claim_into.
+-- Claims are made one by one and held together: what has been claimed is nobody's until `hold`.
+--
+-- Defines: claim, claim_into, hold.
 
---! include credhook.ledger/heartbeat.lua
+--! include credhook.ledger/by_field.lua
 --! include credhook.ledger/latest_state.lua
 --! include credhook.ledger/lock_holder.lua
 --! include credhook.ledger/now.lua
@@ -17,71 +19,91 @@ local PARKED_LASTS = 86400
 -- Deaths of processes in which an event was one of several under way, after which it is worked on alone.
 local COMMON_DEATHS = 2
 
+-- The events that this script has claimed; and what a claim of an event that nobody has held writes, for each the same:
+-- fences start at the clock, so that if an event is erased and its id comes again, they do not repeat the earlier ones.
+local claimed = {}
+local FIRST_FENCE = string.format('%.0f', now + 1)
+
 -- Claim the event for `who`. Returns what a worker has to know of it, or the reason why it cannot be claimed.
 --
 -- Fields of `who`: `lease`, in ms; `alone`, whether the process would have nothing else under way; for a worker of ours
 -- also `name`, `token`, and `time`, the current time as RQ writes it. For its own workers RQ keeps the job's records.
 local function claim(id, job, who)
     local key = $EVENT .. id
-    local fields = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due',
-                              'deaths', 'killed', $TRACE)
+    local fields = unless_odd('HGETALL', key)
     if not fields then return 'unreadable' end
-    local state, type, resource, received, fence, attempts, due, deaths, killed, trace = unpack(fields)
-    if not (state or type) then return redis.call('EXISTS', key) == 1 and 'unreadable' or 'missing' end
+    if #fields == 0 then return 'missing' end
+    local record = by_field(fields)
+    local state, type, resource, received = record.state, record.type, record.resource, record.received
+    local fence, attempts, due, killed, deaths = record.fence, record.attempts, record.due, record.killed, record.deaths
     if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
     local lease = fence and redis.call('ZSCORE', leases, id)
-    if lease and tonumber(lease) > now then return 'held' end
+    if claimed[id] or lease and tonumber(lease) > now then return 'held' end
     if state == $WAITING and due and tonumber(due) > now + EARLY then return 'early' end
-    received, killed = received or string.format('%.0f', now), is_count(killed) and tonumber(killed) or 0
+    received, killed = received or now_text, is_count(killed) and tonumber(killed) or 0
     local suspect = killed > 0 or is_count(deaths) and tonumber(deaths) >= COMMON_DEATHS
     if suspect and not who.alone then
         redis.call('ZADD', solitary, received, job)
         redis.call('EXPIRE', solitary, PARKED_LASTS)
         return 'suspect'
     end
-    if not redis.call('SET', busy .. resource, id, 'PX', who.lease, 'NX') then
+    if redis.call('SETNX', busy .. resource, id) == 0 then
         local holder = holder_of(busy .. resource)
         if holder and holder ~= id then
             if unless_odd('ZADD', parked .. resource, received, job) then
                 redis.call('EXPIRE', parked .. resource, PARKED_LASTS)
             end
+            unless_odd('ZADD', opened, received, id)
             redis.call('ZADD', open, now, id)
             return 'parked'
         end
-        redis.call('SET', busy .. resource, id, 'PX', who.lease)
+        redis.call('SET', busy .. resource, id)
     end
-    redis.call('ZADD', leases, now + who.lease, id)
-    local ended = fence and redis.call('HGETALL', key) or {}
-    -- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
-    fence, attempts = (tonumber(fence) or now) + 1, (tonumber(attempts) or 0) + 1
-    redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '')
+    who.ends = who.ends or string.format('%.0f', now + who.lease)
+    redis.call('PEXPIREAT', busy .. resource, who.ends)
+    local ended = fence and fields or {}
+    fence, attempts = fence and string.format('%.0f', fence + 1) or FIRST_FENCE, (tonumber(attempts) or 0) + 1
     if state == $WAITING then
-        redis.call('HSET', key, 'state', $ACCEPTED)
+        redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '', 'state', $ACCEPTED)
         redis.call('HDEL', key, 'due')
+    else
+        redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '')
     end
     local execution = ''
     if who.name then
-        execution = string.format('%s-%.0f', who.token, fence)
-        local seconds, record = now / 1000, 'rq:execution:' .. job .. ':' .. execution
-        unless_odd('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'last_heartbeat', who.time,
-                   'worker_name', who.name)
-        unless_odd('HSET', record, 'id', execution, 'created_at', seconds, 'last_heartbeat', seconds,
-                   'worker_name', who.name)
-        beat(job, execution)
+        execution = fence  -- No other claim of the event has the same.
+        unless_odd('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'worker_name', who.name)
     end
-    local rank, updated = latest_of(resource)
-    local latest = rank and rank .. ':' .. updated
-    return {id, job, execution, now, type, resource, received, fence, attempts, ended, latest or false, killed,
-            suspect and 1 or 0, trace or nil}
+    claimed[id] = true
+    return {id, job, execution, now, type, resource, received, fence, attempts, ended, false, killed,
+            suspect and 1 or 0, record[$TRACE]}
 end
 
--- Claim the event and add the claim to `claims`. The job of an event that is missing or settled is deleted.
+-- Have a lease on each of the claims, an entry among RQ's started jobs, and in each claim what handlers have seen of
+-- its resource.
+local function hold(claims, who)
+    if #claims == 0 then return end
+    local rq_ends, held, executions, resources = string.format('%.0f', now / 1000 + $RQ_PATIENCE), {}, {}, {}
+    for place, got in ipairs(claims) do
+        held[2 * place - 1], held[2 * place] = who.ends, got[1]
+        executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[3]
+        resources[place] = $RESOURCE .. got[6]
+    end
+    redis.call('ZADD', leases, unpack(held))
+    if who.name then unless_odd('ZADD', started, unpack(executions)) end
+    for place, state in ipairs(redis.call('MGET', unpack(resources))) do
+        claims[place][11] = latest_of(state) and state or false
+    end
+end
+
+-- Claim the event and add the claim to `claims`, or return why not. The job of an event that is settled is deleted.
 local function claim_into(claims, id, job, who)
     local got = claim(id, job, who)
     if type(got) == 'table' then
         claims[#claims + 1] = got
-    elseif got == 'missing' or got == 'settled' then
-        redis.call('DEL', 'rq:job:' .. job)
+        return nil
     end
+    if got == 'settled' then redis.call('DEL', 'rq:job:' .. job) end
+    return got
 end

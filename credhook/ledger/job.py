@@ -14,6 +14,9 @@ JOB_FUNCTION: Final = "credhook.worker.process.jobs.process"
 JOB_TIMEOUT: Final = 3_600
 #: Seconds that RQ keeps a failed job. Ours fail only when a process dies, and the ledger knows more than RQ does.
 FAILURE_TTL: Final = 86_400
+#: Seconds without a heartbeat after which RQ's tools take a job for abandoned. The reconciler, which knows more, acts
+#: sooner.
+RQ_PATIENCE: Final = 120
 #: Bytes of a job's data beyond which it is none of ours; ours have 400 at most.
 LONGEST_JOB: Final = 8_192
 

@@ -3,11 +3,9 @@
 -- Defines: latest_of.
 
 --! include credhook.ledger/readable.lua
---! include credhook.ledger/unless_odd.lua
 
--- Its rank and its `updatedAt` in ms, or nil if none is known.
-local function latest_of(resource)
-    local rank, updated = string.match(unless_odd('GET', $RESOURCE .. resource) or '', '^(%d%d?):(%d+)$')
-    if rank and is_count(updated) then return rank, updated end
-    return nil
+-- Its rank and its `updatedAt` in ms, of what is kept of it; or nothing, if that is nothing of ours.
+local function latest_of(kept)
+    local rank, updated = string.match(kept or '', '^(%d%d?):(%d+)$')
+    if is_count(updated) then return rank, updated end
 end

@@ -7,23 +7,23 @@
 
 -- Milliseconds from now within which a retry is due. Handlers may ask for a week, and clocks may be set.
 local FURTHEST = 30 * 86400000
-local states = $STATES
+local states, known = $STATES, $EVENT_TYPES
 
 -- Ids, types and resources: the receiver writes visible ASCII only.
 local function is_word(text)
-    return text and text ~= '' and #text <= 256 and not string.find(text, '[^!-~]')
+    return text and #text <= 256 and string.find(text, '^[!-~]+$')
 end
 
 -- Whole numbers that a double holds exactly.
 local function is_count(text)
-    return text and text ~= '' and #text <= 15 and not string.find(text, '[^0-9]')
+    return text and #text <= 15 and string.find(text, '^%d+$')
 end
 
 -- The first part of an open event's record that cannot be read, or nil if all can. `received` may be missing.
 local function unreadable_part(id, state, type, resource, received, fence, attempts, due)
     if not is_word(id) then return 'webhook-id' end
     if not (state and states[state]) then return 'state' end
-    if not is_word(type) then return 'type' end
+    if not (known[type] or is_word(type)) then return 'type' end
     if not is_word(resource) then return 'resource' end
     if received and (not is_count(received) or tonumber(received) > $LATEST) then return 'received' end
     if fence and not is_count(fence) then return 'fence' end

@@ -34,5 +34,5 @@ local function note(id, type, resource, later)
         unless_odd('ZADD', reconciled, now, id)
         redis.call('PEXPIRE', reconciled, RECONCILED_LASTS)
     end
-    return string.format('%.0f', reconciles and now - later or now)
+    return reconciles and string.format('%.0f', now - later) or now_text
 end

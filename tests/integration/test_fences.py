@@ -20,7 +20,7 @@ from credhook.worker.commands.events import command as history
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.group_commit import GroupCommit
+from credhook.worker.queue.group_commit import GroupCommit, Operation
 from credhook.worker.queue.leases import Leases
 from credhook.worker.recovery.reclaim import RECLAIM, arguments
 from credhook.worker.recovery.reconcile import HEAD, Reconciler
@@ -237,9 +237,9 @@ async def test_a_full_redis_lets_leases_and_settlements_pass_and_marks_wait(
 
 async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:
     waits: list[float] = []
-    groups: list[list[bytes]] = []
+    groups: list[list[Operation]] = []
 
-    async def run(operations: Sequence[bytes]) -> list[Any]:
+    async def run(operations: Sequence[Operation]) -> list[Any]:
         groups.append(list(operations))
         if len(groups) < 9:
             raise OutOfMemoryError("OOM command not allowed")
@@ -250,10 +250,10 @@ async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go
         await asyncio.sleep(0)
 
     commit = GroupCommit(run, sleep=sleep)
-    writes = [commit.write(name, urgent=name != b"mark") for name in (b"mark", b"refused", b"settle")]
+    writes = [commit.write((name,), urgent=name != "mark") for name in ("mark", "refused", "settle")]
     mark, refused, settled = await asyncio.gather(*writes, return_exceptions=True)
     assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-    assert groups[-1] == [b"refused", b"settle", b"mark"]
+    assert groups[-1] == [("refused",), ("settle",), ("mark",)]
     assert isinstance(refused, ResponseError)
     assert (settled, mark) == (1, 2)
 

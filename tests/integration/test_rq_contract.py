@@ -159,15 +159,17 @@ def _comparable(value: bytes, execution: str) -> object:
     return ("now", "T" in text) if abs(moment - time.time()) < 60 else value
 
 
-async def test_a_job_that_we_take_looks_like_one_that_rq_has_started(
+async def test_a_job_whose_lease_was_renewed_looks_like_one_that_rq_has_started(
     redis_client: Redis, async_redis: AsyncRedis, claims: Claims
 ) -> None:
+    """Most are done before that, and have a part of it: see below."""
     await written_by_us(async_redis, "msg_1")
     rq_wrote = shape(redis_client, started_by_rq(redis_client))
     redis_client.flushall()
 
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    assert await claims.renew([claim]) == []
 
     assert shape(redis_client, claim.execution) == rq_wrote
 
@@ -182,15 +184,17 @@ async def test_rq_reads_what_is_under_way(redis_client: Redis, async_redis: Asyn
     assert abs((datetime.now(UTC) - job.started_at).total_seconds()) < 60
     assert job.started_job_registry.get_job_ids() == [job.id]
     assert job.started_job_registry.count == 1
+    assert Queue("q", connection=redis_client).count == 0
+    assert await claims.renew([claim]) == []
     execution = Execution.fetch(claim.execution, job.id, connection=redis_client)
     assert execution.worker_name == "our-worker"
     assert [one.id for one in job.get_executions()] == [claim.execution]
-    assert Queue("q", connection=redis_client).count == 0
 
 
 async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    assert await claims.renew([claim]) == []
     job = our_job(redis_client)
     keys = [f"rq:execution:{job.id}:{claim.execution}", f"rq:executions:{job.id}"]
     for key in keys:

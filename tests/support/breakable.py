@@ -47,8 +47,8 @@ class Ledger:
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
         for attribute, lua in {
-            "_claim": scripts.CLAIM, "_take": scripts.TAKE, "_take_read": scripts.TAKE_READ,
-            "_refuse": scripts.REFUSE, "_write_script": scripts.WRITE,
+            "_claim": scripts.CLAIM, "_take_read": scripts.TAKE_READ, "_refuse": scripts.REFUSE,
+            "_write_script": scripts.WRITE,
         }.items():  # fmt: skip
             setattr(claims, attribute, AsyncScript(self.redis, lua))
         return claims  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from credhook.ledger.traces import NOT_CHOSEN, Traced
 from credhook.receiver.tracing import links, written
 from credhook.tracing.switch import exporters
-from credhook.worker.queue.group_commit import GroupCommit
+from credhook.worker.queue.group_commit import GroupCommit, Operation
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HTTP, GRPC = "otlp_proto_http", "otlp_proto_grpc"
@@ -90,10 +90,10 @@ async def test_what_is_written_for_many_events_is_of_the_trace_of_none() -> None
     trace: ContextVar[str] = ContextVar("trace", default="none")
     seen = []
 
-    async def run(operations: Sequence[bytes]) -> list[int]:
+    async def run(operations: Sequence[Operation]) -> list[int]:
         seen.append(trace.get())
         return [1] * len(operations)
 
     trace.set("one event's")
-    assert await GroupCommit(run).write(b"x", urgent=False) == 1
+    assert await GroupCommit(run).write(("x",)) == 1
     assert seen == ["none"]

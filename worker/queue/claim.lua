@@ -6,4 +6,7 @@
 
 --! include credhook.ledger/claim_event.lua
 
-return claim(ARGV[1], ARGV[2], {lease = ARGV[3], alone = true})
+local who = {lease = ARGV[3], alone = true}
+local got = claim(ARGV[1], ARGV[2], who)
+if type(got) == 'table' then hold({got}, who) end
+return got

@@ -118,6 +118,23 @@ class Settlement:
     absolved: Mapping[str, str] = field(default_factory=dict)
     story: Mapping[str, Any] | None = None
 
+    def more(self, worker: str) -> dict[str, Any]:
+        """What of it is not said of an event that is done at the first attempt; `worker` is named in the story."""
+        fields = {
+            "error": self.error,
+            "wait": int(self.wait * 1000),
+            "unspent": not self.spend,
+            "only": " ".join(self.only),
+            "pending": " ".join(self.pending),
+            "failures": [failure.counted() for failure in self.failures],
+            "causes": self.causes,
+            "absolved": self.absolved,
+        }
+        more = {name: value for name, value in fields.items() if value}
+        if self.story is not None:
+            more["story"] = json.dumps({"worker": worker, **self.story}, separators=(",", ":"))
+        return more
+
 
 @dataclass(frozen=True, slots=True)
 class Worker:
@@ -125,7 +142,7 @@ class Worker:
 
     Attributes:
         name: of the RQ worker.
-        token: distinguishes its executions from those of all others.
+        token: by which records name the process that has them.
     """
 
     name: str
@@ -188,7 +205,7 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         received_at=datetime.fromtimestamp(int(received) / 1000, UTC),
         now=now,
         attempt=attempts,
-        fence=fence,
+        fence=int(fence),
         first=not fields,
         ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},
         seen="seen" in fields,

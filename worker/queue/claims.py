@@ -7,9 +7,9 @@ under any token, since it is true whoever holds the claim.
 What a process writes goes out in groups (worker/queue/group_commit.py).
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 
 import structlog
@@ -20,10 +20,13 @@ from credhook.ledger.job import FAILURE_TTL, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claim_from, read_job
 from credhook.worker.queue.failure import Failure
-from credhook.worker.queue.group_commit import GroupCommit, is_unwell, operation
+from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
 
+#: Seconds that settlements wait for each other, and for the next take, so that one round trip serves them all. Nobody
+#: waits for them: their slots are free.
+GATHER: Final = 0.002
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 
@@ -49,11 +52,10 @@ class Claims:
         self._index = Index(queue)
         self._keys = scripts.keys(self._index)
         self._claim = redis.register_script(scripts.CLAIM)
-        self._take = redis.register_script(scripts.TAKE)
         self._take_read = redis.register_script(scripts.TAKE_READ)
         self._refuse = redis.register_script(scripts.REFUSE)
         self._write_script = redis.register_script(scripts.WRITE)
-        self._commit = GroupCommit(self._run)
+        self._commit = GroupCommit(self._run, gather=GATHER)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
@@ -68,12 +70,12 @@ class Claims:
             urgent: how many of them urgent.
             idle: whether the process has nothing under way. It then gets a suspect, if there is one, and nothing else.
         """
-        who = self._who()
-        reply = await self._take(keys=self._keys, args=[wanted, urgent, int(idle), *who])
-        claimed, odd, due, suspects = reply
+        if self._worker is None:
+            raise TypeError("only a worker of ours takes events")
+        claimed, odd, due, suspects = await self._commit.write(operation("take", wanted, urgent, idle), patient=False)
         claims = [claim_from(raw) for raw in claimed]
         if odd:
-            claims += await self._take_odd(odd, who)
+            claims += await self._take_odd(odd)
         return Taken(tuple(claims), None if due < 0 else due / 1000, bool(suspects))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
@@ -87,27 +89,14 @@ class Claims:
         Returns:
             Whether it was ours to settle, and the claim of the event that follows.
         """
-        what: dict[str, Any] = {
-            "state": settlement.state.value,
-            "error": settlement.error,
-            "wait": int(settlement.wait * 1000),
-            "spend": settlement.spend,
-            "records": settlement.records,
-            "only": " ".join(settlement.only),
-            "pending": " ".join(settlement.pending),
-            "sealed": settlement.sealed,
-            "rank": settlement.latest[0] if settlement.latest else False,
-            "updated": settlement.latest[1] if settlement.latest else False,
-            "who": dict(zip(("lease", "name", "token", "time"), self._who(), strict=True)) if follow else False,
-        }
-        if settlement.failures or settlement.causes or settlement.absolved:
-            what["failures"] = [failure.counted() for failure in settlement.failures]
-            what["causes"], what["absolved"] = settlement.causes, settlement.absolved
-        if settlement.story is not None:
-            told = {"worker": self._worker.name if self._worker else "", **settlement.story}
-            what["story"] = json.dumps(told, separators=(",", ":"))
-        ours, following = await self._write(
-            "settle", claim.event_id, str(claim.fence), claim.job, claim.execution, what
+        latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
+        ours, following = await self._commit.write(
+            operation(
+                *("settle", claim.event_id, claim.fence, claim.job, claim.execution, settlement.state),
+                *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
+                *chain.from_iterable(settlement.records.items()),
+            ),
+            urgent=True,
         )
         return bool(ours), claim_from(following) if following else None
 
@@ -119,9 +108,7 @@ class Claims:
         """
         if not claims:
             return []
-        operations = [
-            operation("renew", one.event_id, str(one.fence), one.job, one.execution, self._lease_ms) for one in claims
-        ]
+        operations = [operation("renew", one.event_id, one.fence, one.job, one.execution, one.now) for one in claims]
         standing = await self._run(operations)
         for stands in standing:
             if is_unwell(stands):
@@ -141,12 +128,12 @@ class Claims:
             pending: the handlers that the event still waits for.
             failure: what it has failed with, if that is to be counted.
         """
-        counted = failure.counted() if failure else False
-        await self._write("record", claim.event_id, handler, how, " ".join(pending), counted)
+        counted = failure.counted() if failure else {}
+        await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""
-        how: bytes | None = await self._write("ended", claim.event_id, handler)
+        how: bytes | None = await self._commit.write(operation("ended", claim.event_id, handler))
         return ending((how or b"").decode())[0]
 
     async def wait_for_job(self, seconds: float) -> None:
@@ -157,7 +144,7 @@ class Claims:
         jobs = self._index.jobs
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
-    async def _take_odd(self, odd: Sequence[bytes], who: Sequence[Any]) -> list[Claim]:
+    async def _take_odd(self, odd: Sequence[bytes]) -> list[Claim]:
         """Jobs that are not as we write them: RQ packs ours anew when it moves them; all others are strangers'."""
         ours: list[str] = []
         foreign: list[bytes] = []
@@ -174,23 +161,19 @@ class Claims:
             await self.refuse(foreign)
         if not ours:
             return []
-        return [claim_from(raw) for raw in await self._take_read(keys=self._keys, args=[*who, *ours])]
+        return [claim_from(raw) for raw in await self._take_read(keys=self._keys, args=[*self._who(), *ours])]
 
     async def refuse(self, jobs: Iterable[bytes]) -> None:
         """Take jobs that are none of ours out of RQ's reach, and keep them aside for a day."""
         await self._refuse(keys=self._keys, args=[FAILURE_TTL, *jobs])
 
     def _who(self) -> tuple[Any, ...]:
-        """For whom a script claims: lease, worker's name, token, and the time as RQ writes it."""
-        if self._worker is None:
-            raise TypeError("only a worker of ours takes events")
+        """For whom a script claims: lease, worker's name or nothing, its token, and the time as RQ writes it."""
+        worker = self._worker or Worker("", "")
         time = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-        return self._lease_ms, self._worker.name, self._worker.token, time
+        return self._lease_ms, worker.name, worker.token, time
 
-    async def _write(self, name: str, *arguments: Any) -> Any:
-        """Have an operation written with the next group; its reply."""
-        return await self._commit.write(operation(name, *arguments), urgent=name == "settle")
-
-    async def _run(self, operations: Sequence[bytes]) -> list[Any]:
-        replies: list[Any] = await self._write_script(keys=self._keys, args=[self._retention, *operations])
+    async def _run(self, operations: Sequence[Operation]) -> list[Any]:
+        arguments = [self._retention, *self._who(), *chain.from_iterable(operations)]
+        replies: list[Any] = await self._write_script(keys=self._keys, args=arguments)
         return replies

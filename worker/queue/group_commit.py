@@ -6,11 +6,10 @@ when Redis can be told. An operation that Redis, being well, refuses fails alone
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from typing import Any, Final, NamedTuple
 
-import orjson
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
@@ -29,10 +28,15 @@ _UNWELL: Final = (
 )  # fmt: skip
 
 
+#: Its name, the number of its arguments, and these.
+Operation = tuple[str | int | bytes, ...]
+
+
 class _Written(NamedTuple):
-    operation: bytes
+    operation: Operation
     reply: "asyncio.Future[Any]"
     urgent: bool
+    patient: bool
 
 
 class GroupCommit:
@@ -40,27 +44,30 @@ class GroupCommit:
 
     def __init__(
         self,
-        run: Callable[[Sequence[bytes]], Awaitable[list[Any]]],
+        run: Callable[[Sequence[Operation]], Awaitable[list[Any]]],
         *,
+        gather: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Write by `run`, which has the script run for a group; its replies may hold errors of single operations.
 
-        Between two tries it waits by `sleep`, so many seconds.
+        Urgent ones alone wait for so many seconds for more to `gather`. Waiting is done by `sleep`.
         """
         self._run = run
+        self._gather = gather
         self._sleep = sleep
         self._waiting: list[_Written] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def write(self, operation: bytes, *, urgent: bool) -> Any:
+    async def write(self, operation: Operation, *, urgent: bool = False, patient: bool = True) -> Any:
         """Have it written with the next group, before others if it is urgent; its reply.
 
         Raises:
             ResponseError: Redis refuses it, and would do so again.
+            RedisError: Redis cannot be told, of one that is not to wait for that.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Written(operation, reply, urgent))
+        self._waiting.append(_Written(operation, reply, urgent, patient))
         if self._writer is None or self._writer.done():
             # It writes for all, so it does not run in the context of the event that happens to be first.
             self._writer = asyncio.create_task(self._write_all(), context=Context())
@@ -69,13 +76,15 @@ class GroupCommit:
     async def _write_all(self) -> None:
         waits = Waits(_BACKOFF)
         while self._waiting:
+            if self._gather and all(one.urgent for one in self._waiting):
+                await self._sleep(self._gather)
             # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
             waiting = sorted(self._waiting, key=lambda one: not one.urgent)
             group, self._waiting = waiting[:MOST_WRITTEN], waiting[MOST_WRITTEN:]
             unwritten: list[_Written] = []
             reason: Any = None
             for one, reply in zip(group, await self._replies(group), strict=True):
-                if is_unwell(reply):
+                if one.patient and is_unwell(reply):
                     unwritten.append(one)
                     reason = reply
                 else:
@@ -96,12 +105,23 @@ class GroupCommit:
             return [error] * len(group)
 
 
-def operation(name: str, *arguments: Any) -> bytes:
-    """As Redis reads it, which wants UTF-8: a handler's words may hold what is none."""
-    try:
-        return orjson.dumps((name, *arguments))
-    except TypeError:  # Such words.
-        return json.dumps((name, *arguments), ensure_ascii=False).encode("utf-8", "replace")
+def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation:
+    """As write.lua reads it: name, number of arguments, and these.
+
+    Args:
+        name: of the operation.
+        arguments: texts, in which Redis wants UTF-8, though a handler's words may hold what is none; numbers; truths,
+            as 1 or 0; and what goes as JSON, or as "" if it is empty.
+    """
+    return name, len(arguments), *map(_readable, arguments)
+
+
+def _readable(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
+    if isinstance(argument, str):
+        return argument if argument.isascii() else argument.encode(errors="replace")
+    if isinstance(argument, int):
+        return int(argument)
+    return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else ""
 
 
 def is_unwell(reply: object) -> bool:

@@ -34,7 +34,6 @@ def keys(index: Index) -> list[str]:
 
 
 CLAIM: Final = lua.load("credhook.worker.queue/claim.lua")
-TAKE: Final = lua.load("credhook.worker.queue/take.lua")
 TAKE_READ: Final = lua.load("credhook.worker.queue/take_read.lua")
 REFUSE: Final = lua.load("credhook.worker.queue/refuse.lua")
 WRITE: Final = lua.load("credhook.worker.queue/write.lua")

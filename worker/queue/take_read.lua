@@ -11,6 +11,7 @@ local claims = {}
 for i = 5, #ARGV, 2 do
     local job, id = ARGV[i], ARGV[i + 1]
     unless_odd('LREM', intermediate, 0, job)
-    claim_into(claims, id, job, who)
+    if claim_into(claims, id, job, who) == 'missing' then redis.call('DEL', 'rq:job:' .. job) end
 end
+hold(claims, who)
 return claims

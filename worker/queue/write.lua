@@ -1,44 +1,54 @@
--- Write down what has happened to the events that a process holds, in the order in which it happened.
+-- Write down what has happened to the events that a process holds, in the order in which it happened, and take more.
 --
 -- Each operation stands or falls alone. A settlement first writes, in one command, what makes it final, and takes the
--- event from the open ones last: if it breaks off in between, the reconciler does the rest.
+-- event from the open ones last: if it breaks off in between, the reconciler does the rest. What all settlements of a
+-- script write to the same keys is written for all of them together.
 --
 -- KEYS: as in worker_keys.lua.
--- ARGV: retention in s, then each operation as a JSON array:
---   ["record", webhook-id, handler, how, pending, failure]  how a handler has ended, and what it has failed with
---   ["ended", webhook-id, handler]                      ask for that
---   ["renew", webhook-id, fence, job, execution, lease] keep a claim
---   ["settle", webhook-id, fence, job, execution, what] write down how the attempt ended, and give up the claim
+-- ARGV: retention in s; for whom events are claimed: lease in ms, worker's name or '', its token, and the time as RQ
+--   writes it; then each operation, settlements first: its name, how many arguments it has, and these:
+--   settle: webhook-id, fence, job, execution, and how the attempt has ended; see below. Gives up the claim
+--   record: webhook-id, handler, how that has ended, what the event waits for, what the handler has failed with
+--   ended: webhook-id, handler. Asks for that
+--   renew: webhook-id, fence, job, execution, since when there is this claim, in ms
+--   take: how many, how many of them urgent, '1' if the process has nothing under way; see take.lua
 -- Reply: one for each operation, in their order:
+--   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
 --   record: 1
 --   ended: how, or nil
 --   renew: 1 if the claim still stands, else 0
---   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
+--   take: see take.lua
 --   any that failed: the error
 
+--! include credhook.ledger/by_field.lua
 --! include credhook.ledger/causes.lua
 --! include credhook.ledger/claim_event.lua
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/event_of_job.lua
---! include credhook.ledger/listed.lua
+--! include credhook.ledger/heartbeat.lua
 --! include credhook.ledger/story.lua
 
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
 
 local call = redis.call
-local retention = ARGV[1]
-local write = {}
+local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
+local who = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4], time = ARGV[5]}
+local write, settled = {}, {}
+
+--! include credhook.ledger/take.lua
+
+write.take = take
 
 -- True whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure is
 -- counted here and now: once the handler is given up, no later attempt would.
 function write.record(id, handler, how, pending, failure)
     local state, before = unpack(call('HMGET', $EVENT .. id, 'state', $HANDLER .. handler))
     if state then call('HSET', $EVENT .. id, $HANDLER .. handler, how) end
-    if state and failure and before ~= how then
-        pcall(fail, causes, id, failure, state == $ACCEPTED or state == $WAITING, retention)
+    if state and failure ~= '' and before ~= how then
+        pcall(fail, causes, id, cjson.decode(failure), state == $ACCEPTED or state == $WAITING, retention)
     end
     -- If this process dies now, the next may lack a handler that has begun.
-    if pending and pending ~= '' and (state == $ACCEPTED or state == $WAITING) then
+    if pending ~= '' and (state == $ACCEPTED or state == $WAITING) then
         call('HSET', $EVENT .. id, $PENDING, pending)
     end
     return 1
@@ -48,32 +58,29 @@ function write.ended(id, handler)
     return call('HGET', $EVENT .. id, $HANDLER .. handler)
 end
 
-function write.renew(id, fence, job, execution, lease)
+function write.renew(id, fence, job, execution, since)
     local held, resource = unpack(unless_odd('HMGET', $EVENT .. id, 'fence', 'resource') or {})
     if held ~= fence or not resource then return 0 end
     local holder = holder_of(busy .. resource)
     if holder and holder ~= id then return 0 end  -- Our lock had lapsed, and the resource's next event has begun.
-    -- First what needs no memory, as in `settle`.
-    if not holder or call('PEXPIRE', busy .. resource, lease) == 0 then
-        call('SET', busy .. resource, id, 'PX', lease)
+    -- First what needs no memory, as with settlements.
+    if not holder or call('PEXPIRE', busy .. resource, who.lease) == 0 then
+        call('SET', busy .. resource, id, 'PX', who.lease)
     end
-    call('ZADD', leases, now + lease, id)
-    local record = 'rq:execution:' .. job .. ':' .. execution
-    if execution ~= '' and call('EXISTS', record) == 1 then
-        unless_odd('HSET', record, 'last_heartbeat', now / 1000)
-        beat(job, execution)
-    end
+    call('ZADD', leases, now + who.lease, id)
+    if execution ~= '' then beat(job, execution, since, who) end
     return 1
 end
 
--- Let the resource's next event be worked on: claim it for `who`, or else put its job at the head of the queue.
-local function let_next(resource, who)
+-- Let the resource's next event be worked on: claim it, if this process goes on, or else put its job at the head of the
+-- queue. Returns the claim, or false.
+local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
     while call('EXISTS', busy .. resource) == 0 do
         local job = (unless_odd('ZPOPMIN', parked .. resource) or {})[1]
         if not job then break end
         local id, data = event_of(job)
-        if id and who then
+        if id and goes_on then
             local got = claim(id, job, who)
             if type(got) == 'table' then return got end
         elseif data then
@@ -85,26 +92,10 @@ local function let_next(resource, who)
     return false
 end
 
--- Remember which state of the resource handlers have seen, unless they have seen a later one.
-local function remember(resource, rank, updated)
-    local old_rank, old_updated = latest_of(resource)
-    rank, updated = math.max(rank, old_rank or 0), math.max(updated, old_updated or 0)
-    call('SET', $RESOURCE .. resource, string.format('%d:%.0f', rank, updated), 'EX', LATEST_LASTS)
-end
-
 local function set_status(job, status)
     if call('EXISTS', 'rq:job:' .. job) == 1 then
         unless_odd('HSET', 'rq:job:' .. job, 'status', status, 'worker_name', '')
     end
-end
-
--- Take the event from the open ones, whoever accepted it: an older receiver does not list what it accepts.
-local function close(id, type, resource)
-    if unless_odd('ZREM', opened, id) == 0 and is_word(type) and resource then
-        local received = call('HGET', $EVENT .. id, 'received')
-        if is_count(received) then list_missing((place_of(type, resource)), id, received) end
-    end
-    unless_odd('ZREM', open, id)
 end
 
 -- Count why an attempt has failed, and tell of it.
@@ -115,101 +106,170 @@ local function explain(id, what, is_open)
     if what.story then tell(id, what.story, not is_open and retention) end
 end
 
--- Fields of `what`: `state`, where the event stands now; `error`; `wait`, in ms; `spend`, whether the attempt counts;
--- `records`, how each handler has ended; `only`, the handlers that an unhandled event waits for, and `pending`, those
--- that a waiting one does, with spaces between them, or ''; `sealed`, whether a snapshot may have been kept; `rank` and
--- `updated`, the state of the resource that handlers have seen, or false; `who`, for whom to claim the resource's next
--- event, or false. And where anything has failed or is to be told: `failures`, as `blame` wants them; `causes` and
--- `absolved`, who has failed and with which cause the event stands, and stands no more; `story`, an object in JSON.
-function write.settle(id, fence, job, execution, what)
-    local key = $EVENT .. id
-    -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
-    if execution ~= '' then unless_odd('ZREM', started, job .. ':' .. execution) end
-    local held, state, type, resource, attempts, received =
-        unpack(call('HMGET', key, 'fence', 'state', 'type', 'resource', 'attempts', 'received'))
+-- Write down how an attempt ended: `state`, where the event stands now; `latest`, rank and `updatedAt` of the state of
+-- the resource that handlers have seen, or ''; `follow`, '1' if the resource's next event is to be claimed; `sealed`,
+-- '1' if a snapshot may have been kept; `more`, in JSON, or ''; and each handler that has ended, and how.
+--
+-- Fields of `more`, where they are not nil: `error`; `wait`, in ms; `unspent`, if the attempt does not count; `only`,
+-- the handlers that an unhandled event waits for, and `pending`, those that a waiting one does, with spaces between
+-- them; `failures`, as `blame` wants them; `causes` and `absolved`, who has failed and with which cause the event
+-- stands, and stands no more; `story`, an object in JSON.
+function write.settle(id, fence, job, execution, state, latest, follow, sealed, more, ...)
+    local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or {}
+    local record = by_field(call('HGETALL', key))
+    local type, resource, attempts, received = record.type, record.resource, record.attempts, record.received
     local gone = {'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}
-    if held ~= fence then
+    if record.fence ~= fence then
         local failed = {}
-        for _, failure in ipairs(what.failures or {}) do failed[failure.who] = failure end
-        for handler, how in pairs(what.records) do write.record(id, handler, how, '', failed[handler]) end
+        for _, failure in ipairs(what.failures or {}) do failed[failure.who] = cjson.encode(failure) end
+        for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
         call('DEL', unpack(gone))
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
-        local nobodys = not held or (held == next_fence and not call('ZSCORE', leases, id))
-        return {nobodys and state == what.state and 1 or 0, false}
+        local nobodys = not record.fence or (record.fence == next_fence and not call('ZSCORE', leases, id))
+        return {nobodys and record.state == state and 1 or 0, false}
     end
-    local is_open = what.state == $WAITING or what.state == $ACCEPTED
-    local set, unset = {'state', what.state}, {'holder'}
+    local is_open, closes = state == $WAITING or state == $ACCEPTED, state == $DONE
+    local set, unset = {key, 'state', state}, {key}
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
-    for handler, how in pairs(what.records) do put($HANDLER .. handler, how) end
-    if what.error ~= '' then put('error', what.error) else unset[#unset + 1] = 'error' end
-    for who, cause in pairs(what.causes or {}) do put($BLAMED .. who, cause) end
-    for who in pairs(what.absolved or {}) do
-        if not what.causes[who] then unset[#unset + 1] = $BLAMED .. who end
+    local function drop(field) if record[field] then unset[#unset + 1] = field end end
+    for i = 1, #records, 2 do put($HANDLER .. records[i], records[i + 1]) end
+    if what.error then put('error', what.error) else drop('error') end
+    for name, cause in pairs(what.causes or {}) do put($BLAMED .. name, cause) end
+    for name in pairs(what.absolved or {}) do
+        if not (what.causes or {})[name] then drop($BLAMED .. name) end
     end
-    if not what.spend then
+    drop('holder')
+    if what.unspent then
         attempts = (tonumber(attempts) or 1) - 1
         put('attempts', attempts)
     end
     if is_open then
         put('fence', string.format('%.0f', fence + 1))  -- So that no late renewal brings the claim back.
-        if what.state == $WAITING then put('due', now + what.wait) end
-        if what.pending ~= '' then put($PENDING, what.pending) end
+        if state == $WAITING then put('due', now + (what.wait or 0)) end
+        if what.pending then put($PENDING, what.pending) end
     else
-        put('settled', now)
-        for _, field in ipairs({'fence', 'deaths', 'killed'}) do unset[#unset + 1] = field end
-        if what.spend and tonumber(attempts) == 1 then unset[#unset + 1] = 'attempts' end
-        if what.state == $DONE then unset[#unset + 1] = 'seen' end
-        unset[#unset + 1] = $PENDING
-        if what.state ~= $UNHANDLED then
-            unset[#unset + 1] = $ONLY
-        elseif what.only ~= '' then
-            put($ONLY, what.only)
-        end
+        put('settled', now_text)
+        for _, field in ipairs({'fence', 'deaths', 'killed', $PENDING}) do drop(field) end
+        if not what.unspent and tonumber(attempts) == 1 then drop('attempts') end
+        if state == $DONE then drop('seen') end
+        if state ~= $UNHANDLED then drop($ONLY) elseif what.only then put($ONLY, what.only) end
     end
-    unless_odd('ZREM', leases, id)
-    call('HSET', key, unpack(set))
-    call('HDEL', key, unpack(unset))
-    if what.rank and resource then remember(resource, what.rank, what.updated) end
-    if resource and unless_odd('GET', busy .. resource) == id then gone[#gone + 1] = busy .. resource end
-    if not is_open then
-        call('EXPIRE', key, retention)
-        if what.state == $DONE and what.sealed then gone[#gone + 1] = $SNAPSHOT .. id end
-        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
-    end
-    call('DEL', unpack(gone))
-    if what.state == $WAITING then
-        if execution ~= '' then
-            unless_odd('ZADD', scheduled, (now + what.wait) / 1000, job)
+    call('HSET', unpack(set))
+    if #unset > 1 then call('HDEL', unpack(unset)) end
+    if is_open then
+        if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
+            unless_odd('LPUSH', jobs, job)
+            set_status(job, 'queued')
+        elseif execution ~= '' then
+            unless_odd('ZADD', scheduled, (now + (what.wait or 0)) / 1000, job)
             set_status(job, 'scheduled')
         end
+        unless_odd('ZADD', opened, is_count(received) and received or now, id)
         unless_odd('ZADD', open, now, id)
-    elseif what.state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
-        unless_odd('LPUSH', jobs, job)
-        set_status(job, 'queued')
-        unless_odd('ZADD', open, now, id)
-    elseif what.state == $DONE
-        or unless_odd('ZADD', what.state == $UNHANDLED and unhandled .. (type or '') or dead, now, id) then
-        close(id, type, resource)
+    else
+        call('PEXPIREAT', key, forgotten)
+        if state == $DONE and sealed == '1' then gone[#gone + 1] = $SNAPSHOT .. id end
+        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
+        closes = closes or unless_odd('ZADD', state == $UNHANDLED and unhandled .. (type or '') or dead, now, id)
     end
     if listened() then
-        publish(id, what.state, type, resource, {
-            attempt = tonumber(attempts), error = what.error, wait = what.state == $WAITING and what.wait or nil,
+        publish(id, state, type, resource, {
+            attempt = tonumber(attempts), error = what.error or '', wait = what.wait,
             age = is_count(received) and now - received or nil,
         })
     end
-    -- It is settled, whatever becomes of this and of the next event. The reconciler finds what stays parked.
-    pcall(explain, id, what, is_open)
-    if not resource then return {1, false} end
-    local ok, following = pcall(let_next, resource, what.who)
-    return {1, ok and following}
+    local one = {id = id, resource = resource, latest = latest, follow = follow == '1', what = what, is_open = is_open,
+                 closes = closes, gone = gone, reply = {1, false}}
+    settled[#settled + 1] = one
+    return one.reply
 end
 
-local replies = {}
-for i = 2, #ARGV do
-    local operation = cjson.decode(ARGV[i])
-    local ok, reply = pcall(write[operation[1]], unpack(operation, 2))
-    if not ok then reply = {err = type(reply) == 'table' and reply.err or tostring(reply)} end
-    replies[#replies + 1] = reply
+-- The later of two states of a resource, in each part; of the second we do not know who has written it.
+local function later(one, other)
+    local old_rank, old_updated = latest_of(other)
+    if not old_rank then return one end
+    local rank, updated = latest_of(one)
+    return string.format('%d:%.0f', math.max(rank, old_rank), math.max(updated, old_updated))
 end
+
+-- Give up the claims of what has been settled; remember which states of their resources handlers have seen, unless
+-- they have seen later ones; and take from the open events what is open no more.
+local function release()
+    local ids, gone, closed, keys = {}, {}, {}, {}
+    for _, one in ipairs(settled) do
+        ids[#ids + 1] = one.id
+        for _, key in ipairs(one.gone) do gone[#gone + 1] = key end
+        if one.closes then closed[#closed + 1] = one.id end
+        if one.resource then
+            keys[#keys + 1] = busy .. one.resource
+            keys[#keys + 1] = $RESOURCE .. one.resource
+        end
+    end
+    unless_odd('ZREM', leases, unpack(ids))
+    local found = {}
+    for place, value in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do found[keys[place]] = value end
+    for _, one in ipairs(settled) do
+        local lock, latest = busy .. (one.resource or ''), $RESOURCE .. (one.resource or '')
+        if found[lock] == one.id then gone[#gone + 1] = lock end
+        if one.resource and one.latest ~= '' then
+            found[latest] = later(one.latest, found[latest])
+            call('SET', latest, found[latest], 'EX', LATEST_LASTS)
+        end
+    end
+    call('DEL', unpack(gone))
+    if #closed > 0 then
+        unless_odd('ZREM', opened, unpack(closed))
+        unless_odd('ZREM', open, unpack(closed))
+    end
+end
+
+-- Count failures, and have what follows begin. It is settled, whatever becomes of that: the reconciler finds what stays
+-- parked.
+local function go_on()
+    local waiting, claims = {}, {}
+    for _, one in ipairs(settled) do
+        if next(one.what) then pcall(explain, one.id, one.what, one.is_open) end
+        if one.resource then waiting[#waiting + 1] = parked .. one.resource end
+    end
+    if #waiting == 0 or call('EXISTS', unpack(waiting)) == 0 then return end
+    for _, one in ipairs(settled) do
+        local ok, following = pcall(let_next, one.resource, one.follow)
+        if ok and following then
+            claims[#claims + 1] = following
+            one.reply[2] = following
+        end
+    end
+    if not pcall(hold, claims, who) then
+        for _, one in ipairs(settled) do one.reply[2] = false end
+    end
+end
+
+local ended, replies = {}, {}
+
+-- Run the operations from there on, settlements or all others; where it stopped.
+local function run(i, settlements)
+    while ARGV[i] and (ARGV[i] == 'settle') == settlements do
+        local last = i + 1 + ARGV[i + 1]
+        local ok, reply = pcall(write[ARGV[i]], unpack(ARGV, i + 2, last))
+        if not ok then reply = {err = type(reply) == 'table' and reply.err or tostring(reply)} end
+        replies[#replies + 1] = reply
+        i = last + 1
+    end
+    return i
+end
+
+-- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
+local i = 6
+while ARGV[i] == 'settle' do
+    ended[#ended + 1] = ARGV[i + 4] .. ':' .. ARGV[i + 5]
+    i = i + 2 + ARGV[i + 1]
+end
+if #ended > 0 then unless_odd('ZREM', started, unpack(ended)) end
+local rest = run(6, true)
+if #settled > 0 then
+    release()
+    pcall(go_on)
+end
+run(rest, false)
 return replies

@@ -33,6 +33,7 @@ local fields = unless_odd('HMGET', event, 'state', 'type', 'resource', 'received
 local state, type, resource, received, fence, attempts, due = unpack(fields or {})
 
 local function leave()
+    if fence then unless_odd('ZREM', started, job .. ':' .. fence) end
     call('DEL', rq_job)
     call('ZREM', leases, id)
     unless_odd('ZREM', opened, id)
@@ -77,6 +78,7 @@ call('ZREM', leases, id)
 unless_odd('ZREM', scheduled, job)
 unless_odd('ZREM', failed, job)
 unless_odd('LREM', intermediate, 0, job)
+if fence then unless_odd('ZREM', started, job .. ':' .. fence) end
 for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
     unless_odd('ZREM', started, job .. ':' .. execution)
     call('DEL', 'rq:execution:' .. job .. ':' .. execution)

@@ -23,7 +23,20 @@ local NOTICED = 5000
 
 local leases, started, busy, parked, causes = unpack(KEYS)
 local of_events = tonumber(ARGV[1])
-local outcomes = {}
+local outcomes, under_way = {}, nil
+
+-- RQ's names of who is working on the job, or was when it died.
+local function executions_of(job)
+    if not under_way then
+        under_way = {}
+        for _, execution in ipairs(unless_odd('ZRANGE', started, 0, -1) or {}) do
+            local name = string.match(execution, '^[^:]*')
+            under_way[name] = under_way[name] or {}
+            table.insert(under_way[name], execution)
+        end
+    end
+    return under_way[job] or {}
+end
 
 local function erase(id, job, selected)
     local key = $EVENT .. id
@@ -34,9 +47,9 @@ local function erase(id, job, selected)
     if unreadable_part(id, state, type, resource == '' and '-' or resource, received) then shown = $UNREADABLE end
     if there and selected ~= '' and state ~= selected and shown ~= selected then return 'changed' end
     local lease = tonumber(unless_odd('ZSCORE', leases, id) or 0)
-    for _, execution in ipairs(unless_odd('ZRANGE', 'rq:executions:' .. job, 0, -1) or {}) do
-        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
-        unless_odd('ZREM', started, job .. ':' .. execution)
+    for _, execution in ipairs(executions_of(job)) do
+        redis.call('DEL', 'rq:execution:' .. execution)
+        unless_odd('ZREM', started, execution)
     end
     if resource then
         redis.call('DEL', $RESOURCE .. resource)
