@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 
+from credhook.redis.packing import Packed
+
 
 class _Cancellable(AbstractConnection):
     """Looks after each send whether the task has been cancelled meanwhile."""
@@ -41,4 +43,4 @@ def heeding_cancellation(client: Redis) -> Redis:
 
 
 def _cancellable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    return type(f"Cancellable{kind.__name__}", (_Cancellable, kind), {})
+    return type(f"Cancellable{kind.__name__}", (_Cancellable, Packed, kind), {})
