@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from credhook.sandbox.local.local_redis import local_redis
 # Who runs the suite with nohup or in the background has them ignored, and so would all that it starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where Python is to write no bytecode, as in a container, each of hundreds of processes would compile all of it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A machine behind a proxy would have hosts that do not exist answered by it.
 for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
