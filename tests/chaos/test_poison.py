@@ -2,9 +2,8 @@
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
 import random
-import subprocess
-import sys
 
+import commands
 import pytest
 from fleet_harness import LONG, SHORT, FleetHarness
 
@@ -64,11 +63,10 @@ def blocked(event, context):
 """
 
 
-def credhook(rig: FleetHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "credhook", *arguments],
-        env=rig.environment, cwd=rig.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+def credhook(rig: FleetHarness, *arguments: str) -> commands.Done:
+    done = commands.credhook(*arguments, environment=rig.environment, folder=rig.folder)
+    done.check_returncode()
+    return done
 
 
 @pytest.mark.parametrize("size", SIZES)

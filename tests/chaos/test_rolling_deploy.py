@@ -5,11 +5,10 @@ other while events keep coming. Then a second handler is brought, and catches up
 """
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
-import subprocess
-import sys
 import time
 from collections import Counter
 
+import commands
 import pytest
 from fleet_harness import LONG, SHORT, FleetHarness
 from serving import Process
@@ -67,10 +66,9 @@ def handled(rig: FleetHarness) -> Counter[tuple[str, ...]]:
 
 
 def credhook(rig: FleetHarness, *arguments: str, **settings: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "credhook", *arguments],
-        env=rig.environment | settings, cwd=rig.folder, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    done = commands.credhook(*arguments, environment=rig.environment | settings, folder=rig.folder)
+    done.check_returncode()
+    return done.stdout
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -4,11 +4,12 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from accepting import record
 from harness import DATA, Harness
-from serving import Process, children
+from serving import Process, children, running
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
@@ -228,7 +229,9 @@ def test_sigterm_while_redis_is_away_ends_it_with_0(harness: Harness) -> None:
 
 
 def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Harness) -> None:
-    with harness.worker("worker", "--processes", "2") as worker:
+    with running(
+        harness.folder / "worker.log", "worker", "--processes", "2", environment=harness.environment, start=Popen
+    ) as worker:
         until(lambda: len(children(worker)) == 2, what="the processes")
         assert worker.stop() == 0
     assert "Traceback" not in worker.text

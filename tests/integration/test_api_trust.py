@@ -5,12 +5,12 @@ import os
 import shutil
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import commands
+import forked
 import pytest
 import trustme
 from answering import TOKEN, Answering, answering, presentation
@@ -58,9 +58,7 @@ def environment(server: Answering, **more: Path) -> dict[str, str]:
 
 def asked(server: Answering, **more: Path) -> list[dict[str, str]]:
     """What a process of its own is told, by each way."""
-    done = subprocess.run(
-        [sys.executable, str(ASKING)], env=environment(server, **more), capture_output=True, text=True, check=False
-    )
+    done = forked.run(str(ASKING), env=environment(server, **more))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

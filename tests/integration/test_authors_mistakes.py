@@ -5,12 +5,11 @@ One is not here: that a handler is not idempotent cannot be seen from outside.
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import commands
+import forked
 import pytest
 from accepting import record
 from harness import Harness
@@ -317,7 +316,7 @@ def test_a_handler_that_is_not_idempotent_is_found_by_the_test_kit_with_the_line
         "made = event('openid4vc.issuance.completed')\n"
         "assert_idempotent(f, made, fresh=rows.clear, effects=lambda: list(rows))\n"
     )
-    done = subprocess.run([sys.executable, "-c", trial], cwd=folder, capture_output=True, text=True, check=False)
+    done = forked.run("-c", trial, cwd=folder)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "AssertionError: accounts.f" in done.stderr

@@ -14,8 +14,10 @@ import httpx
 import plain
 import pytest
 from accepting import record
+from commands import credhook
 from console import TOKEN, Console, console, fields
 from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from forked import Forked
 from harness import DATA, Harness
 from large_ledger import RARE_TYPE, fill
 from planting import HANDLED, INDEX, plant, plant_many
@@ -294,7 +296,7 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
     leader, follower = pty.openpty()
     port = free_port()
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    process = subprocess.Popen(
+    process = Forked[bytes](
         [sys.executable, "-m", "credhook", "console", "--port", str(port)],
         env=kept | {"REDIS_URL": redis_url}, stdout=follower, stderr=subprocess.DEVNULL, cwd=tmp_path,
     )  # fmt: skip
@@ -335,9 +337,6 @@ def reached(browser: httpx.Client, url: str) -> bool:
 )
 def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "credhook", "console", *arguments],
-        env=kept, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = credhook("console", *arguments, environment=kept, folder=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import forked
 import plain
 import pytest
 from accepting import RANGE, READ
@@ -167,9 +167,7 @@ def run(rig: FleetHarness, *command: str) -> str:
     # Stock RQ does not look for plugins where it was started.
     path = os.pathsep.join(filter(None, [str(rig.folder), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, **rig.environment}
-    done = subprocess.run(
-        command, env=environment, cwd=rig.folder, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = forked.run(*command, env=environment, cwd=rig.folder)
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 

@@ -18,18 +18,13 @@ from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from sending import deliver_all
-from serving import receiver, running
+from serving import children, receiver, running
 from signing import SECRET
 from structlog.testing import capture_logs
 from waiting import until
 
 from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.sandbox.local.local_redis import free_port
-
-
-def children(pid: int) -> set[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return {int(child) for child in found.split()}
 
 
 async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:
@@ -47,13 +42,13 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         }
         until(lambda: expected <= set(plain.get(f"http://{admin}/metrics").text.splitlines()))
 
-        before = children(process.process.pid)
+        before = set(children(process))
         assert len(before) == 3
         os.kill(min(before), signal.SIGKILL)
-        until(lambda: len(children(process.process.pid) - before) == 1, what="another in its place")
+        until(lambda: len(set(children(process)) - before) == 1, what="another in its place")
         assert '"receiver_died"' in process.text
         await deliver_all(lambda: process.url, ["n1", "n2"])
-        left = children(process.process.pid)
+        left = set(children(process))
         assert process.stop() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
 

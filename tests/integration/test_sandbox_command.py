@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import plain
 import pytest
 from sandbox_api import CREDS, authorized, data
@@ -17,7 +18,7 @@ TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return forked.run(*arguments)
 
 
 def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -51,7 +52,7 @@ def test_an_ed25519_key_prints_its_public_half() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals) -> None:
-    process = subprocess.Popen(
+    process = forked.Forked(
         [sys.executable, "-m", "credhook.sandbox", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -118,14 +119,14 @@ def test_a_wrong_option_is_wrong_usage(options: list[str]) -> None:
 
 
 def test_listening_to_others_is_warned_of() -> None:
-    process = subprocess.Popen(
+    process = forked.Forked(
         [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", socket.gethostbyname("localhost")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     quiet = _first_line(process)
-    process = subprocess.Popen(
+    process = forked.Forked(
         [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", "0.0.0.0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -231,7 +232,8 @@ def test_the_sandbox_imports_no_other_room() -> None:
         "names = [name for name in sys.modules if name.split('.')[0] in {'credhook', 'redis', 'rq'}];"
         "print([name for name in names if name != 'credhook' and not name.startswith('credhook.sandbox')])"
     )
-    assert run("-c", program).stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_module_and_the_console_command_are_the_same() -> None:

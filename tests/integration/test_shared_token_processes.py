@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from redis import Redis
 from token_fleet import SECRET, Platform, serving
 from waiting import until
@@ -57,7 +58,7 @@ class Child:
     def __init__(self, number: int, log: Path, environment: dict[str, str]) -> None:
         self.log = log
         with log.open("w") as errors:
-            self.process = subprocess.Popen(
+            self.process: Forked[str] = Forked(
                 [sys.executable, "-c", MEMBER, str(number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

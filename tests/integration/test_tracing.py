@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import plain
 import pytest
 from collecting import Collected, Collector, collecting
 from fleet_harness import Answer, FleetHarness, Stub, presentation
-from serving import Process, Receiver, receiver
+from serving import Process, Receiver, receiver, running
 from signing import SECRET, body, headers
 from waiting import until
 
@@ -358,7 +359,8 @@ async def looks(event, context):
         content = body(DATA)
         url = f"http://127.0.0.1:{port}/webhooks"
         assert plain.post(url, content=content, headers=headers("one", content)).status_code == 202
-        with rig.worker(**settings):
+        worker = rig.folder / "worker.log"
+        with running(worker, "worker", environment=rig.environment | settings, start=subprocess.Popen):
             assert "trace" not in rig.reaches("one", "done")
         assert process.stop() == 0
     finally:

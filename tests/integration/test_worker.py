@@ -1,13 +1,13 @@
 """Events through claim, fetch, dispatch, settle: a real Redis, the sandbox as the platform, workers as processes."""
 
 import json
-import subprocess
 import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import commands
+import forked
 from accepting import accept, everything, record
 from harness import COMPLETED, DATA, Harness
 from rq import Queue
@@ -199,15 +199,15 @@ async def other(event, context):
 
 def test_stock_rq_tools_see_the_queue_and_stock_rq_worker_works_on_it(harness: Harness) -> None:
     harness.happens("m1")
-    rq = [str(Path(sys.executable).parent / "rq")]
+    rq = str(Path(sys.executable).parent / "rq")
     url = ["--url", harness.redis_url]
     environment = {"PYTHONPATH": str(harness.folder), **harness.environment}
-    info = subprocess.run([*rq, "info", *url, "--raw"], capture_output=True, text=True, check=True)
+    info = forked.run(rq, "info", *url, "--raw")
     assert "queue credhook 1" in info.stdout
-    subprocess.run(
-        [*rq, "worker", *url, "--burst", "--serializer", "json", "credhook"],
-        check=True, env=environment, cwd=harness.folder, capture_output=True, timeout=60,
-    )  # fmt: skip
+    worked = forked.run(
+        rq, "worker", *url, "--burst", "--serializer", "json", "credhook", env=environment, cwd=harness.folder
+    )
+    assert worked.returncode == 0, worked.stderr
     harness.reaches("m1", "done")
     assert harness.notes() == ["first m1 1 completed"]
 

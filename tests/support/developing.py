@@ -17,6 +17,7 @@ from typing import Any
 
 import plain
 from commands import credhook
+from forked import Forked
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +126,7 @@ def developing(
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
     output = folder.with_name(f"{folder.name}.out")
     with output.open("wb") as file:
-        process = subprocess.Popen(
+        process = Forked[bytes](
             [sys.executable, "-P", "-m", "credhook", "dev", *arguments],
             cwd=folder,
             env=kept | (environ or {}),
@@ -133,7 +134,7 @@ def developing(
             stdout=file,
             stderr=file,
             start_new_session=True,
-            preexec_fn=None if terminal is None else _take_terminal,  # noqa: PLW1509  One call.
+            preexec_fn=None if terminal is None else _take_terminal,
         )
     try:
         yield Dev(folder, process, output)

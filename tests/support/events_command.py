@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import Result
+from forked import Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,7 @@ Run = Callable[..., Result]
 
 def process(redis_url: str, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
     """It as a process of its own."""
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "credhook", "events", *arguments],
         env={**os.environ, "REDIS_URL": redis_url}, cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,

@@ -12,6 +12,7 @@ from typing import Any
 
 import plain
 import trustme
+from forked import Forked
 from harness import Harness
 from receiving import happen, register
 from redis import Redis
@@ -67,7 +68,7 @@ class Scene(Harness):
         """The command as a process, about all that has ever happened."""
         command = [sys.executable, "-m", "credhook", "events", "reconcile", "--since", "6d", "--until", "0s", *options]
         environment = {**os.environ, **self.environment, **settings}
-        return subprocess.Popen(
+        return Forked(
             command, env=environment, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 

@@ -5,27 +5,31 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import plain
 from following import whole
+from forked import SPARE, Forked
 from signing import SECRET
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
 
+#: How a process is started.
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
 
 class Process:
-    """One of our commands, and its log."""
+    """One of our commands, and its log. It starts at once, unless `start` is to start Python anew."""
 
-    def __init__(self, log: Path, *command: str, environment: dict[str, str]) -> None:
+    def __init__(self, log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> None:
         self.log = log
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
+            self.process = start(
                 [sys.executable, *command],
                 env=kept | environment,
                 stdout=output,
@@ -63,7 +67,8 @@ def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
     pid = process.process.pid
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [child for child in found if Path(f"/proc/{child}/comm").read_text() != f"{SPARE}\n"]
     except OSError:
         return []
 
@@ -77,9 +82,9 @@ def runs(pid: int) -> bool:
 
 
 @contextmanager
-def running(log: Path, *command: str, environment: dict[str, str]) -> Iterator[Process]:
+def running(log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> Iterator[Process]:
     name, *options = command
-    process = Process(log, "-m", f"credhook.{name}", *options, environment=environment)
+    process = Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
     try:
         yield process
     finally:

@@ -1,11 +1,11 @@
 """RQ as it is shipped: its command, and its worker on our queue."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 from harness import Harness
 from serving import Process
 
@@ -14,7 +14,9 @@ RQ = str(Path(sys.executable).parent / "rq")
 
 def rq(*arguments: str) -> str:
     """What `rq …` prints."""
-    return subprocess.run([RQ, *arguments], capture_output=True, text=True, check=True).stdout
+    done = forked.run(RQ, *arguments)
+    done.check_returncode()
+    return done.stdout
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
+from commands import credhook
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -275,14 +274,7 @@ def test_of_urls_nothing_secret_is_shown(name: str, value: str, shown: object) -
 
 @pytest.mark.parametrize("command", ["receiver", "worker"])
 def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"credhook.{command}"],
-        capture_output=True,
-        text=True,
-        env={"PORT": "x"},
-        check=False,
-        timeout=60,
-    )
+    done = credhook(command, environment={"PORT": "x"})
     assert done.returncode == 2
     assert "credhook: " in done.stderr
     assert "Traceback" not in done.stderr
