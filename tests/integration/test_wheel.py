@@ -82,11 +82,30 @@ def test_it_holds_one_import_root_with_its_types_and_licence(wheel: Path) -> Non
     assert {f"credhook/{path}" for path in ours} <= set(names)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_ours_whatever_the_project_has_named_so(project: Path, command: str) -> None:
+def test_every_command_is_ours_whatever_the_project_has_named_so(project: Path) -> None:
+    """All in one process, which imports each of them: as many processes would import most of it again and again."""
+    program = f"""
+import sys
+sys.path[0] = {str(project / ".venv/bin")!r}  # As for the script that is there.
+from credhook.cli import main
+for command in {list(COMMANDS)}:
+    try:
+        main([command, "--help"])
+    except SystemExit as end:
+        print(command, "has ended with", end.code)
+"""
+    done = run(project, "python", "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    for command in COMMANDS:
+        assert f"Usage: credhook {command} " in done.stdout
+        assert f"\n{command} has ended with 0\n" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["receiver", "worker", "dev"])
+def test_so_it_is_where_it_is_the_script_that_is_called(project: Path, command: str) -> None:
     done = run(project, "credhook", command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"Usage: credhook {command}" in done.stdout
+    assert f"Usage: credhook {command} " in done.stdout
 
 
 @pytest.mark.parametrize("name", ["receiver", "worker", "sandbox"])
