@@ -14,6 +14,7 @@ import plain
 import pytest
 import trustme
 from family import own_signals
+from forked import Forked
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
@@ -53,7 +54,10 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
 
 
-def test_if_none_of_them_can_live_neither_does_the_receiver(capfd: pytest.CaptureFixture[str]) -> None:
+def test_if_none_of_them_can_live_neither_does_the_receiver(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("credhook.receiver.supervisor.Popen", Forked)  # Six of them, each a second.
     with own_signals(), socket.socket() as listener, capture_logs() as logs:
         supervisor = ReceiverSupervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"})
         assert supervisor.run() == 1
