@@ -68,9 +68,16 @@ def children(process: Process) -> list[int]:
     pid = process.process.pid
     try:
         found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return [child for child in found if Path(f"/proc/{child}/comm").read_text() != f"{SPARE}\n"]
     except OSError:
         return []
+    return [child for child in found if not _is_zygote(child)]
+
+
+def _is_zygote(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == f"{SPARE}\n"
+    except OSError:  # It has just ended.
+        return False
 
 
 def runs(pid: int) -> bool:

@@ -101,21 +101,22 @@ def serve(control: socket.socket) -> Job:
             job = Job(**json.loads(message))
             while os.getppid() == between:
                 time.sleep(0.0002)
+            _call_it(Path(sys.executable).name)
+            if job.session:
+                os.setsid()
             control.detach()  # The number becomes another's.
             _take(received, job.descriptors)
             return job
-        os.waitpid(between, 0)  # From now on its child has another parent.
-        control.send(os.read(reading, 32))
-        for descriptor in (*received, reading, writing):
+        os.waitpid(between, 0)
+        for descriptor in (*received, writing):
             os.close(descriptor)
+        with os.fdopen(reading, "rb") as told:  # Until the fork has closed it as well, and is what it was asked to be.
+            control.send(told.read())
 
 
 def begin(control: socket.socket) -> Job:
     """Serve; in each fork, make the process what its job says."""
     job = serve(control)
-    _call_it(Path(sys.executable).name)
-    if job.session:
-        os.setsid()
     os.chdir(job.folder)
     os.environ.clear()
     os.environ.update(job.environment)
