@@ -110,12 +110,15 @@ def test_it_ends_as_a_new_process_does(program: str, start: Any) -> None:
 
 
 def test_no_two_have_the_same_chance() -> None:
-    program = "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())"
+    program = (
+        "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())\n"
+        "from credhook.receiver.mark import MARK; print(MARK.key)"
+    )
     said = set()
     for _ in range(2):
         with Forked([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
             said.update(process.communicate(timeout=60)[0].split())
-    assert len(said) == 6
+    assert len(said) == 8
 
 
 @pytest.mark.parametrize("start", START)
