@@ -24,9 +24,9 @@ from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds that settlements wait for each other, and for the next take, so that one round trip serves them all. Nobody
-#: waits for them: their slots are free.
-GATHER: Final = 0.002
+#: Seconds that settlements wait for each other, and for the take that fills their slots, so that one round trip serves
+#: them all: longer than slots wait for each other. Nobody waits for a settlement.
+GATHER: Final = 0.005
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 

@@ -7,6 +7,7 @@ when Redis can be told. An operation that Redis, being well, refuses fails alone
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, NamedTuple
 
@@ -51,10 +52,12 @@ class GroupCommit:
     ) -> None:
         """Write by `run`, which has the script run for a group; its replies may hold errors of single operations.
 
-        Urgent ones alone wait for so many seconds for more to `gather`. Waiting is done by `sleep`.
+        Between two tries it waits by `sleep`, so many seconds. Urgent ones alone wait for others for `gather` seconds.
         """
         self._run = run
         self._gather = gather
+        #: Something waits that is not urgent: somebody waits for it.
+        self._pressed = asyncio.Event()
         self._sleep = sleep
         self._waiting: list[_Written] = []
         self._writer: asyncio.Task[None] | None = None
@@ -68,6 +71,8 @@ class GroupCommit:
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Written(operation, reply, urgent, patient))
+        if not urgent:
+            self._pressed.set()
         if self._writer is None or self._writer.done():
             # It writes for all, so it does not run in the context of the event that happens to be first.
             self._writer = asyncio.create_task(self._write_all(), context=Context())
@@ -76,8 +81,10 @@ class GroupCommit:
     async def _write_all(self) -> None:
         waits = Waits(_BACKOFF)
         while self._waiting:
-            if self._gather and all(one.urgent for one in self._waiting):
-                await self._sleep(self._gather)
+            if all(one.urgent for one in self._waiting):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._pressed.wait(), self._gather)
+            self._pressed.clear()
             # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
             waiting = sorted(self._waiting, key=lambda one: not one.urgent)
             group, self._waiting = waiting[:MOST_WRITTEN], waiting[MOST_WRITTEN:]
