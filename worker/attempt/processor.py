@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
@@ -218,8 +217,7 @@ class Processor:
         causes: Mapping[str, str] = {}
         if settlement.state is not State.DONE:
             causes = stands_with(claim.causes, attempt.failures, attempt.ends, fetched=fetched is not None)
-        return replace(
-            settlement,
+        return settlement._replace(
             records=attempt.records,
             pending=attempt.pending,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
