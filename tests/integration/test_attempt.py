@@ -131,7 +131,7 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
 ) -> None:
     """Nothing of ours swallows any; what this one stands for is a library of tomorrow."""
     await made.accept("e1", DATA, "pre_1")
-    attempt = Attempt(replace(await made.claim(), first=False))
+    attempt = Attempt((await made.claim())._replace(first=False))
 
     async def swallows(*_: object) -> str:
         attempt.interrupt(Interruption.STOPPED)
