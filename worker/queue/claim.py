@@ -198,8 +198,10 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         suspect,
         *trace,
     ) = raw
-    text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
-    fields = dict(zip(text[::2], text[1::2], strict=True))
+    fields: dict[str, str] = {}
+    if before:  # All else the script has found to be readable.
+        text = [part.decode(errors="replace") for part in before]
+        fields = dict(zip(text[::2], text[1::2], strict=True))
     rank, _, updated = (latest or b"0:0").decode().partition(":")
     return Claim(
         event_id=event_id.decode(),
