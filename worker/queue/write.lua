@@ -26,6 +26,7 @@
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/event_of_job.lua
 --! include credhook.ledger/heartbeat.lua
+--! include credhook.ledger/listed.lua
 --! include credhook.ledger/story.lua
 
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
@@ -171,6 +172,11 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
         call('PEXPIREAT', key, forgotten)
         if state == $DONE and sealed == '1' then gone[#gone + 1] = $SNAPSHOT .. id end
         if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
+        -- Only older receivers write what is empty of a job, and the oldest of them do not list what they accept.
+        local of_older = unless_odd('HEXISTS', 'rq:job:' .. job, 'group_id') == 1
+        if of_older and is_word(type) and resource and is_count(received) then
+            list_missing((place_of(type, resource)), id, received)
+        end
         closes = closes or unless_odd('ZADD', state == $UNHANDLED and unhandled .. (type or '') or dead, now, id)
     end
     if listened() then
