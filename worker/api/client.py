@@ -8,7 +8,9 @@ pure functions in `operations`, `base_url` and `responses`. Whatever goes wrong 
 """
 
 import asyncio
+import functools
 import ssl
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -199,9 +201,9 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
         """The answer to one request; the permit hears if there is none."""
-        headers = {**HEADERS, "Authorization": f"Bearer {token.value}"}
+        headers = _headers_with(token)
         if call.body is not None:
-            headers |= _JSON
+            headers = {**headers, **_JSON}
         method, path = call.operation.method, call.operation.path
         request = Request(method, url, headers, call.body, repeatable=method == "GET", template=path)
         try:
@@ -230,6 +232,12 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+@functools.lru_cache(maxsize=8)
+def _headers_with(token: Token) -> Mapping[str, str]:
+    """What a request says: as long as the token is the same, the same object, of which nothing is made anew."""
+    return {**HEADERS, "Authorization": f"Bearer {token.value}"}
 
 
 def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:

@@ -1,17 +1,16 @@
-"""A server that requests go to: what its connections are found by, and the bytes that a request is. Pure."""
+"""A server that requests go to: what its connections are found by, and the bytes that a request is."""
 
 import re
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from http import HTTPMethod
-from typing import Final, Self
+from typing import Final
 
 import aiohttp
 import yarl
 
 from credhook.worker.api.http.exchange import Request
-from credhook.worker.api.http.proxies import Proxies, Proxy
+from credhook.worker.api.http.proxies import Proxies
 
 #: Origin, path and query; credentials have no place in it, and a fragment is not sent.
 _URL: Final = re.compile(r"(https?://[^/?#@\s]+)([^#\s]*)(#.*)?", re.IGNORECASE)
@@ -30,40 +29,37 @@ def parts_of(url: str) -> tuple[str, str]:
     return origin, target if target.startswith("/") else f"/{target}"
 
 
-@dataclass(frozen=True, slots=True)
 class Server:
     """A server, and the way to it.
 
     Attributes:
         origin: Scheme, host and port.
-        proxy: What is on the way.
-        ssl_context: Trust for TLS.
-        host: As the header says it.
-        key: What aiohttp finds and makes connections by.
+        is_proxied: Whether requests go to a proxy first.
+        key: Makes what aiohttp finds and makes connections by.
     """
 
-    origin: yarl.URL
-    proxy: Proxy
-    host: str
-    key: Callable[[], aiohttp.ClientRequest]
-
-    @classmethod
-    def at(cls, origin: str, proxies: Proxies, ssl_context: ssl.SSLContext) -> Self:
-        """The server of an origin.
+    def __init__(self, origin: str, proxies: Proxies, ssl_context: ssl.SSLContext) -> None:
+        """Find the way.
 
         Raises:
-            ValueError, UnsupportedProxy: There cannot be one, or no way to it.
+            ValueError, UnsupportedProxy: There is none, or no such server.
         """
         url = yarl.URL(origin, encoded=True)
-        proxy = proxies.on_the_way_to(url)
-        headers = proxy.headers if url.scheme == "https" else None
-
-        def key() -> aiohttp.ClientRequest:
-            return aiohttp.ClientRequest("GET", url, ssl=ssl_context, proxy=proxy.url, proxy_headers=headers)
-
-        # It notes in its key what a proxy was told, and finds nothing by it again.
-        reused = key()
-        return cls(url, proxy, url.host_port_subcomponent or "", key if proxy.url else lambda: reused)
+        proxy, for_proxy = proxies.on_the_way_to(url)
+        self.origin = origin
+        self.is_proxied = proxy is not None
+        self._host = url.host_port_subcomponent or ""
+        forwarded = self.is_proxied and url.scheme == "http"
+        self._before_target = f"{url.scheme}://{self._host}" if forwarded else ""
+        self._for_proxy = (forwarded and for_proxy) or {}
+        headers = None if forwarded else for_proxy
+        # One for each connection: aiohttp notes in it what a proxy was told.
+        self.key: Callable[[], aiohttp.ClientRequest] = lambda: aiohttp.ClientRequest(
+            "GET", url, ssl=ssl_context, proxy=proxy, proxy_headers=headers
+        )
+        #: The headers of the last request, and their lines: most requests have the same, down to the object.
+        self._headers: Mapping[str, str] = {}
+        self._lines = ""
 
     def bytes_of(self, request: Request, target: str) -> bytes:
         """The request as it goes over the wire.
@@ -71,14 +67,19 @@ class Server:
         Raises:
             ValueError: Something in it would end its line, and begin another.
         """
-        body = request.body or b""
-        headers = {"Host": self.host, **request.headers}
-        if self.proxy.url is not None and self.origin.scheme == "http":
-            target = f"{self.origin.scheme}://{self.host}{target}"
-            headers |= self.proxy.headers or {}
+        if request.headers is not self._headers or not self._lines:
+            self._lines = _lines({"Host": self._host, **request.headers, **self._for_proxy})
+            self._headers = request.headers
+        first, length, body = f"{request.method} {self._before_target}{target} HTTP/1.1", "", request.body or b""
+        if not first.isprintable():
+            raise ValueError("a control character in the request line")
         if body or request.method != HTTPMethod.GET:
-            headers["Content-Length"] = str(len(body))
-        lines = [f"{request.method} {target} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
-        if not all(map(str.isprintable, lines)):
-            raise ValueError("a control character in a header")
-        return "\r\n".join([*lines, "\r\n"]).encode() + body
+            length = f"Content-Length: {len(body)}\r\n"
+        return f"{first}\r\n{self._lines}{length}\r\n".encode() + body
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    if not all(map(str.isprintable, lines)):
+        raise ValueError("a control character in a header")
+    return "".join(f"{line}\r\n" for line in lines)

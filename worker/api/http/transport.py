@@ -11,10 +11,10 @@ from typing import Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
-from aiohttp.http import HttpProcessingError, RawResponseMessage
+from aiohttp.http import HttpProcessingError
 
 from credhook.worker.api.http.body_limit import is_plain, is_success, read
-from credhook.worker.api.http.connections import KeptConnections, Taken
+from credhook.worker.api.http.connections import Connections, Taken
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.proxies import Proxies, ProxyFailed, UnsupportedProxy
@@ -57,37 +57,52 @@ class AiohttpTransport:
         self._kept = kept
         self._proxies = Proxies()
         self._servers: dict[str, Server] = {}
-        self._opened: KeptConnections | None = None
+        self._opened: Connections | None = None
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
-        refused: Response | None = None
         try:
             server, sent = self._prepared(request)
-            async with asyncio.timeout(self._timeout):
-                taken, message, payload = await self._head(server, sent, repeatable=request.repeatable)
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout
+            while True:
+                taken = self._connections.take_kept(server)
+                if taken is None:
+                    async with asyncio.timeout_at(deadline):
+                        taken = await self._connections.take_new(server)
+                timer = loop.call_at(deadline, taken.expire)  # A third of what a time-out by cancellation takes.
                 try:
-                    status, headers = message.code, message.headers
-                    if status == HTTPStatus.SWITCHING_PROTOCOLS:
-                        raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
-                    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and server.proxy.url is not None:
-                        raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
-                    if not is_success(status):
-                        refused = Response(status, headers, b"", taken.transport)
-                    whole = refused is None and payload.is_eof() and payload.total_bytes <= self._longest
-                    if whole and is_plain(headers):  # As nearly always.
-                        body = payload.read_nowait()
-                    else:
-                        body = await read(status, headers, payload.iter_any(), self._longest)
-                    return Response(status, headers, body, taken.transport)
+                    return await self._answer(taken, server, sent)
+                except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                    # Again, while it meets kept connections that the server is just closing.
+                    if taken.has_answered or not (taken.is_kept and request.repeatable):
+                        raise
                 finally:
-                    taken.give_back(whole=payload.is_eof())
+                    timer.cancel()
+                    self._connections.give_back(taken, server)
         except HttpProcessingError as error:
             raise Unanswered(error, "protocol") from error
         except (aiohttp.ClientError, UnsupportedProxy, ProxyFailed, OSError) as error:  # TimeoutError is an OSError.
-            if refused is not None:
-                return refused
             raise Unanswered(error) from error
+
+    async def _answer(self, taken: Taken, server: Server, sent: bytes) -> Response:
+        message, payload = await taken.head_of_answer(sent)
+        status, headers = message.code, message.headers
+        if status == HTTPStatus.SWITCHING_PROTOCOLS:
+            raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
+        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and server.is_proxied:
+            raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
+        if is_success(status):
+            if payload.is_eof() and payload.total_bytes <= self._longest and is_plain(headers):  # As nearly always.
+                body = payload.read_nowait()
+            else:
+                body = await read(status, headers, payload.iter_any(), self._longest)
+        else:
+            try:
+                body = await read(status, headers, payload.iter_any(), self._longest)
+            except (aiohttp.ClientError, HttpProcessingError, OSError):
+                body = b""  # Its status says most.
+        return Response(status, headers, body, taken.transport)
 
     def _prepared(self, request: Request) -> tuple[Server, bytes]:
         """Where the request goes, and its bytes."""
@@ -95,42 +110,24 @@ class AiohttpTransport:
             origin, target = parts_of(request.url)
             server = self._servers.get(origin)
             if server is None:
-                server = self._servers[origin] = Server.at(origin, self._proxies, self._ssl_context)
+                server = self._servers[origin] = Server(origin, self._proxies, self._ssl_context)
             return server, server.bytes_of(request, target)
         except ValueError as error:
             raise Unsendable(type(error).__name__) from error
 
-    async def _head(
-        self, server: Server, sent: bytes, *, repeatable: bool
-    ) -> tuple[Taken, RawResponseMessage, aiohttp.StreamReader]:
-        """Send the request, again while it meets kept connections that the server is just closing; what comes first."""
-        while True:
-            taken = await self._connections.take(server)
-            try:
-                message, payload = await taken.head_of_answer(sent)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                taken.give_back(whole=False)
-                if not (taken.kept and repeatable):
-                    raise
-            except BaseException:
-                taken.give_back(whole=False)
-                raise
-            else:
-                return taken, message, payload
-
     async def aclose(self) -> None:
         """Close the connections."""
         if self._opened is not None:
-            await self._opened.close()
+            await self._opened.aclose()
 
     @property
-    def _connections(self) -> KeptConnections:
+    def _connections(self) -> Connections:
         if self._opened is None:
-            self._opened = KeptConnections(
+            self._opened = Connections(
+                self._kept,
                 limit=0,  # Whoever sends knows how many requests are under way.
                 ssl=self._ssl_context,
                 resolver=self._resolver,
-                keepalive_timeout=self._kept,
                 happy_eyeballs_delay=NEXT_ADDRESS,
             )
         return self._opened
