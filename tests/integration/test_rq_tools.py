@@ -61,9 +61,9 @@ def test_a_worker_whose_record_has_expired_registers_anew(harness: Harness) -> N
     """Redis was away for long, or RQ's clean-up took its worker for dead."""
     with harness.worker() as process:
         worker = the_worker(harness)
-        harness.redis.delete(worker.key)
         harness.redis.srem("rq:workers", worker.key)
         harness.redis.srem("rq:workers:credhook", worker.key)
+        harness.redis.delete(worker.key)  # Last: it registers once it sees that this is gone.
         until(lambda: harness.redis.hexists(worker.key, "birth"), what="another birth", within=60)
         assert the_worker(harness).name == worker.name
         assert harness.redis.sismember("rq:workers:credhook", worker.key)

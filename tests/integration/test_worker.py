@@ -251,9 +251,8 @@ def test_an_event_whose_job_an_older_version_has_written_is_handled(harness: Har
     harness.happens("m1")
     older = zlib.compress(json.dumps(["worker.jobs.process", None, ["m1"], {}]).encode())
     assert harness.redis.hset(f"rq:job:{job_id('m1')}", "data", older) == 0
-    with harness.worker() as worker:
+    with harness.worker():
         harness.reaches("m1", "done")
-        assert '"jobs_refused"' in worker.text
 
 
 def test_an_event_that_rq_has_lost_is_put_back(harness: Harness) -> None:
