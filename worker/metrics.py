@@ -10,6 +10,8 @@ from credhook.worker.api.calls.errors import ApiError, NotUnderstood
 #: What a platform can answer, as far as it matters; any other status stands for its hundred.
 _STATUSES: Final = frozenset({401, 403, 404, 429})
 
+_TYPES: Final = frozenset(EVENT_TYPES)
+
 _HANDLER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 ATTEMPTS: Final = Count(
@@ -80,7 +82,7 @@ UNREADABLE: Final = Count(
 
 def type_label(event_type: str) -> str:
     """One of the ten types, or `unknown`."""
-    return event_type if event_type in EVENT_TYPES else "unknown"
+    return event_type if event_type in _TYPES else "unknown"
 
 
 def status_label(error: ApiError) -> str:

@@ -14,7 +14,7 @@ _HOST: Final = re.compile(r"[a-z0-9._:-]+")
 _ENCODED: Final = "%[0-9A-Fa-f]{2}"
 #: Path and query of RFC 3986, 3.3 and 3.4, as they go over the wire.
 _TARGET: Final = re.compile(
-    rf"(?P<path>/(?:[\w.~!$&'()*+,;=:@/-]|{_ENCODED})*)(\?(?:[\w.~!$&'()*+,;=:@/?-]|{_ENCODED})*)?", re.ASCII
+    rf"(?P<path>/(?:[\w.~!$&'()*+,;=:@/-]++|{_ENCODED})*+)(\?(?:[\w.~!$&'()*+,;=:@/?-]++|{_ENCODED})*+)?", re.ASCII
 )
 #: A segment that climbs, for whoever decodes it first as well.
 _CLIMBS: Final = re.compile(r"/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
