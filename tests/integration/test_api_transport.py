@@ -136,6 +136,15 @@ async def test_a_connection_that_is_no_longer_good_is_not_used_again(sent: bytes
         assert server.connections == 2
 
 
+async def test_idle_connections_are_closed_once_they_are_too_old_whether_or_not_anything_is_sent() -> None:
+    async with serving(HELLO) as (server, _), closing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
+        await asyncio.gather(*(get(forgetful, server.url) for _ in range(3)))
+        assert server.connections == 3
+        await until_async(lambda: all(writer.transport.is_closing() for writer in server.writers))
+        await get(forgetful, server.url)
+        assert server.connections == 4
+
+
 async def test_an_idle_connection_that_the_server_ends_or_talks_on_is_replaced() -> None:
     async with serving(HELLO) as (server, transport):
         await get(transport, server.url)
