@@ -55,11 +55,12 @@ def test_they_are_shown_the_latest_first_with_what_to_do_next() -> None:
     first, second = map(json.loads, run("--json").stdout.splitlines())
     assert first == {
         "id": BAD, "handler": "a.bad", "error": "ValueError", "at": "a/b.py:3 f", "open": 2, "given_up": 2,
-        "failures": 7, "first": "1970-01-01T00:00:01.000+00:00", "last": "1970-01-01T00:00:02.000+00:00",
+        "failures": 7, "first": "1970-01-01T00:00:01.000Z", "last": "1970-01-01T00:00:02.000Z",
         "since": "a 1", "version": "a 2",
     }  # fmt: skip
     assert second["id"] == SLOW
     printed = run().stdout
+    assert "first (UTC)          last (UTC)" in printed.splitlines()[0]
     assert printed.index(BAD) < printed.index(SLOW)
     assert "a 2, since a 1" in printed
     assert f"credhook events list --cause {BAD} lists its events" in printed

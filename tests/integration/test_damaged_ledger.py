@@ -115,7 +115,7 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
     (shown,) = map(json.loads, events("list", "--json", "--state", "unreadable").stdout.splitlines())
     assert shown.pop("cursor")
     assert json.loads(events("show", "bad", "--json").stdout) == {**shown, "story": [], "conflicts": []}
-    assert events("show", "bad").stdout.startswith("event     bad\n")
+    assert events("show", "bad").stdout.startswith("event     bad  (times in UTC)\n")
     assert shown["state"] == "unreadable"
     assert shown["error"].startswith("Unreadable: ")
     # Setting it aside has mended what every state has for itself.

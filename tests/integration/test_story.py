@@ -77,6 +77,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     (failure,) = first["failures"]
     assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
     assert failure["at"].startswith("integration/test_story.py:")
+    assert all(first[name].endswith("Z") for name in ("began", "at", "next_attempt_at"))
     assert first["began"] <= first["at"] < first["next_attempt_at"]
     assert list(first["ran"]) == ["test.good"]
     assert replayed["replayed"] == {"by": "ops@desk", "now": True}
@@ -172,6 +173,8 @@ async def test_a_story_is_bounded_and_says_so(stub: Stub, redis_url: str, redis_
 def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "old", State.DEAD, error="a.bad: ValueError", attempts="12", ended=HANDLED)
     printed = events("show", "old").stdout
+    assert printed.splitlines()[0] == "event     old  (times in UTC)"
+    assert shown(events, "old")["received_at"].endswith("Z")
     assert "a.good: done\n" in printed
     assert "a.bad: dead: ValueError\n" in printed
     assert shown(events, "old")["handler_milliseconds"] == {}
@@ -191,7 +194,7 @@ def test_what_somebody_else_has_written_into_a_story_stops_nothing(redis_client:
     ]
     odd += ['3 {"ran": 3, "skipped": 3, "failures": [3, {"at": "\\u001b[2J"}]}', "1 " + "[" * 100_000]
     redis_client.rpush(STORY + "m1", *odd)
-    assert [entry["at"][-10:-6] for entry in shown(events, "m1")["story"]] == [".002", ".003"]
+    assert [entry["at"][-5:-1] for entry in shown(events, "m1")["story"]] == [".002", ".003"]
     printed = events("show", "m1")
     assert printed.exit_code == 0
     assert "\x1b" not in printed.stdout

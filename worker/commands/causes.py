@@ -1,6 +1,7 @@
 """`credhook causes`: why attempts fail, for people and (`--json`) for programs."""
 
 import json
+from typing import Final
 
 import click
 
@@ -9,6 +10,9 @@ from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.tables import print_table
 from credhook.worker.commands.history.causes import causes as read_causes
 from credhook.worker.commands.search.reading import ledger
+
+_NUMBERS: Final = ("open", "given up", "failures")
+_COLUMNS: Final = ("cause", "handler", "error", "at", *_NUMBERS, "first (UTC)", "last (UTC)", "version")
 
 
 @click.command()
@@ -38,7 +42,7 @@ def causes(*, limit: int, as_json: bool) -> None:
         times = [moment.isoformat(" ", "seconds")[:19] if moment else "" for moment in (cause.first, cause.last)]
         versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
         rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
-    print_table(("cause", "handler", "error", "at", "open", "given up", "failures", "first", "last", "version"), rows)
+    print_table(_COLUMNS, rows)
     if left > 0:
         click.echo(f"{left} more; raise --limit to see them")
     if standing := next((cause.id for cause in found if cause.open or cause.given_up), None):

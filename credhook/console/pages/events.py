@@ -16,8 +16,9 @@ from credhook.console.pages.filters import address, selection
 from credhook.console.pages.ledger import Ledger
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.ledger import EVENT, Index, State
-from credhook.worker.commands.history.records import records, time_of
+from credhook.worker.commands.history.records import records
 from credhook.worker.commands.history.story import heading, story_of, told_of
+from credhook.worker.commands.history.times import time_of
 from credhook.worker.commands.search.reading import Page, raw, read_page
 from credhook.worker.commands.search.selection import Selection
 

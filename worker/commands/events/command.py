@@ -15,8 +15,9 @@ from credhook.worker.commands.events.reconcile import reconcile
 from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.tables import plain, print_counts, print_table
 from credhook.worker.commands.events.tail import tail
-from credhook.worker.commands.history.records import records, time_of
+from credhook.worker.commands.history.records import records
 from credhook.worker.commands.history.story import lines, story_of
+from credhook.worker.commands.history.times import time_of
 from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import Page, ledger, raw, read_page
 from credhook.worker.commands.search.selection import Selection
@@ -25,7 +26,7 @@ from credhook.worker.commands.search.selection import Selection
 _SHOWN: Final = 100
 #: Events that `list` looks at for a table before it says how far it has come: a few tenths of a second.
 _PATIENCE: Final = 20_000
-_COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received", "attempts", "error")
+_COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received (UTC)", "attempts", "error")
 
 
 @click.group()
@@ -72,7 +73,7 @@ def _print_page(page: Page, found: Iterable[dict[str, Any]], selection: Selectio
     elif page.after is None:
         click.echo("no events")
     if page.looked_back_to is not None:
-        click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]}, and found {len(page.events)}")
+        click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(page.events)}")
     if page.after is not None:
         options = [*selection.options(), "--after", str(page.after)]
         click.echo(f"for what came before: credhook events list {shlex.join(options)}")

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from redis import Redis
 
 from credhook.ledger import BLAMED, EVENT, MOST_CAUSES, Index, State
+from credhook.worker.commands.history.times import written
 
 #: Digits of the longest time that can be written.
 _DIGITS: Final = 14
@@ -52,7 +53,7 @@ class Cause:
 
     def as_json(self) -> dict[str, Any]:
         """For programs: times in UTC."""
-        times = {"first": self.first and _written(self.first), "last": _written(self.last)}
+        times = {"first": self.first and written(self.first), "last": written(self.last)}
         return {**asdict(self), **times}
 
 
@@ -136,7 +137,3 @@ def _number(text: str) -> int:
 
 def _moment(milliseconds: float) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1_000, UTC)
-
-
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")

@@ -1,7 +1,6 @@
 """The records of events as people read them: times in UTC, handlers by name, null where nothing can be read."""
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ from redis import Redis
 
 from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, TRACE, Index, State, ending
 from credhook.ledger.traces import Traced
+from credhook.worker.commands.history.times import time_of
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
@@ -64,13 +64,6 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
         "trace_id": traced.trace if traced else None,
     }
-
-
-def time_of(milliseconds: int | None) -> str | None:
-    """So many milliseconds since the epoch, in ISO 8601; None where that is no time."""
-    if milliseconds is None or milliseconds > LATEST:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _raw(text: str) -> bytes:

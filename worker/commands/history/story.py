@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from redis import Redis
 
-from credhook.ledger import CONFLICT, LATEST, MOST_TOLD, STORY
+from credhook.ledger import CONFLICT, MOST_TOLD, STORY
+from credhook.worker.commands.history.times import time_of
 
 #: What reclaim.lua says of a worker process that is gone → in words.
 _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}
@@ -36,7 +36,7 @@ def _read(entry: bytes) -> dict[str, Any] | None:
     when, _, what = entry.partition(b" ")
     try:
         told = json.loads(what)
-        at = _time(int(when))
+        at = time_of(int(when))
     except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict) or at is None:
@@ -46,25 +46,25 @@ def _read(entry: bytes) -> dict[str, Any] | None:
             return None
     if "began" in told:
         told["milliseconds"] = int(when) - told["began"]
-        told["began"] = _time(told["began"])
+        told["began"] = time_of(told["began"])
     if "wait" in told:
-        told["next_attempt_at"] = _time(int(when) + told.pop("wait"))
+        told["next_attempt_at"] = time_of(int(when) + told.pop("wait"))
     return {"at": at, **told}
 
 
 def _conflict(what: str, when: str) -> dict[str, Any]:
     kind, _, resource = what.partition(" ")
-    return {"at": _time(int(when)) if when.isdecimal() else None, "type": kind, "resource_id": resource}
+    return {"at": time_of(int(when)) if when.isdecimal() else None, "type": kind, "resource_id": resource}
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """The event for people, line by line. Pure.
+    """The event for people, line by line; times are in UTC, as the first line says. Pure.
 
     Args:
         record: what `credhook events show --json` prints.
     """
-    for name, said in heading(record):
-        yield f"{name:<10}{said}".rstrip()
+    for number, (name, said) in enumerate(heading(record)):
+        yield f"{name:<10}{said}".rstrip() + ("" if number else "  (times in UTC)")
     told: Sequence[Mapping[str, Any]] = record["story"]
     if told:
         yield ""
@@ -148,14 +148,8 @@ def _after(before: str, what: object, behind: str = "") -> str:
 
 def _shown(at: str | None) -> str:
     """A time as a person reads it, to the millisecond."""
-    return at.removesuffix("+00:00").replace("T", " ") if at else "?"
+    return at.removesuffix("Z").replace("T", " ") if at else "?"
 
 
 def _text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
-
-
-def _time(milliseconds: int) -> str | None:
-    if not 0 <= milliseconds <= LATEST:
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
