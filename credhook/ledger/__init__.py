@@ -23,7 +23,7 @@ One hash per event is its record and its mark of having been seen, so that neith
 
 Every event is listed by type and resource, in the order in which they came: in a stream, or, where the stream cannot
 hold it in that order, in the sorted set beside it. Neither is the truth: an event without a record is none, and a
-record that is not listed is found by the daily round of worker/recovery/upkeep.py.
+record that is not listed is found by the rounds of worker/recovery/upkeep.py.
 
 An open record (accepted, waiting) has no expiry; any other lives for the retention time and then expires, and with it
 the memory of its webhook-id.
@@ -86,6 +86,8 @@ LISTED: Final = PREFIX + "index:"
 LATE: Final = PREFIX + "index:late:"
 #: String: when all that the ledger holds was last seen to be listed, in ms.
 WHOLE: Final = PREFIX + "index:whole"
+#: Hash: `first`, when that had been seen for the first time, and `pruned`, when the sorted sets last were, in ms.
+ROUNDS: Final = PREFIX + "index:rounds"
 #: What stands for the type there if this version does not know it.
 OTHER: Final = "other"
 #: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.

@@ -1,7 +1,7 @@
 """Keeps the lists of events as they should be: nothing forgotten stays listed, and nothing remembered is left out.
 
-What an older version has accepted is not listed. A round through the whole ledger, a little at a time, lists it: once,
-and then once a day, since old and new receivers may have run side by side.
+What an older version has accepted is not listed. A round through the whole ledger, a little at a time, lists it; the
+sorted sets beside the streams are pruned of what is forgotten likewise. When each is due is in rounds.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ from typing import Final, cast
 
 import structlog
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from credhook.events import EVENT_TYPES
-from credhook.ledger import BUCKETS, EVENT, LATE, LISTED, OTHER, WHOLE, Index, lua, place
+from credhook.ledger import BUCKETS, EVENT, LATE, LISTED, OTHER, Index, lua, place
+from credhook.worker.recovery.rounds import read_rounds, write_rounds
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -21,8 +21,6 @@ PAGE: Final = 500
 MOST_SWEPT: Final = 20_000
 #: Steps that one round takes through the whole ledger.
 _STEPS: Final = 4
-#: Milliseconds between two rounds through all of it.
-_DAY: Final = 86_400_000
 
 SWEEP: Final = lua.load("credhook.worker.recovery/sweep.lua")
 FORGET_GONE: Final = lua.load("credhook.worker.recovery/forget_gone.lua")
@@ -81,24 +79,13 @@ class Upkeep:
             if self._listed:
                 log.info("events_listed", count=self._listed, hint="an older version had accepted them")
                 self._listed = 0
-            if not is_due(self._redis, now):
+            rounds = read_rounds(self._redis)
+            if rounds.whole_is_due(now):
+                self._steps = list_all(self._redis)
+            elif rounds.prune_is_due(now):
+                self._steps = prune_late(self._redis)
+            else:
                 return
-            self._steps = list_all(self._redis)
-
-
-def is_due(redis: Redis, now: int) -> bool:
-    """Whether the whole ledger has not been looked through for a day, at `now` in ms."""
-    last = last_whole(redis)
-    return last is None or not 0 <= now - last < _DAY
-
-
-def last_whole(redis: Redis) -> int | None:
-    """When all that the ledger held was last seen to be listed, in ms; None if that was never."""
-    try:
-        last = cast("bytes | None", redis.get(WHOLE))
-    except ResponseError:  # Of another type: somebody else has written it.
-        return None
-    return int(last) if last and last.isdigit() else None
 
 
 def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
@@ -114,7 +101,7 @@ def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) ->
     Raises:
         RedisError: Redis failed; begin anew.
     """
-    relist, forget_gone = redis.register_script(RELIST), redis.register_script(FORGET_GONE)
+    relist = redis.register_script(RELIST)
     cursor, begun = 0, False
     while cursor or not begun:
         begun = True
@@ -122,6 +109,21 @@ def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) ->
         keys = cast(list[bytes], found)
         yield relist(args=[key.removeprefix(EVENT.encode()) for key in keys]) if keys else 0
         looked(len(keys))
+    now = _clock(redis)
+    write_rounds(redis, read_rounds(redis).after_whole(now))
+    yield from prune_late(redis)
+
+
+def prune_late(redis: Redis) -> Iterator[int]:
+    """No longer list beside the streams what was forgotten, a step at a time.
+
+    Yields:
+        0, the number of events that a step has listed.
+
+    Raises:
+        RedisError: Redis failed; begin anew.
+    """
+    forget_gone = redis.register_script(FORGET_GONE)
     for key in _late(redis):
         cursor, begun = 0, False
         while cursor or not begun:
@@ -130,8 +132,12 @@ def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) ->
             if members:
                 forget_gone(keys=[key], args=[member for member, _ in members])
             yield 0
+    write_rounds(redis, read_rounds(redis)._replace(pruned=_clock(redis)))
+
+
+def _clock(redis: Redis) -> int:
     seconds, microseconds = redis.time()
-    redis.set(WHOLE, seconds * 1_000 + microseconds // 1_000)
+    return int(seconds * 1_000 + microseconds // 1_000)
 
 
 def _late(redis: Redis) -> list[str]:

@@ -20,7 +20,8 @@ from credhook.worker.commands.history.causes import standing
 from credhook.worker.commands.search.batches import bar
 from credhook.worker.commands.search.search import Candidate, Search, clock, lengths, summaries
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
-from credhook.worker.recovery.upkeep import last_whole, list_all
+from credhook.worker.recovery.rounds import last_whole
+from credhook.worker.recovery.upkeep import list_all
 
 #: Records fetched in one round trip.
 PAGE: Final = 500
