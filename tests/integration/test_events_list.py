@@ -76,3 +76,15 @@ def test_a_reader_that_leaves_early_is_no_error(redis_client: Redis, redis_url: 
         running.stdout.close()
         running.wait(60)
         assert running.stderr.read() == ""
+
+
+def test_an_event_that_is_in_the_sets_of_two_states_counts_once_whenever_it_came_there(
+    redis_client: Redis, events: Run
+) -> None:
+    plant(redis_client, "broken off", State.DEAD)
+    redis_client.zadd(INDEX.open, {"broken off": 1})
+    plant(redis_client, "before all time", State.DEAD)
+    redis_client.zadd(INDEX.dead, {"before all time": -5})
+    plant(redis_client, "waits", State.WAITING)
+    counted = map(json.loads, events("list", "--count", "--json").stdout.splitlines())
+    assert {one["state"]: one["events"] for one in counted} == {"dead": 2, "waiting": 1}

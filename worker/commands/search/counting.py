@@ -101,6 +101,8 @@ def _not_done(redis: Redis, index: Index) -> Counts:
         one = Index(queue)
         sets = (one.open, one.dead, *one.all_unhandled, one.quarantined, one.unreadable)
         unfinished = Selection(frozenset(State) - {State.DONE})
-        search = Search(redis, unfinished, counting=True)
-        total.update(_sum(map(counts, search.among(members(redis, present_sets(redis, sets))))))
+        present = present_sets(redis, sets)
+        search = Search(redis, unfinished, counting=True, moved=True)
+        spans = search.through(sorted(present, key=present.__getitem__, reverse=True), clock(redis))
+        total.update(_sum(counts(span.reply) for span in spans))
     return total

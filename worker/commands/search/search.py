@@ -18,6 +18,11 @@ _LENGTHS: Final = lua.load("credhook.worker.commands.search/lengths.lua")
 
 #: Events that one script looks at: it blocks Redis for a few milliseconds then.
 PAGE: Final = 1_000
+#: The same where hardly any concerns the handler that is meant: these cost half, and a look into all streams has its
+#: price, too.
+PAGE_OF_OTHERS: Final = 2_000
+#: Part of it that a span is meant to bring, so that few spans bring too much.
+_FILLED: Final = 0.8
 #: Milliseconds that the first of the spans of time is long; the next are as long as a page wants.
 _FIRST_SPAN: Final = 1_000
 
@@ -53,6 +58,7 @@ class Search:
         skip: Iterable[str] = (),
         counting: bool = False,
         forgotten: bool = False,
+        moved: bool = False,
     ) -> None:
         """Prepare.
 
@@ -63,6 +69,8 @@ class Search:
             skip: events that are not looked for.
             counting: whether numbers are wanted.
             forgotten: whether events that are listed and have no record count, with neither state nor type.
+            moved: whether what is looked through are sorted sets of states, by when their events moved. One that is in
+                several counts once, in the first; the others are looked for there, so that should be the largest.
         """
         self._script = redis.register_script(_SELECT)
         self._span = selection.span
@@ -74,6 +82,7 @@ class Search:
             "sets": list(sets) or None,
             "skip": {one: True for one in skip if one.isascii()},
             "counting": counting,
+            "moved": moved,
             "forgotten": forgotten,
             "streams": 0,
             "from": self._span[0],
@@ -100,21 +109,23 @@ class Search:
         """
         bottom, end = self._span
         length = end - top if top < end else _FIRST_SPAN  # Hardly anything is younger than `top`.
-        streams = [key for key in keys if not key.startswith(LATE)]
-        ordered = streams + [key for key in keys if key.startswith(LATE)]
+        streams = [] if self._what["moved"] else [key for key in keys if not key.startswith(LATE)]
+        ordered = streams + [key for key in keys if self._what["moved"] or key.startswith(LATE)]
+        page = PAGE
         while end > bottom and ordered:
             start = max(bottom, end - length)
-            most = PAGE if end - start > 1 else 0
+            most = page if end - start > 1 else 0
             what = {**self._what, "streams": len(streams), "from": start, "until": end, "most": most}
             looked, *reply = self._script(keys=ordered, args=[json.dumps(what)])
             if looked < 0:
                 length = max(1, (end - start) // 4)
                 continue
             yield Span(start, end, looked, reply)
+            page = PAGE_OF_OTHERS if self._what["handler"] and len(reply) < looked else PAGE
             if end > top >= start:
                 length = _FIRST_SPAN
-            elif looked < PAGE // 2:
-                length *= 8 if looked < PAGE // 16 else 2
+            else:
+                length = max(1, min(length * 8, int(length * page * _FILLED) // max(looked, 1)))
             end = start
 
 

@@ -1,0 +1,54 @@
+"""When the leader looks through the whole ledger for what an older version has accepted, on a real Redis."""
+
+import time
+from typing import Any
+
+import pytest
+from accepting import accept
+from harness import COMPLETED
+from planting import INDEX
+from redis import Redis
+
+from credhook.ledger import LATE, LISTED, ROUNDS, WHOLE, bucket, place
+from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.recovery.rounds import read_rounds
+
+PLACE = place(COMPLETED, bucket("r1"))
+
+
+def reconcile(redis: Redis) -> None:
+    Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600).run()
+
+
+@pytest.mark.parametrize(
+    ("first", "whole", "listed"), [(40, 29, False), (40, 31, True), (1, 1, True), (0, 0, False), (None, 2, True)]
+)
+def test_it_looks_for_what_is_not_listed_a_day_after_the_first_time_and_then_every_thirty(
+    redis_client: Redis, redis_url: str, first: float | None, whole: float, *, listed: bool
+) -> None:
+    accept(redis_url, "m1", COMPLETED, "r1")
+    redis_client.delete(LISTED + PLACE, INDEX.opened, WHOLE)
+    redis_client.delete(INDEX.open)  # What is open is listed at every round.
+    redis_client.zadd(LATE + PLACE, {"gone": int(time.time() * 1_000)})
+    days = {"first": first, "whole": whole, "pruned": 1}
+    noted: dict[Any, Any] = {
+        name: int((time.time() - 86_400 * ago) * 1_000) for name, ago in days.items() if ago is not None
+    }
+    redis_client.set(WHOLE, noted.pop("whole"))
+    redis_client.hset(ROUNDS, mapping=noted)
+    for _ in range(3):
+        reconcile(redis_client)
+    assert redis_client.zrange(LATE + PLACE, 0, -1) == ([b"m1"] if listed else [])  # That is pruned every day.
+    written: Any = redis_client.get(WHOLE)
+    assert written.isdigit()  # So that the version before can read it.
+    assert (int(written) > time.time() * 1_000 - 60_000) is (listed or whole == 0)
+
+
+def test_a_note_of_another_type_costs_a_round_a_day_and_stops_nothing(redis_client: Redis, redis_url: str) -> None:
+    accept(redis_url, "m1", COMPLETED, "r1")
+    redis_client.delete(LISTED + PLACE, INDEX.opened, WHOLE)
+    redis_client.set(ROUNDS, "of another kind")
+    for _ in range(3):
+        reconcile(redis_client)
+    assert redis_client.zrange(LATE + PLACE, 0, -1) == [b"m1"]
+    assert not read_rounds(redis_client).prune_is_due(int(time.time() * 1_000))
