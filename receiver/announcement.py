@@ -46,6 +46,7 @@ class Announcement(BaseModel):
         seconds: how long that round was.
         idle: seconds since the last that it acknowledged; None before the first.
         unauthenticated: deliveries that it has refused, since it started, for want of a signature that holds.
+        outside_tolerance: how many of these for their timestamp alone; none where an older version does not say so.
         refused: seconds since the last of these; None before the first.
     """
 
@@ -61,6 +62,7 @@ class Announcement(BaseModel):
     seconds: float = EACH
     idle: float | None = None
     unauthenticated: int = 0
+    outside_tolerance: int = 0
     refused: float | None = None
 
 
@@ -126,6 +128,7 @@ class Announcer:
             "seconds": round(now - self._at, 3),
             "idle": None if last is None else round(now - last, 3),
             "unauthenticated": unauthenticated,
+            "outside_tolerance": self._refusals.outside_tolerance,
             "refused": None if refused is None else round(now - refused, 3),
         }
         self._counted, self._at = count, now

@@ -284,7 +284,8 @@ def _refuse(refusal: Exception) -> Response:
         headers["accept-encoding"] = "identity"
     metrics.REFUSALS.add(_RULES[type(refusal)], str(status))
     hint = refusal.hint if isinstance(refusal, Unauthenticated | Unavailable) else ""
-    REFUSALS.add(status, str(refusal), **({"hint": hint} if hint else {}))
+    outside = isinstance(refusal, OutsideTolerance)
+    REFUSALS.add(status, str(refusal), outside_tolerance=outside, **({"hint": hint} if hint else {}))
     return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
 
 

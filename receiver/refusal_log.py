@@ -20,6 +20,7 @@ class RefusalLog:
 
     Attributes:
         unauthenticated: how many deliveries had no signature that holds, and when the last of them came, by the clock.
+        outside_tolerance: how many of these for their timestamp alone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,12 +31,14 @@ class RefusalLog:
         self._seen: dict[str, int] = {}
         self._untold: dict[str, int] = {}
         self.unauthenticated: tuple[int, float | None] = (0, None)
+        self.outside_tolerance = 0
 
-    def add(self, status: int, reason: str, **more: str) -> None:
+    def add(self, status: int, reason: str, *, outside_tolerance: bool = False, **more: str) -> None:
         """Say that a delivery was refused, or count it if that has been said often enough."""
         now = self._clock()
         if status == HTTPStatus.UNAUTHORIZED:
             self.unauthenticated = self.unauthenticated[0] + 1, now
+            self.outside_tolerance += outside_tolerance
         if now - self._began >= PERIOD:
             self._began, self._untold = now, {one: seen - MOST for one, seen in self._seen.items() if seen > MOST}
             self._seen.clear()

@@ -6,10 +6,18 @@ from typing import Final
 from credhook.doctor.finding import Finding, ok, warn
 from credhook.ledger.announcements import version
 from credhook.status import fleet
+from credhook.status.attention import Limits, of_refusals
 from credhook.status.facts import Facts, Process
 from credhook.status.fleet import Remark
 
-FLEET: Final = ("fleet.receivers", "fleet.workers", "fleet.queues", "fleet.versions", "fleet.handlers")
+FLEET: Final = (
+    "fleet.receivers",
+    "fleet.workers",
+    "fleet.queues",
+    "fleet.versions",
+    "fleet.handlers",
+    "fleet.refusals",
+)
 
 
 def of_fleet(facts: Facts) -> Iterator[Finding]:
@@ -19,6 +27,9 @@ def of_fleet(facts: Facts) -> Iterator[Finding]:
     yield _of("fleet.queues", fleet.queues(facts), "receivers and workers have the same queues")
     yield _of("fleet.versions", [*fleet.versions(facts), *_own_version(facts)], f"all run {version()}, as this command")
     yield _of("fleet.handlers", fleet.handlers(facts), "the workers of the queue have the same handlers")
+    late = Limits()
+    otherwise = f"no delivery was refused for its signature or its time within {late.refused / 60:.0f} min"
+    yield _of("fleet.refusals", of_refusals(facts.receivers, late), otherwise)
 
 
 def _of(name: str, remarks: list[Remark], otherwise: str) -> Finding:

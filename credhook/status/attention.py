@@ -28,7 +28,7 @@ def attention(facts: Facts, limits: Limits) -> tuple[Remark, ...]:
     remarks = (
         *_of_server(facts.server),
         *fleet.remarks(facts),
-        *_of_refusals(facts.receivers, limits),
+        *of_refusals(facts.receivers, limits),
         *_of_work(facts, limits),
         *(remark for platform in facts.platforms for remark in _of_platform(platform)),
         *_of_counts(facts.counts),
@@ -44,15 +44,27 @@ def _of_server(server: Server) -> list[Remark]:
     return found
 
 
-def _of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
-    """A platform whose key is not among ours would otherwise look like one that has nothing to say."""
+def of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
+    """A platform whose key is not among ours would otherwise look like one that has nothing to say. A remark a rule."""
     late = {one: one.refused for one in receivers if one.refused is not None and one.refused <= limits.refused}
     if not late:
         return []
-    number = sum(one.unauthenticated for one in late)
-    what = f"{number} deliveries had no signature that holds, the last {age(min(late.values()))} ago"
-    remedy = "see delivery_refused in the receiver's log: it tells a wrong CREDHOOK_WEBHOOK_SECRETS from a wrong clock"
-    return [Remark("unauthenticated", what, remedy)]
+    last = f"the last {age(min(late.values()))} ago"
+    outside = sum(one.outside_tolerance for one in late)
+    unsigned = sum(one.unauthenticated for one in late) - outside
+    found = []
+    if unsigned:
+        what = f"{unsigned} deliveries had no signature that holds, {last}"
+        remedy = (
+            "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; "
+            "delivery_refused in their log says more"
+        )
+        found.append(Remark("unauthenticated", what, remedy))
+    if outside:
+        what = f"{outside} deliveries had a timestamp outside CREDHOOK_TOLERANCE, {last}"
+        remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
+        found.append(Remark("outside_tolerance", what, remedy))
+    return found
 
 
 def _of_work(facts: Facts, limits: Limits) -> list[Remark]:

@@ -84,6 +84,7 @@ class Receiver(Process):
         idle: since the last of them; None before the first.
         mark: the key of the ids in its answers.
         unauthenticated: deliveries that it has refused, since it started, for want of a signature that holds.
+        outside_tolerance: how many of these for their timestamp alone; none where an older version does not say so.
         refused: seconds since the last of these; None before the first.
     """
 
@@ -92,6 +93,7 @@ class Receiver(Process):
     idle: float | None
     mark: str
     unauthenticated: int = 0
+    outside_tolerance: int = 0
     refused: float | None = None
 
 

@@ -144,6 +144,7 @@ def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
                     idle=idle,
                     mark=said.mark,
                     unauthenticated=said.unauthenticated,
+                    outside_tolerance=said.outside_tolerance,
                     refused=refused,
                 )
             )

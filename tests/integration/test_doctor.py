@@ -105,6 +105,12 @@ def receiver_of(queue: str) -> Break:
     return lambda one: one.announced(RECEIVERS, said)
 
 
+def refusing(unauthenticated: int, outside_tolerance: int) -> Break:
+    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
+    figures = {"unauthenticated": unauthenticated, "outside_tolerance": outside_tolerance, "refused": 60.0}
+    return lambda one: one.announced(RECEIVERS, {**said, **figures})
+
+
 def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
     said = {"handlers": handlers or {"clinic.keep": sorted((COMPLETED, DATA))}, "version": version, "host": "w2"}
 
@@ -163,6 +169,8 @@ BROKEN = {
     "no receiver is there": Broken(without_receivers, "fleet.receivers", "warn", "no receiver has announced itself", "credhook receiver"),
     "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
     "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
+    "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no signature that holds", "CREDHOOK_WEBHOOK_SECRETS"),
+    "the receiver's clock is wrong": Broken(refusing(5, 5), "fleet.refusals", "warn", "5 deliveries had a timestamp outside", "date -u"),
     "a worker has another version": Broken(worker_with("0.0.9"), "fleet.versions", "warn", "0.0.9 on w2", "upgrade"),
     "a worker has other handlers": Broken(worker_with(handlers={"clinic.other": [COMPLETED]}), "fleet.handlers", "warn", "clinic.keep, clinic.other", "CREDHOOK_HANDLERS"),
 }  # fmt: skip

@@ -49,6 +49,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "unauthenticated",
         "480 deliveries had no signature that holds, the last 2 min ago",
     ),
+    "a wrong clock": (
+        {"receivers": (receiver(unauthenticated=7, outside_tolerance=7, refused=30.0),)},
+        "outside_tolerance",
+        "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago",
+    ),
     "no worker, events wait": ({"workers": (), "counts": Counts(open=7)}, "no_worker", "7 events wait"),
     "suspended": ({"suspended": True}, "suspended", "rq resume"),
     "an old event": ({"oldest_open": 1_000.0}, "oldest_open", "17 min"),

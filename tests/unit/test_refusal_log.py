@@ -17,7 +17,9 @@ def test_each_refusal_is_a_line_until_they_become_a_flood() -> None:
         now += PERIOD
         refusals.add(401, "no signature matches", hint="check the keys")
         refusals.add(401, "no signature matches", hint="check the keys")
-    assert refusals.unauthenticated == (1_002, PERIOD)
+    assert (refusals.unauthenticated, refusals.outside_tolerance) == ((1_002, PERIOD), 0)
+    refusals.add(401, "the timestamp is too old", outside_tolerance=True)
+    assert (refusals.unauthenticated, refusals.outside_tolerance) == ((1_003, PERIOD), 1)
     first, second = logs[-2:]
     assert first["unlogged_before"] == str(1_000 - MOST)
     assert "unlogged_before" not in second
