@@ -44,7 +44,10 @@ def watching(redis: Redis, url: str, *options: str) -> "Iterator[subprocess.Pope
 
 
 def listeners(redis: Redis) -> int:
-    return int(redis.pubsub_numsub(CHANGES)[0][1])
+    try:
+        return int(redis.pubsub_numsub(CHANGES)[0][1])
+    except ConnectionError:  # A Sentinel that promotes it ends the connections of its clients.
+        return 0
 
 
 def answers(server: Redis) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from credhook import tracing
+from credhook.logs import flush_lines
 from credhook.redis.connection import open_redis
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
@@ -61,7 +62,14 @@ async def assembled(
         token: the process's copy of the access token, where it outlives the loop.
     """
     redis = open_redis(settings.redis_url.get_secret_value())
-    claims = Claims(redis, queue=settings.queue, lease=settings.lease, retention=settings.retention, worker=worker)
+    claims = Claims(
+        redis,
+        queue=settings.queue,
+        lease=settings.lease,
+        retention=settings.retention,
+        worker=worker,
+        before=flush_lines,  # What a handler has logged is written before its event is settled.
+    )
     breaker = SharedBreaker.from_settings(redis, settings)
     snapshots = Snapshots(redis, settings.snapshot_key)
     auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))

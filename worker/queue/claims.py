@@ -7,7 +7,7 @@ under any token, since it is true whoever holds the claim.
 What a process writes goes out in groups (worker/queue/group_commit.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
@@ -34,7 +34,16 @@ _MOST_NAMED: Final = 10
 class Claims:
     """The ledger, seen by a worker process."""
 
-    def __init__(self, redis: Redis, *, queue: str, lease: float, retention: int, worker: Worker | None = None) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        queue: str,
+        lease: float,
+        retention: int,
+        worker: Worker | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         """Prepare.
 
         Args:
@@ -43,11 +52,13 @@ class Claims:
             lease: seconds that a claim lasts unless renewed.
             retention: seconds that a settled event is kept.
             worker: who takes events; None where RQ itself takes and keeps the jobs.
+            before: called before each group is written.
         """
         self.lease = lease
         self._lease_ms = int(lease * 1000)
         self._retention = retention
         self._worker = worker
+        self._before = before
         self._redis = redis
         self._index = Index(queue)
         self._keys = scripts.keys(self._index)
@@ -174,6 +185,7 @@ class Claims:
         return self._lease_ms, worker.name, worker.token, time
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
+        self._before()
         arguments = [self._retention, *self._who(), *chain.from_iterable(operations)]
         replies: list[Any] = await self._write_script(keys=self._keys, args=arguments)
         return replies

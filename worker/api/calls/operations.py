@@ -52,9 +52,6 @@ _RULES: Mapping[str, Callable[[str], str]] = MappingProxyType(
     {"id": resource_id, "username": path_name, "externalIdentifier": path_name, "filter[id]": resource_id}
 )
 
-#: What is the same once it is percent-encoded, as most ids are (RFC 3986, 2.3).
-_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")
-
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 
 
@@ -131,8 +128,7 @@ class Operation(Generic[R]):
             raise TypeError(f"{self.name} needs exactly the names in {self.path}")
         path = self.path
         for name, value in names.items():
-            checked = self._checked(name, value)
-            path = path.replace(f"{{{name}}}", checked if _UNRESERVED.fullmatch(checked) else quote(checked, safe=""))
+            path = path.replace(f"{{{name}}}", quote(self._checked(name, value), safe=""))
         query = query or {}
         asked = urlencode({name: self._checked(name, value) for name, value in query.items()}) if query else ""
         sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
