@@ -8,6 +8,7 @@ import httpx
 import plain
 import pytest
 from redis import Redis
+from redis.exceptions import BusyLoadingError
 from redis_proxy import redis_proxy
 from serving import Receiver, receiver
 from signing import body, headers
@@ -156,6 +157,14 @@ def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> N
         until(lambda: '"check":"append_only_file"' in process.text and '"check":"noeviction"' in process.text)
 
 
+def promoted(replica: Redis) -> bool:
+    """Have it be a master again; it takes no command while it loads what it got from its own."""
+    try:
+        return bool(replica.replicaof("NO", "ONE"))
+    except BusyLoadingError:
+        return False
+
+
 def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> None:
     with local_redis(tmp_path) as url, Redis.from_url(url) as redis, receiver(tmp_path, url) as process:
         redis.config_set("maxmemory", "1")
@@ -164,7 +173,7 @@ def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> N
         assert post(process) == 202
         redis.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
         assert post(process, "n") == 503
-        redis.replicaof("NO", "ONE")
+        until(lambda: promoted(redis), what="the end of its loading")
         until(lambda: post(process, "n") == 202)
         redis.config_set("min-replicas-to-write", "1")
         assert post(process, "o") == 503
