@@ -62,13 +62,19 @@ def node(program: Path) -> Path:
     return Path(shutil.copy(program, folder))
 
 
-def draw(module: str, results: Path, picture: Path) -> None:
-    """Let a module that needs matplotlib make a picture of results, or several in a folder.
+def say(line: str) -> None:
+    """Tell whoever waits what is going on; figures go to standard output."""
+    click.echo(line, err=True)
 
-    Raises:
-        Missing: there is no matplotlib.
-    """
-    command = [str(python(HERE / "plot.txt")), "-m", module, str(results), str(picture)]
+
+def draw(module: str, results: Path, picture: Path) -> None:
+    """Let a module make a picture of results, or several in a folder; say so where there is no matplotlib for it."""
+    try:
+        interpreter = python(HERE / "plot.txt")
+    except Missing as missing:
+        say(f"no plot: {missing}")
+        return
+    command = [str(interpreter), "-m", module, str(results), str(picture)]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)
 
 
@@ -78,7 +84,7 @@ def _is_current(folder: Path, lock: Path) -> bool:
 
 
 def _begin(folder: Path) -> None:
-    click.echo(f"installing {folder.relative_to(ROOT)} (once)", err=True)
+    say(f"installing {folder.relative_to(ROOT)} (once)")
 
 
 def _end(folder: Path, lock: Path) -> None:

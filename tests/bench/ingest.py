@@ -62,13 +62,13 @@ def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Pat
     if not able:
         raise click.ClickException("no competitor is left")
     if not has_wrk():
-        _say(
+        environments.say(
             "wrk is missing: install it (Debian: apt install wrk); our own generator stands in, slower than the fastest"
         )
     out.mkdir(parents=True, exist_ok=True)
     with cores.on(cores.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
         results = Results(setting(plan), {competitor.name: competitor.title for competitor in able})
-        runs = Runs(plan, able, Path(folder), _say)
+        runs = Runs(plan, able, Path(folder), environments.say)
         try:
             runs.throughput(results)
             if latency:
@@ -83,8 +83,8 @@ def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Pat
     tables.show(results.setting, sheets, Console(width=None if sys.stdout.isatty() else 120))
     (out / "ingest.md").write_text(tables.markdown(results.setting, sheets))
     if not small:
-        _plot(out)
-    _say(f"results: {out}")
+        environments.draw("bench.plot", out / "ingest.json", out / "ingest.png")
+    environments.say(f"results: {out}")
 
 
 def _named(name: str) -> Competitor:
@@ -98,20 +98,9 @@ def _is_able(competitor: Competitor) -> bool:
     try:
         competitor.command()
     except Missing as missing:
-        _say(f"{competitor.title} does not take part: {missing}")
+        environments.say(f"{competitor.title} does not take part: {missing}")
         return False
     return True
-
-
-def _plot(out: Path) -> None:
-    try:
-        environments.draw("bench.plot", out / "ingest.json", out / "ingest.png")
-    except Missing as missing:
-        _say(f"no plot: {missing}")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 if __name__ == "__main__":

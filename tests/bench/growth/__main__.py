@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 from bench import cores, environments, machine, tables
-from bench.environments import SCRATCH, Missing
+from bench.environments import SCRATCH
 from bench.growth.axes import AXES, Axis
 from bench.growth.results import Growth
 from bench.growth.sheets import sheets
@@ -49,8 +49,8 @@ def main(*, rounds: int, axes: str, small: bool, out: Path) -> None:
     tables.show(results.setting, sheets(results), Console(width=None if sys.stdout.isatty() else 120))
     (out / "growth.md").write_text(tables.markdown(results.setting, sheets(results)))
     if not small:
-        _plot(out)
-    _say(f"results: {out}")
+        environments.draw("bench.growth.plot", out / "growth.json", out)
+    environments.say(f"results: {out}")
 
 
 def _measure(number: int, found: dict[str, list[Work]], axis: Axis, folder: Path, *, small: bool) -> None:
@@ -60,7 +60,7 @@ def _measure(number: int, found: dict[str, list[Work]], axis: Axis, folder: Path
         with TemporaryDirectory(dir=folder) as own, run(what.worker(), what.terms, Path(own)) as running:
             work = running.measure()
         found.setdefault(name, []).append(work)
-        _say(f"round {number + 1}: {axis.title}: {name}: {work.rate:,.0f} events a second")
+        environments.say(f"round {number + 1}: {axis.title}: {name}: {work.rate:,.0f} events a second")
 
 
 def _setting(rounds: int) -> dict[str, str]:
@@ -75,17 +75,6 @@ def _named(name: str) -> Axis:
     if name not in AXES:
         raise click.BadParameter(f"{name!r} is none of {', '.join(AXES)}", param_hint="--axes")
     return AXES[name]
-
-
-def _plot(out: Path) -> None:
-    try:
-        environments.draw("bench.growth.plot", out / "growth.json", out)
-    except Missing as missing:
-        _say(f"no plots: {missing}")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     with cores.on(cores.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
         titles = {competitor.name: competitor.title for competitor in able}
-        runs = Runs(plan, able, Path(folder), _say)
+        runs = Runs(plan, able, Path(folder), environments.say)
         results = Results({}, titles, plan.latency)
         try:
             results.setting = _setting(plan, Path(folder))
@@ -95,8 +95,8 @@ def main(
     tables.show(results.setting, found, Console(width=None if sys.stdout.isatty() else 120))
     (out / "work.md").write_text(tables.markdown(results.setting, found))
     if not small:
-        _plot(out)
-    _say(f"results: {out}")
+        environments.draw("bench.work.plot", out / "work.json", out / "work.png")
+    environments.say(f"results: {out}")
 
 
 def _setting(plan: Plan, folder: Path) -> dict[str, str]:
@@ -132,7 +132,7 @@ def _has_processes() -> bool:
     told = subprocess.run([*OURS.works(), "--help"], cwd=environments.ROOT, capture_output=True, text=True, check=False)
     if "--processes" in told.stdout:
         return True
-    _say("no figures for several processes: `credhook worker` has no --processes")
+    environments.say("no figures for several processes: `credhook worker` has no --processes")
     return False
 
 
@@ -147,20 +147,9 @@ def _is_able(competitor: Competitor) -> bool:
     try:
         competitor.works()
     except Missing as missing:
-        _say(f"{competitor.title} does not take part: {missing}")
+        environments.say(f"{competitor.title} does not take part: {missing}")
         return False
     return True
-
-
-def _plot(out: Path) -> None:
-    try:
-        environments.draw("bench.work.plot", out / "work.json", out / "work.png")
-    except Missing as missing:
-        _say(f"no plot: {missing}")
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 if __name__ == "__main__":
