@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import structlog
 from credhook.logs.development import explained, in_development
 from credhook.logs.places import is_authors, place, places, runs_now
 from credhook.logs.stream import LineHandler, LineLogger
+from credhook.logs.timestamps import timestamping
 
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen. And halves of characters, which no stream takes.
@@ -58,7 +58,7 @@ def configure_logs(stream: Any = None) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        _timestamp,
+        timestamping(),
         *([_with_what_authors_see] if in_development() else []),
         _class_instead_of_traceback,
     ]
@@ -186,12 +186,6 @@ def _always(render: Callable[[dict[str, Any]], str], event: dict[str, Any]) -> s
 
 def _plain(value: Any) -> Any:
     return value if value is None or type(value) in {str, int, float, bool} else f"<{type(value).__name__}>"
-
-
-def _timestamp(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """As structlog's own has it, which takes a quarter of what a line takes."""
-    event["timestamp"] = f"{datetime.now(UTC).replace(tzinfo=None).isoformat()}Z"
-    return event
 
 
 def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from credhook.logs import configure_logs, flush_lines, gather_lines
+from credhook.logs.timestamps import timestamping
 
 
 @pytest.fixture
@@ -88,3 +89,15 @@ def test_a_fork_does_not_write_what_its_parent_will(output: io.StringIO) -> None
     os.waitpid(child, 0)
     flush_lines()
     assert events(output) == ["the parent's"]
+
+
+def test_a_line_is_stamped_with_its_own_moment_whatever_second_the_last_was_of() -> None:
+    moments = [1_790_000_000.25, 1_790_000_000.999999, 1_790_000_001.0, 1_789_999_999.5]
+    stamp = timestamping(iter(moments).__next__)
+    stamps = [stamp(None, "info", {})["timestamp"] for _ in moments]
+    assert stamps == [
+        "2026-09-21T14:13:20.250000Z",
+        "2026-09-21T14:13:20.999999Z",
+        "2026-09-21T14:13:21.000000Z",
+        "2026-09-21T14:13:19.500000Z",
+    ]

@@ -8,10 +8,7 @@ pure functions in `operations`, `base_url` and `responses`. Whatever goes wrong 
 """
 
 import asyncio
-import functools
 import ssl
-from collections.abc import Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -24,7 +21,7 @@ from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.guard import Guard, Permit, Unguarded
 from credhook.worker.api.http.body_limit import BodyRefused
-from credhook.worker.api.http.exchange import HEADERS, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
@@ -125,7 +122,7 @@ class AsyncApi(Platform[AsyncSender]):
         else:
             self._transport = _ours(transport, timeout, max_answer)
         self._guard = guard or Unguarded()
-        self._turns = asyncio.Semaphore(at_once) if at_once else nullcontext()
+        self._turns = asyncio.Semaphore(at_once) if at_once else None
 
     @classmethod
     def from_settings(
@@ -158,21 +155,22 @@ class AsyncApi(Platform[AsyncSender]):
         Raises:
             ApiError: It did not succeed.
         """
-        async with self._turns:
+        if self._turns is None:
             response = await self._answer(call)
+        else:
+            async with self._turns:
+                response = await self._answer(call)
         try:
-            return await self._read(call, response)
+            if responses.is_long(call.operation, response):  # It is read beside the loop.
+                return await asyncio.to_thread(self._read, call, response)
+            return self._read(call, response)
         except NotUnderstood:
             response.hang_up()
             raise
 
-    async def _read(self, call: Call[R], response: Response) -> R:
-        """The result; a long one is read beside the loop."""
+    def _read(self, call: Call[R], response: Response) -> R:
         asked_for = call.asked_for if self._match_ids else None
-        now = datetime.now(UTC)
-        if responses.is_long(call.operation, response):
-            return await asyncio.to_thread(responses.read, call.operation, response, now, asked_for=asked_for)
-        return responses.read(call.operation, response, now, asked_for=asked_for)
+        return responses.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
 
     async def _answer(self, call: Call[Any]) -> Response:
         """The answer to the call; to a fresh token if the first was refused. Specification: Authentication."""
@@ -201,7 +199,7 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
         """The answer to one request; the permit hears if there is none."""
-        headers = _headers_with(token)
+        headers = token.headers
         if call.body is not None:
             headers = {**headers, **_JSON}
         method, path = call.operation.method, call.operation.path
@@ -232,12 +230,6 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-@functools.lru_cache(maxsize=8)
-def _headers_with(token: Token) -> Mapping[str, str]:
-    """What a request says: as long as the token is the same, the same object, of which nothing is made anew."""
-    return {**HEADERS, "Authorization": f"Bearer {token.value}"}
 
 
 def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:

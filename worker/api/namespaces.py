@@ -7,6 +7,7 @@ two overloads of `sent.__get__` say so to the type checker, arguments included.
 
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from pydantic import ValidationError
@@ -82,16 +83,15 @@ class sent(Generic[P, R]):  # noqa: N801  It is used as a decorator, and those a
     @overload
     def __get__(self, instance: Namespace[SyncSender], owner: object) -> Callable[P, R]: ...
     def __get__(self, instance: Namespace[Any], owner: object) -> Callable[P, Any]:
-        def send(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return instance.sender.send(self._call(instance, *args, **kwargs))
+        return partial(self._send, instance)
 
-        return send
-
-    def _call(self, instance: Namespace[Any], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def _send(self, instance: Namespace[Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            return self._describe(instance, *args, **kwargs)
+            call = self._describe(instance, *args, **kwargs)
         except ValidationError as error:
             wrong = mismatch(error)
+        else:
+            return instance.sender.send(call)
         name = self._describe.__qualname__.lower()
         raise InvalidRequest(f"{name}: {wrong}", operation=name)
 

@@ -27,7 +27,7 @@ log = structlog.get_logger("credhook.worker")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fetched:
     """A resource as it was at one moment.
 

@@ -81,8 +81,9 @@ class Outcome:
             return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)
         if self.gave_up:
             return Settlement(State.DATA_GONE if self.data_gone else State.DEAD, self.gave_up[0])
-        return Settlement(State.DONE)
+        return _WELL
 
 
+_WELL: Final = Settlement(State.DONE)
 #: The outcome before anything has come of an attempt.
 NOTHING_YET: Final = Outcome()

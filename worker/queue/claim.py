@@ -35,6 +35,7 @@ class NotClaimed(Enum):
 
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_DONE: Final = State.DONE
 
 
 class Claim(NamedTuple):
@@ -123,6 +124,8 @@ class Settlement(NamedTuple):
 
     def more(self, worker: str) -> dict[str, Any]:
         """What of it is not said of an event that is done at the first attempt; `worker` is named in the story."""
+        if self.state is _DONE and self.story is None and not (self.failures or self.absolved):
+            return {}  # As nearly always.
         fields = {
             "error": self.error,
             "wait": int(self.wait * 1000),
@@ -198,12 +201,8 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         suspect,
         *trace,
     ) = raw
-    fields: dict[str, str] = {}
-    if before:  # All else the script has found to be readable.
-        text = [part.decode(errors="replace") for part in before]
-        fields = dict(zip(text[::2], text[1::2], strict=True))
-    rank, _, updated = (latest or b"0:0").decode().partition(":")
-    return Claim(
+    rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
+    claim = Claim(
         event_id=event_id.decode(),
         type=kind.decode(),
         resource_id=resource.decode(),
@@ -211,16 +210,27 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         now=now,
         attempt=attempts,
         fence=int(fence),
-        first=not fields,
-        ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},
-        seen="seen" in fields,
+        first=not before,
+        ended=_NONE,
+        seen=False,
         latest=(int(rank), int(updated)),
         job=job.decode(),
         execution=execution.decode(),
         killed=killed,
         suspect=bool(suspect),
+        trace=trace[0].decode(errors="replace") if trace else None,
+    )
+    return _with_history(claim, before) if before else claim
+
+
+def _with_history(claim: Claim, before: Sequence[bytes]) -> Claim:
+    """The claim of an event that somebody has held before, with the fields that have come of that."""
+    text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
+    fields = dict(zip(text[::2], text[1::2], strict=True))
+    return claim._replace(
+        ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},
+        seen="seen" in fields,
         only=frozenset(fields.get(ONLY, "").split()),
         pending=frozenset(fields.get(PENDING, "").split()),
         causes={name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
-        trace=trace[0].decode(errors="replace") if trace else None,
     )

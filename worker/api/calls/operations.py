@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from pydantic import TypeAdapter
 
@@ -40,6 +40,7 @@ from credhook.worker.api.models import (
     UserRequest,
     WalletCredential,
     path_name,
+    path_segment,
     resource_id,
 )
 from credhook.worker.api.models.base import RequestModel
@@ -68,8 +69,8 @@ _DONE = (200, 201)
 _DELETED = (204, 200)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+@dataclass(slots=True)
+class Call(Generic[R]):  # Not frozen, as in http/exchange.py.
     """An operation with its values: ready to send.
 
     `path` is percent-encoded, begins with `/` and is relative to the API's root. `asked_for` is the id that the answer
@@ -128,7 +129,7 @@ class Operation(Generic[R]):
             raise TypeError(f"{self.name} needs exactly the names in {self.path}")
         path = self.path
         for name, value in names.items():
-            path = path.replace(f"{{{name}}}", quote(self._checked(name, value), safe=""))
+            path = path.replace(f"{{{name}}}", path_segment(self._checked(name, value)))
         query = query or {}
         asked = urlencode({name: self._checked(name, value) for name, value in query.items()}) if query else ""
         sent = None if body is None else body.model_dump_json(exclude_none=True).encode()

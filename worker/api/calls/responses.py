@@ -153,7 +153,8 @@ def _data(document: Any) -> Any:
 
 def _validated(operation: str, result: TypeAdapter[R], document: Any, status: int, place: str = "") -> R:
     try:
-        return result.validate_python(document, by_alias=True, by_name=False)
+        # The adapter's own method looks at six more options, which takes a fifth of the time.
+        return cast("R", result.validator.validate_python(document, by_alias=True, by_name=False))
     except ValidationError as error:
         wrong = mismatch(error)
     # Outside of the handler, likewise.
@@ -162,8 +163,8 @@ def _validated(operation: str, result: TypeAdapter[R], document: Any, status: in
 
 def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
     """Refuse what carries another id: the answer to somebody else's question, or to an earlier one."""
-    elements = result if isinstance(result, tuple) else (result,)
-    if any(element.id != asked_for for element in elements):
+    is_it = all(each.id == asked_for for each in result) if isinstance(result, tuple) else result.id == asked_for
+    if not is_it:
         raise NotUnderstood(
             f"{operation}: the answer is about another id than the one asked for; "
             "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",

@@ -13,7 +13,10 @@ from credhook.worker.api.http.causes import cause_of
 HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, for it takes three times as long to make what is, and each fetch makes one of each.
+
+
+@dataclass(slots=True)
 class Request:
     """What is sent.
 
@@ -34,7 +37,7 @@ class Request:
     template: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Response:
     """What came back, whole.
 

@@ -14,7 +14,7 @@ from credhook.worker.api.models.attribute import (
 )
 from credhook.worker.api.models.certificate import CertificateRecord, CertificateRequest
 from credhook.worker.api.models.endpoint import Endpoint, EndpointRequest, EventType
-from credhook.worker.api.models.ids import path_name, resource_id
+from credhook.worker.api.models.ids import path_name, path_segment, resource_id
 from credhook.worker.api.models.issuance import Issuance, IssuedCredential
 from credhook.worker.api.models.presentation import Presentation, PresentationError, PresentedCredential
 from credhook.worker.api.models.preset import (
@@ -88,5 +88,6 @@ __all__ = [
     "UserRequest",
     "WalletCredential",
     "path_name",
+    "path_segment",
     "resource_id",
 ]

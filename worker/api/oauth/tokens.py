@@ -1,6 +1,7 @@
 """Access tokens: what one is, where the current one is kept, and how the token endpoint's answer is read."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Final, Protocol
@@ -10,7 +11,7 @@ from pydantic_core import from_json
 
 from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
 from credhook.worker.api.calls.responses import parse, refusal
-from credhook.worker.api.http.exchange import Response
+from credhook.worker.api.http.exchange import HEADERS, Response
 from credhook.worker.api.models.base import ResponseModel
 
 #: Seconds before its expiry at which a token is renewed. Specification, Limits.
@@ -30,10 +31,15 @@ class Token:
     Attributes:
         value: What goes behind `Bearer`. Not shown.
         renew_at: Reading of the credentials' clock from which on a new one is fetched.
+        headers: What requests with it say: one object, of which nothing is made anew for each. Not shown.
     """
 
     value: str = field(repr=False)
     renew_at: float
+    headers: Mapping[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", {**HEADERS, "Authorization": f"Bearer {self.value}"})
 
 
 class Tokens(Protocol):
