@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.ledger import PER_ID
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
 
 
 def _checked_redis(value: SecretStr) -> SecretStr:

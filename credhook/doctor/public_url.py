@@ -21,7 +21,7 @@ from credhook.doctor.redis import opened
 from credhook.doctor.settings import of_certificate
 from credhook.doctor.setup import Setup
 from credhook.receiver.mark import Mark
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
 from credhook.status.facts import Receiver
 from credhook.status.reading import read_receivers
 from credhook.worker.api.http.trust import shared_ssl_context

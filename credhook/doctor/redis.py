@@ -12,7 +12,8 @@ from credhook.doctor import permissions
 from credhook.doctor.finding import Finding, apart, fail, ok, skipped, warn
 from credhook.doctor.fleet import FLEET, of_fleet
 from credhook.doctor.setup import Setup
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
+from credhook.redis.connection import open_redis_sync
 from credhook.redis.health import Check, unanswered
 from credhook.status.reading import read_facts
 
@@ -52,8 +53,8 @@ def check_redis(setup: Setup) -> Iterator[Finding]:
 
 def opened(address: RedisAddress) -> Redis:
     """A client that gives up soon."""
-    return address.open_sync(
-        retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE, protocol=2
+    return open_redis_sync(
+        address, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE, protocol=2
     )
 
 

@@ -13,7 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
+from credhook.redis.connection import open_redis_sync
 from credhook.redis.health import unanswered
 from credhook.settings import LedgerSettings
 from credhook.status.attention import Limits, attention
@@ -63,7 +64,7 @@ def status(*, oldest: float, as_json: bool) -> None:
 def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[Remark, ...]]:
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
-    redis: Redis = address.open_sync(retry=Retry(NoBackoff(), 0), **patience)
+    redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0), **patience)
     try:
         facts = read_facts(redis, str(address), settings.queue, platform_of_host())
     except (RedisError, OSError) as error:

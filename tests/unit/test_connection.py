@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
+from credhook.redis.connection import open_redis, open_redis_sync
 
 GOOD = {
     "redis://": None,
@@ -19,8 +20,8 @@ GOOD = {
 @pytest.mark.parametrize(("url", "address"), [(u, a) for u, a in GOOD.items() if a], ids=str)
 def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     assert RedisAddress.parse(url) == address
-    address.open()
-    address.open_sync()
+    open_redis(url)
+    open_redis_sync(url)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_any_other_is_refused_without_being_repeated(url: str) -> None:
 
 
 def test_an_impatient_client_is_impatient_with_sentinels_as_well() -> None:
-    pool: Any = RedisAddress.parse("redis+sentinel://a/main").open_sync(socket_timeout=0.5).connection_pool
+    pool: Any = open_redis_sync("redis+sentinel://a/main", socket_timeout=0.5).connection_pool
     (sentinel,) = pool.sentinel_manager.sentinels
     assert sentinel.connection_pool.connection_kwargs["socket_timeout"] == 0.5
 

@@ -12,7 +12,6 @@ import click
 
 from credhook.certificate import remark_on_expiry
 from credhook.metrics.places import FOLDER
-from credhook.redis.connection import open_redis_sync
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
 
@@ -52,7 +51,8 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Have noted what the supervisor tells of; what Redis cannot be told yet."""
     reclaim = importlib.import_module("credhook.worker.recovery.reclaim")
-    with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
+    connection = importlib.import_module("credhook.redis.connection")
+    with connection.open_redis_sync(settings.redis_url.get_secret_value()) as redis:
         unnoted: Sequence[str] = reclaim.reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     return unnoted
 

@@ -16,7 +16,8 @@ from redis.retry import Retry
 
 from credhook.console.pages.history import History, sample
 from credhook.ledger import Index
-from credhook.redis.connection import RedisAddress
+from credhook.redis.address import RedisAddress
+from credhook.redis.connection import open_redis_sync
 from credhook.redis.health import unanswered
 from credhook.settings import LedgerSettings
 from credhook.status.attention import Limits, attention
@@ -59,7 +60,7 @@ class Ledger:
     def __init__(self, settings: LedgerSettings, *, clock: Callable[[], float] = time.time) -> None:
         """Prepare; nothing is asked yet."""
         address = RedisAddress.parse(settings.redis_url.get_secret_value())
-        self.redis: Redis = address.open_sync(retry=Retry(NoBackoff(), 0))
+        self.redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0))
         self.index = Index(settings.queue)
         self.retention = settings.retention
         self.history = History()
