@@ -9,10 +9,11 @@ from typing import Any
 
 from redis import Redis
 
-#: Stands before a script: notes its commands and their first keys, and refuses the command of that number, or none if
-#: it is 0.
+#: Stands before a script, whose last two arguments it takes away: with 0 it notes the script's commands and their first
+#: keys, with another number it refuses the command of that number. Its text never changes: Redis compiles it once.
 _PRELUDE = """
-local real, count, refused, refusal = redis, 0, {number}, '{error}'
+local refusal, refused = table.remove(ARGV), tonumber(table.remove(ARGV))
+local real, count = redis, 0
 local function numbered(run, refuse)
     return function(name, key, ...)
         count = count + 1
@@ -25,12 +26,15 @@ local function numbered(run, refuse)
         return run(name)
     end
 end
-local redis = {{
+local redis = {
     call = numbered(real.call, function() error(refusal, 0) end),
-    pcall = numbered(real.pcall, function() return {{err = refusal}} end),
+    pcall = numbered(real.pcall, function() return {err = refusal} end),
     sha1hex = real.sha1hex,
-}}
+}
 """
+
+#: No command has this number.
+_NONE = -1
 
 FORBIDDEN = "NOPERM this user has no permissions to run that command"
 OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -47,20 +51,20 @@ class Script:
 
     def __init__(self, redis: Redis, lua: str) -> None:
         self.redis = redis
-        self._lua = lua
+        self._script = redis.register_script(_PRELUDE + lua)
         self.number = 0
         self.error = FORBIDDEN
         self.around: Callable[[], AbstractContextManager[Redis]] | None = None
 
     def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
-        prelude = _PRELUDE.format(number=self.number or -1, error=self.error)
-        around, self.around, self.number = self.around, None, 0
+        number, self.number = self.number or _NONE, 0
+        around, self.around = self.around, None
         with around() if around else nullcontext(self.redis) as redis:
-            return redis.eval(prelude + self._lua, len(keys), *keys, *args)
+            return self._script(keys, [*args, number, self.error], redis)
 
     def look(self, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         """Run it whole, and note its commands and keys."""
-        return self.redis.eval(_PRELUDE.format(number=0, error="") + self._lua, len(keys), *keys, *args)
+        return self._script(keys, [*args, 0, ""])
 
 
 class AsyncScript(Script):
