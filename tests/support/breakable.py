@@ -20,6 +20,7 @@ from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.recovery import put_back, reclaim, replay
 from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.recovery.rounds import Rounds, write_rounds
 
 INDEX = Index("credhook")
 DONE = {"test.first": "done"}
@@ -30,6 +31,7 @@ class Ledger:
 
     def __init__(self, redis: Redis) -> None:
         self.redis: Any = redis
+        self._look_through()
         self.handled: set[str] = set()
         self.accept = Script(redis, script.ACCEPT)
         self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
@@ -43,6 +45,11 @@ class Ledger:
         self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
         self.reclaiming = Script(redis, reclaim.RECLAIM)
+
+    def _look_through(self) -> None:
+        """As every ledger is after its first rounds: what an older version left unlisted is looked for once a month."""
+        seconds, _ = self.redis.time()
+        write_rounds(self.redis, Rounds(1, seconds * 1_000, seconds * 1_000))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
