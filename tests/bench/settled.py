@@ -41,14 +41,14 @@ end
 _LOOK: Final = "for _ = 1, ARGV[1] do redis.call('EXISTS', 'none') end"
 
 
-def fill(redis: Redis, records: int) -> None:
-    """Write that many records, and more, which go again: in a ledger that is in use, as much expires as comes.
+def fill(redis: Redis, records: int, *, gone: int = _GONE) -> None:
+    """Write that many records, and `gone` more, which go again: in a ledger that is in use, as much expires as comes.
 
     What a growing Redis does once is so left out of the measurement: to get memory from the system, and to double its
     table of keys, which slows it down for a while whenever a power of two is passed. An empty key stands for each
     record that has gone, or a small ledger's table would shrink, and grow again within the run.
     """
-    now, most = int(time.time() * 1_000), records + _GONE
+    now, most = int(time.time() * 1_000), records + gone
     for first, count in _blocks(0, most):
         redis.eval(_FILL, 0, str(first), str(count), str(now), str(_EXPIRY))
     for first, count in _blocks(records, most):
