@@ -7,6 +7,7 @@ start itself start `sys.executable`.
 
 import atexit
 import ctypes
+import fcntl
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,6 +61,11 @@ def run(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def take_terminal() -> None:
+    """Make standard input the new session's terminal, as a window does: the one `preexec_fn` that forks know."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def fork_from(zygote: socket.socket) -> None:
@@ -112,7 +119,8 @@ def _start(
     environment = dict(os.environ if given.env is None else given.env)
     safe_path = given.args[1] == "-P"
     command = list(given.args[1 + safe_path :])
-    if given.args[0] != sys.executable or given.preexec_fn or _begins_by_itself(command, environment):
+    prepared = given.preexec_fn not in {None, take_terminal}
+    if given.args[0] != sys.executable or prepared or _begins_by_itself(command, environment):
         otherwise(*given)
         return
     words = [*command[1].split(".")[1:], *command[2:]] if command[0] == "-m" else []
@@ -126,6 +134,7 @@ def _start(
         "ignored": [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN],
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "session": given.start_new_session,
+        "terminal": given.preexec_fn is take_terminal,
         "supervises": bool(_SUPERVISORS.intersection(words[:1])) and not _OF_CHILDREN.intersection(words),
     }
     with _asking, _taking_orphans():

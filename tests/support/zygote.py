@@ -63,6 +63,7 @@ class Job:
         ignored: signals.
         files: limits of open ones, soft and hard.
         session: whether it leads a session of its own.
+        terminal: whether standard input is the terminal of that session.
         supervises: whether it is to start others of ours as fast as it was started.
     """
 
@@ -74,6 +75,7 @@ class Job:
     ignored: list[int]
     files: Sequence[int]
     session: bool
+    terminal: bool
     supervises: bool
 
 
@@ -110,6 +112,8 @@ def serve(control: socket.socket) -> Job:
                 os.setsid()
             control.detach()  # The number becomes another's.
             _take(received, job.descriptors)
+            if job.terminal:
+                forked.take_terminal()
             return job
         os.waitpid(between, 0)
         for descriptor in (*received, writing):
