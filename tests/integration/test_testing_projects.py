@@ -110,7 +110,8 @@ def test_with_pytest(project: Path) -> None:
     for name in ("onboarding.py", "test_onboarding.py"):
         shutil.copy(ROOT / "tests" / "examples" / "onboarding" / name, project)
     (project / "test_asynchronous.py").write_text(ASYNCHRONOUS)
-    done = run(project, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:cacheprovider")
+    without = (f"-pno:{one}" for one in ("schemathesis", "hypothesispytest", "anyio", "xdist", "cacheprovider"))
+    done = run(project, "-m", "pytest", "-q", *without)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "9 passed" in done.stdout
     assert sorted(path.name for path in project.iterdir() if path.name != "__pycache__") == [
