@@ -133,8 +133,8 @@ def test_the_timer_runs_a_command_that_exists_and_looks_back_further_than_it_com
     service = (DEPLOY / "credhook-reconcile.service").read_text()
     (program, *arguments) = re.findall(r"^ExecStart=(.+)$", service, re.MULTILINE)[0].split()
     assert Path(program).name == "credhook"
-    command: Any = LazyGroup().get_command(Context(LazyGroup()), arguments[0])
-    parsed = command.commands[arguments[1]].make_context("reconcile", arguments[2:])
+    events: Any = LazyGroup().get_command(Context(LazyGroup()), arguments[0])
+    parsed = events.get_command(Context(events), arguments[1]).make_context("reconcile", arguments[2:])
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
     assert "OnCalendar=daily\n" in (DEPLOY / "credhook-reconcile.timer").read_text()
 

@@ -36,6 +36,8 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("credhook.worker.commands.worker", {"aiohttp", "httpx", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
+        ("credhook.worker.commands.events.command", {"aiohttp", "rich.progress", "credhook.worker.handlers"}),
+        ("credhook.worker.commands.events.replay", {"aiohttp", "rich.progress"}),
     ],
 )
 def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
-from credhook.cli import COMMANDS, LazyGroup
+from credhook.cli import LazyGroup
 from credhook.console.settings import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.handlers.handler import Options
@@ -59,11 +59,16 @@ def test_no_row_is_of_a_setting_that_is_gone() -> None:
     assert named == {row.split("`")[1] for row in EXPECTED} | LOG_VARIABLES
 
 
+def children(group: click.Group) -> dict[str, click.Command]:
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    assert None not in found.values()
+    return {name: command for name, command in found.items() if command}
+
+
 def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            child = command.get_command(click.Context(command), name)
-            assert child is not None
+        for name, child in children(command).items():
             yield from leaves(child, (*path, name))
     else:
         yield " ".join(path)
@@ -80,13 +85,11 @@ def test_every_command_explains_itself_and_all_its_options() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, (command.name, parameter.name)
-        for child in getattr(command, "commands", {}).values():
-            explained(child)
+        if isinstance(command, click.Group):
+            for child in children(command).values():
+                explained(child)
 
-    group = LazyGroup()
-    for name in COMMANDS:
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
+    for command in children(LazyGroup()).values():
         explained(command)
 
 

@@ -4,17 +4,14 @@ import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace as but
+from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from credhook.settings import LedgerSettings
-from credhook.worker.commands.events.erase import erase
 from credhook.worker.commands.events.options import of_handler, selecting
-from credhook.worker.commands.events.reconcile import reconcile
-from credhook.worker.commands.events.replay import replay
 from credhook.worker.commands.events.tables import plain, print_counts, print_table
-from credhook.worker.commands.events.tail import tail
 from credhook.worker.commands.history.records import records
 from credhook.worker.commands.history.story import lines, story_of
 from credhook.worker.commands.history.times import time_of
@@ -26,18 +23,29 @@ from credhook.worker.commands.search.selection import Selection
 _SHOWN: Final = 100
 #: Events that `list` looks at for a table before it says how far it has come: a few tenths of a second.
 _PATIENCE: Final = 20_000
+#: Commands in modules of their own name.
+_ELSEWHERE: Final = frozenset({"erase", "reconcile", "replay", "tail"})
 _COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received (UTC)", "attempts", "error")
 
 
-@click.group()
+class _Events(click.Group):
+    """`list` and `show` are here. What the others need, above all to load handlers, takes longer than a list does."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name them all."""
+        return sorted([*super().list_commands(ctx), *_ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import it, unless it is here."""
+        if cmd_name not in _ELSEWHERE:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(f"credhook.worker.commands.events.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=_Events)
 def events() -> None:
     """Look at what the ledger remembers, watch it, replay it, erase it, and accept what never arrived."""
-
-
-events.add_command(replay)
-events.add_command(erase)
-events.add_command(reconcile)
-events.add_command(tail)
 
 
 @events.command("list")

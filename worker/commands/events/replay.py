@@ -17,7 +17,6 @@ from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.handlers.loading import load
 from credhook.worker.recovery.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
@@ -115,6 +114,8 @@ def _types_wanted(redis: Redis, handler: str, events: Sequence[EventSummary]) ->
     Raises:
         click.UsageError: neither knows it.
     """
+    from credhook.worker.handlers.loading import load  # noqa: PLC0415  It takes longer than to count a selection.
+
     loaded = {one.name: one.types for one in load(HandlerSettings().handlers).handlers}
     if handler in loaded:
         return loaded[handler]

@@ -13,8 +13,6 @@ from typing import Final, TypeVar
 
 import click
 from redis.exceptions import RedisError
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress
 
 T = TypeVar("T")
 
@@ -53,10 +51,14 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 
     Only for whoever has typed the command: what a server does in its threads would paint over its log.
     """
-    console = Console(stderr=True)
-    shown = console.is_terminal and threading.current_thread() is threading.main_thread()
+    if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415  It takes as long as a list of events does.
+    from rich.progress import MofNCompleteColumn, Progress  # noqa: PLC0415
+
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda number: progress.advance(task, number)
 
