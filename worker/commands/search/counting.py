@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 from credhook.ledger import OTHER, Index, State
 from credhook.worker.commands.search.batches import bar
 from credhook.worker.commands.search.reading import find, list_what_is_missing, members, present_sets
-from credhook.worker.commands.search.search import Counts, Search, clock, counts, lengths
+from credhook.worker.commands.search.search import FIRST_SPAN, PAGE, Counts, Search, clock, counts, lengths
 from credhook.worker.commands.search.selection import Selection
 
 _QUEUES, _QUEUE = "rq:queues", "rq:queue:"
@@ -36,6 +36,8 @@ def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -
     if selection.limit or selection.after or selection.ids or selection.cause:
         return Counter((one.state, one.type) for one in find(redis, index, selection))
     if sets := selection.indexes(index):
+        if selection.since is None and selection.until is None:
+            return _moved(redis, selection, sets)
         search = Search(redis, selection, counting=True)
         return _sum(map(counts, search.among(members(redis, present_sets(redis, sets)))))
     list_what_is_missing(redis)
@@ -100,9 +102,15 @@ def _not_done(redis: Redis, index: Index) -> Counts:
     for queue in {index.queue} | {name.removeprefix(_QUEUE) for name in names if name.startswith(_QUEUE)}:
         one = Index(queue)
         sets = (one.open, one.dead, *one.all_unhandled, one.quarantined, one.unreadable)
-        unfinished = Selection(frozenset(State) - {State.DONE})
-        present = present_sets(redis, sets)
-        search = Search(redis, unfinished, counting=True, moved=True)
-        spans = search.through(sorted(present, key=present.__getitem__, reverse=True), clock(redis))
-        total.update(_sum(counts(span.reply) for span in spans))
+        total.update(_moved(redis, Selection(frozenset(State) - {State.DONE}), sets))
     return total
+
+
+def _moved(redis: Redis, selection: Selection, sets: Iterable[str]) -> Counts:
+    """Count what stands in these sorted sets of states, whenever it came."""
+    present = present_sets(redis, sets)
+    search = Search(redis, selection, counting=True, moved=True)
+    top = clock(redis)
+    first = top if sum(present.values()) <= PAGE else FIRST_SPAN
+    spans = search.through(sorted(present, key=present.__getitem__, reverse=True), top, first)
+    return _sum(counts(span.reply) for span in spans)

@@ -1,7 +1,7 @@
 """The events that a selection is about, read from the ledger, the newest first."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, cast
@@ -18,7 +18,7 @@ from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.history.causes import standing
 from credhook.worker.commands.search.batches import bar
-from credhook.worker.commands.search.search import Candidate, Search, clock, lengths, summaries
+from credhook.worker.commands.search.search import Candidate, Search, clock, first_span, lengths, summaries
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
 from credhook.worker.recovery.rounds import last_whole
 from credhook.worker.recovery.upkeep import list_all
@@ -109,9 +109,11 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
         unread = list(itertools.chain.from_iterable(map(summaries, Search(redis, selection).among(aside))))
         search = Search(redis, selection, sets=list(sets), skip=(one.webhook_id for one in unread))
         top = min([clock(redis), *([_last_move(redis, sets) + _CLOCK_SET] if sets else [])])
+        listed = lengths(redis, selection.types, selection.resource)
+        first = first_span(redis, listed, min(top, selection.span[1]), _wanted(selection, sets, listed))
         found: list[EventSummary] = []
         looked = 0
-        for span in search.through(list(lengths(redis, selection.types, selection.resource)), top):
+        for span in search.through(list(listed), top, first):
             found += (one for one in unread if span.start <= one.received < span.end)
             found += summaries(span.reply)
             looked += span.looked
@@ -122,6 +124,14 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
                 short = _cut(selection, found)
                 return Page(short.events, Cursor(span.start), span.start)
         return _cut(selection, found)
+
+
+def _wanted(selection: Selection, sets: Mapping[str, int], listed: Mapping[str, int]) -> int:
+    """How many of the listed events are looked at until the limit's number is found, as far as is known. Pure."""
+    total = sum(listed.values())
+    if selection.limit is None or selection.resource:
+        return total
+    return selection.limit * total // sum(sets.values()) if sets else selection.limit
 
 
 def _named(redis: Redis, index: Index, selection: Selection) -> Iterable[str] | None:

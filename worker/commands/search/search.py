@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from redis import Redis
@@ -18,13 +18,17 @@ _LENGTHS: Final = lua.load("credhook.worker.commands.search/lengths.lua")
 
 #: Events that one script looks at: it blocks Redis for a few milliseconds then.
 PAGE: Final = 1_000
-#: The same where hardly any concerns the handler that is meant: these cost half, and a look into all streams has its
-#: price, too.
+#: The same where hardly any concerns the handler, or is in the state, that is meant: these cost half, and a look into
+#: all streams has its price, too. And the same where hardly any is of the resource: most cost next to nothing.
 PAGE_OF_OTHERS: Final = 2_000
+PAGE_OF_OTHER_RESOURCES: Final = 4_000
 #: Part of it that a span is meant to bring, so that few spans bring too much.
 _FILLED: Final = 0.8
-#: Milliseconds that the first of the spans of time is long; the next are as long as a page wants.
-_FIRST_SPAN: Final = 1_000
+#: Milliseconds that the first of the spans of time is long, if nothing better is known; the next are as long as a page
+#: wants.
+FIRST_SPAN: Final = 1_000
+#: By how much more than is wanted is looked at first: events do not come evenly.
+_TO_SPARE: Final = 1.5
 
 #: State and type → how many events.
 Counts = Counter[tuple[str, str]]
@@ -74,6 +78,9 @@ class Search:
         """
         self._script = redis.register_script(_SELECT)
         self._span = selection.span
+        self._page_of_others = PAGE_OF_OTHERS if selection.handler or sets else PAGE
+        if selection.resource:
+            self._page_of_others = PAGE_OF_OTHER_RESOURCES
         self._what: dict[str, Any] = {
             "types": dict.fromkeys(selection.types, True) or None,
             "states": dict.fromkeys(selection.states, True) or None,
@@ -101,14 +108,19 @@ class Search:
             _, *reply = self._script(args=[json.dumps(self._what), *arguments])
             yield reply
 
-    def through(self, keys: Sequence[str], top: int) -> Iterator[Span]:
+    def through(self, keys: Sequence[str], top: int, first: int = FIRST_SPAN) -> Iterator[Span]:
         """Look through what is listed under these keys, from `top`, in ms, back to where the selection begins.
+
+        Args:
+            keys: these.
+            top: hardly anything is younger.
+            first: how many ms before that to look at to begin with.
 
         Raises:
             RedisError: Redis failed.
         """
         bottom, end = self._span
-        length = end - top if top < end else _FIRST_SPAN  # Hardly anything is younger than `top`.
+        length = max(0, end - top) + first
         streams = [] if self._what["moved"] else [key for key in keys if not key.startswith(LATE)]
         ordered = streams + [key for key in keys if self._what["moved"] or key.startswith(LATE)]
         page = PAGE
@@ -117,15 +129,18 @@ class Search:
             most = page if end - start > 1 else 0
             what = {**self._what, "streams": len(streams), "from": start, "until": end, "most": most}
             looked, *reply = self._script(keys=ordered, args=[json.dumps(what)])
+            # Of a span that begins before `top` and ends after it, the former part is what holds events.
+            holding = top - start if start < top < end else end - start
             if looked < 0:
-                length = max(1, (end - start) // 4)
+                length = max(1, end - start - holding + holding // 4)
+                top = top if start < top else bottom  # There is a lot that is younger: clocks were set.
                 continue
             yield Span(start, end, looked, reply)
-            page = PAGE_OF_OTHERS if self._what["handler"] and len(reply) < looked else PAGE
-            if end > top >= start:
-                length = _FIRST_SPAN
+            page = self._page_of_others if len(reply) < looked else PAGE
+            if end > top == start:
+                length = first
             else:
-                length = max(1, min(length * 8, int(length * page * _FILLED) // max(looked, 1)))
+                length = max(1, min(holding * 8, int(holding * page * _FILLED) // max(looked, 1)))
             end = start
 
 
@@ -164,6 +179,27 @@ def lengths(redis: Redis, types: Iterable[str] = (), resource: str | None = None
     keys = [prefix + name for prefix in (LISTED, LATE) for name in names]
     reply = cast(list[Any], redis.register_script(_LENGTHS)(keys=keys))
     return dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
+
+
+def first_span(redis: Redis, listed: Mapping[str, int], end: int, wanted: int) -> int:
+    """How many ms before `end` the last `wanted` of the listed events have come, if all came as those of one list did.
+
+    Args:
+        redis: the ledger.
+        listed: keys under which they are listed → how many.
+        end: in ms since the epoch.
+        wanted: at the most as many are looked for as one script looks at.
+
+    Raises:
+        RedisError: Redis failed.
+    """
+    share = min(wanted * _TO_SPARE, PAGE * _FILLED) / max(1, sum(listed.values()))
+    longest = max(listed, key=listed.__getitem__, default=LATE)
+    if longest.startswith(LATE):
+        return FIRST_SPAN
+    oldest = cast(list[tuple[bytes, Any]], redis.xrange(longest, count=1))
+    began = int(oldest[0][0].partition(b"-")[0]) if oldest else end
+    return max(FIRST_SPAN, int((end - began) * share))
 
 
 def clock(redis: Redis) -> int:

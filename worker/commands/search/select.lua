@@ -88,6 +88,7 @@ end
 -- Type, state and time of the event if it is meant. One whose record cannot be read is unreadable, whatever it says.
 local function meant(id)
     if handler and not concerns_handler(id) then return nil end
+    if sets and not is_in_one_of(sets, #sets, id) then return nil end
     local record = unless_odd('HMGET', $EVENT .. id, 'type', 'state', 'received', 'resource')
     local type, state, received, resource = unpack(record or {})
     if record and not (type or state or received or resource) then  -- It has expired, or was erased.
@@ -104,7 +105,6 @@ local function meant(id)
     if not what.moved and (time < from or time >= until_) then return nil end
     if wanted and not wanted[state] or types and not types[type or ''] then return nil end
     if resource_wanted and resource ~= resource_wanted then return nil end
-    if sets and not is_in_one_of(sets, #sets, id) then return nil end
     return type or '', state, time
 end
 
