@@ -59,7 +59,7 @@ def create_console(settings: ConsoleSettings, login: Login) -> Console:
             *door.routes(login, sessions, url=settings.url, user=_user()),
             *now.routes(ledger, streams),
             *causes.routes(ledger, streams),
-            *events.routes(ledger),
+            *events.routes(ledger, streams),
             *actions.routes(ledger, jobs),
             *job_pages.routes(jobs, streams),
             *endpoints.routes(),

@@ -101,6 +101,28 @@ def test_the_first_page_is_live_until_it_is_paused(running: Console, scripted: C
     assert text(browser, ".live .said") == "paused"
 
 
+def test_what_has_come_or_changed_is_announced_and_moves_nothing(
+    running: Console, scripted: Chrome, redis_client: Redis
+) -> None:
+    browser = logged_in(scripted, running)
+    browser.get(f"{running.url}/events?state=dead&since=2h")
+    until(lambda: text(browser, ".live .said") == "live", what="the stream")
+    kept = "main > *:not([data-live], [data-tells]), tr"
+    places = f"return [...document.querySelectorAll('{kept}')].map(one => [one.innerText, one.offsetTop])"
+    before = browser.execute_script(places)
+    plant(redis_client, "unrelated", State.DONE)
+    plant(redis_client, "new", State.DEAD)
+    until(lambda: text(browser, ".news span") == "1 new", what="the news")
+    assert "changed" in str(browser.find_element(By.CSS_SELECTOR, "[data-tells]").get_attribute("textContent"))
+    redis_client.hset("credhook:event:msg_00299", "error", "a.other: KeyError")
+    until(lambda: text(browser, ".news span") == "1 new, others changed", what="the change")
+    assert browser.execute_script(places) == before
+    press(browser, ".news a")
+    until(lambda: text(browser, "tbody tr").find("new") > 0, what="the list anew")
+    assert browser.current_url.endswith("/events?state=dead&since=2h")
+    assert not browser.find_elements(By.CSS_SELECTOR, ".news")
+
+
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
     browser = logged_in(scripted, running)
     for path in PAGES[:-1]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -11,8 +12,11 @@ from starlette.responses import Response, StreamingResponse
 
 from credhook.console.access.sessions import Session, session_of
 
-#: Seconds between two looks, and of silence after which a proxy is told that the stream is still there.
+#: Seconds between two looks, or so many times as long as the last has taken, if that is longer: what is looked for may
+#: be rare in a large ledger.
 _EACH: Final = 1.0
+_REST: Final = 50
+#: Seconds of silence after which a proxy is told that the stream is still there.
 _SILENCE: Final = 15.0
 #: Streams at once: each costs a rendering every second.
 _MOST: Final = 32
@@ -54,7 +58,9 @@ class Streams:
         sent, silent = "", 0.0
         try:
             while self._goes_on(session_of(request)):
+                began = time.monotonic()
                 text, changes = await part()
+                pause = max(_EACH, _REST * (time.monotonic() - began))
                 if text != sent:
                     sent, silent = text, 0.0
                     yield f"data: {json.dumps(text)}\n\n"
@@ -63,9 +69,9 @@ class Streams:
                     yield ": still there\n\n"
                 if not changes:
                     break
-                if await self._stopped_within(_EACH):
+                if await self._stopped_within(pause):
                     return  # The browser tries again.
-                silent += _EACH
+                silent += pause
             yield "event: end\ndata: \n\n"
         finally:
             self._open -= 1

@@ -46,8 +46,17 @@ class Cursor(NamedTuple):
         as_bytes = urlsafe_b64decode(text)
         return cls(int.from_bytes(as_bytes[:_TIME_BYTES], "big"), as_bytes[_TIME_BYTES:])
 
+    @property
+    def above(self) -> Self:
+        """The next place: what comes after it in a list is this one, and all that come after this one."""
+        place = int.from_bytes(self._bytes(), "big") + 1
+        return self.read(urlsafe_b64encode(place.to_bytes(_TIME_BYTES + _DIGEST_BYTES, "big")).decode())
+
+    def _bytes(self) -> bytes:
+        return self.received.to_bytes(_TIME_BYTES, "big") + self.digest
+
     def __str__(self) -> str:
-        return urlsafe_b64encode(self.received.to_bytes(_TIME_BYTES, "big") + self.digest).decode()
+        return urlsafe_b64encode(self._bytes()).decode()
 
 
 class EventSummary(NamedTuple):
