@@ -129,14 +129,41 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
         assert re.search(rf"^COPY .*\b{re.escape(path)}\b", text, re.MULTILINE), path
 
 
-def test_the_timer_runs_a_command_that_exists_and_looks_back_further_than_it_comes_round() -> None:
-    service = (DEPLOY / "credhook-reconcile.service").read_text()
-    (program, *arguments) = re.findall(r"^ExecStart=(.+)$", service, re.MULTILINE)[0].split()
+#: What CronJob and container of deploy/credhook-reconcile.yaml say.
+CRON_JOB: dict[str, Any] = yaml.safe_load((DEPLOY / "credhook-reconcile.yaml").read_text())["spec"]
+POD: dict[str, Any] = CRON_JOB["jobTemplate"]["spec"]["template"]["spec"]
+
+
+def in_service() -> list[str]:
+    text = (DEPLOY / "credhook-reconcile.service").read_text()
+    return str(re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)[0]).split()
+
+
+@pytest.mark.parametrize("typed", [in_service(), POD["containers"][0]["command"]], ids=["systemd", "Kubernetes"])
+def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it_comes_round(typed: list[str]) -> None:
+    program, command, *arguments = typed
     assert Path(program).name == "credhook"
-    events: Any = LazyGroup().get_command(Context(LazyGroup()), arguments[0])
-    parsed = events.get_command(Context(events), arguments[1]).make_context("reconcile", arguments[2:])
+    events: Any = LazyGroup().get_command(Context(LazyGroup()), command)
+    parsed = events.get_command(Context(events), arguments[0]).make_context("reconcile", arguments[1:])
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
+
+
+def test_both_timers_come_round_once_a_day() -> None:
     assert "OnCalendar=daily\n" in (DEPLOY / "credhook-reconcile.timer").read_text()
+    assert re.fullmatch(r"\d+ \d+ \* \* \*", CRON_JOB["schedule"])
+
+
+def test_the_pod_that_comes_round_can_do_no_more_than_it_must() -> None:
+    (container,) = POD["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert POD["securityContext"]["runAsNonRoot"] is True
+    assert f"--uid {POD['securityContext']['runAsUser']} " in (DEPLOY / "Dockerfile").read_text()
+    assert POD["automountServiceAccountToken"] is False
+    assert container["image"] == SERVICES["worker"]["image"]
 
 
 def test_redis_keeps_everything() -> None:
