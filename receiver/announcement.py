@@ -13,12 +13,12 @@ from typing import Final
 from uuid import uuid4
 
 import structlog
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.ledger import RECEIVERS
-from credhook.ledger.announcements import ANNOUNCE, LASTS, version
+from credhook.ledger.announcements import ANNOUNCE, LASTS, digests, version
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.mark import MARK
 from credhook.receiver.refusal_log import RefusalLog
@@ -42,6 +42,7 @@ class Announcement(BaseModel):
         mark: the key of the ids in its answers, see mark.py.
         strict: whether it waits for the fsync.
         tolerance: seconds that a signature's timestamp may lie in the past or the future.
+        alike: digests of the settings that all receivers of a queue should have alike; older versions do not say so.
         acknowledged: deliveries that it has acknowledged in its last round.
         seconds: how long that round was.
         idle: seconds since the last that it acknowledged; None before the first.
@@ -58,6 +59,7 @@ class Announcement(BaseModel):
     mark: str
     strict: bool
     tolerance: int
+    alike: dict[str, str] = {}
     acknowledged: int = 0
     seconds: float = EACH
     idle: float | None = None
@@ -103,6 +105,7 @@ class Announcer:
             mark=MARK.key,
             strict=settings.durability == "strict",
             tolerance=settings.tolerance,
+            alike=_alike(settings),
         )
         self._counted, self._at = 0, clock()
 
@@ -141,3 +144,19 @@ class Announcer:
             async with asyncio.timeout(_FAREWELL):
                 await self._redis.hdel(RECEIVERS, self._token)
                 await self._redis.aclose()
+
+
+def _alike(settings: ReceiverSettings) -> dict[str, str]:
+    def said(secret: SecretStr | None) -> str:
+        return secret.get_secret_value() if secret else ""
+
+    return digests(
+        {
+            "CREDHOOK_WEBHOOK_SECRETS": said(settings.webhook_secrets),
+            "CREDHOOK_PATH_SECRET": said(settings.path_secret),
+            "CREDHOOK_WEBHOOK_PATH": settings.webhook_path,
+            "CREDHOOK_TOLERANCE": settings.tolerance,
+            "CREDHOOK_RETENTION": settings.retention,
+            "CREDHOOK_DURABILITY": settings.durability,
+        }
+    )

@@ -16,6 +16,7 @@ FLEET: Final = (
     "fleet.queues",
     "fleet.versions",
     "fleet.handlers",
+    "fleet.settings",
     "fleet.refusals",
 )
 
@@ -27,6 +28,7 @@ def of_fleet(facts: Facts) -> Iterator[Finding]:
     yield _of("fleet.queues", fleet.queues(facts), "receivers and workers have the same queues")
     yield _of("fleet.versions", [*fleet.versions(facts), *_own_version(facts)], f"all run {version()}, as this command")
     yield _of("fleet.handlers", fleet.handlers(facts), "the workers of the queue have the same handlers")
+    yield _of("fleet.settings", fleet.settings(facts), "receivers have the settings of each other, and so do workers")
     late = Limits()
     otherwise = f"no delivery was refused for its signature or its time within {late.refused / 60:.0f} min"
     yield _of("fleet.refusals", of_refusals(facts.receivers, late), otherwise)

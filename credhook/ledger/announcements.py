@@ -4,8 +4,10 @@ A hash for the workers of each queue (`Index.handlers`), and one for all receive
 "<since> <renewed> <what is said, as JSON>", both in ms; what is not renewed is forgotten.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import Any, Final, NamedTuple
@@ -16,6 +18,9 @@ from credhook.ledger import LATEST, lua
 ANNOUNCE: Final = lua.load("credhook.ledger/announce.lua")
 #: Seconds that an announcement lasts unless it is renewed, at least.
 LASTS: Final = 60.0
+
+#: Bytes of a digest of a setting: enough to see that two processes differ, and far too few to find a secret by.
+_DIGEST: Final = 2
 
 _FORM: Final = re.compile(rb"(\d{1,15}) (\d{1,15}) (.+)", re.DOTALL)
 
@@ -40,6 +45,19 @@ def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
         match = _FORM.fullmatch(value) if isinstance(value, bytes) else None
         if match and int(match[1]) <= int(match[2]) <= LATEST:
             yield Announced(int(match[1]), int(match[2]), match[3])
+
+
+def digests(settings: Mapping[str, object]) -> dict[str, str]:
+    """Of settings that all processes should have alike, by which it is seen that some differ. Pure.
+
+    Args:
+        settings: variable → its value; words count in any order, as of keys that are rotated.
+    """
+    words = {name: sorted(value.split()) if isinstance(value, str) else value for name, value in settings.items()}
+    return {
+        name: blake2b(json.dumps([name, value]).encode(), digest_size=_DIGEST).hexdigest()
+        for name, value in words.items()
+    }
 
 
 def version() -> str:

@@ -46,10 +46,14 @@ def _of_server(server: Server) -> list[Remark]:
 
 def of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
     """A platform whose key is not among ours would otherwise look like one that has nothing to say. A remark a rule."""
-    late = {one: one.refused for one in receivers if one.refused is not None and one.refused <= limits.refused}
+    alive = list(receivers)
+    late = [one for one in alive if one.refused is not None and one.refused <= limits.refused]
     if not late:
         return []
-    last = f"the last {age(min(late.values()))} ago"
+    last = f"the last {age(min(one.refused or 0.0 for one in late))} ago"
+    hosts = {one.host for one in late}
+    if others := {one.host for one in alive} - hosts:
+        last += f", on {', '.join(sorted(hosts)[:5])} and not on {', '.join(sorted(others)[:5])}"
     outside = sum(one.outside_tolerance for one in late)
     unsigned = sum(one.unauthenticated for one in late) - outside
     found = []

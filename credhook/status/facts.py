@@ -67,12 +67,14 @@ class Process(_Facts):
         host: where it runs.
         version: of this package.
         age: since when it has announced itself.
+        alike: digests of settings that all of its kind should have alike.
     """
 
     queue: str
     host: str
     version: str
     age: float
+    alike: dict[str, str] = {}
 
 
 class Receiver(Process):
@@ -158,5 +160,6 @@ class Facts(_Facts):
         return tuple(one for one in self.workers if one.queue == self.queue)
 
     def as_json(self) -> dict[str, Any]:
-        """All but the receivers' marks, which are for `credhook doctor` alone."""
-        return self.model_dump(mode="json", exclude={"receivers": {"__all__": {"mark"}}, "server": {"checks"}})
+        """All but the receivers' marks and the digests of settings, which are compared and not shown."""
+        never: Any = {"receivers": {"__all__": {"mark", "alike"}}, "workers": {"__all__": {"alike"}}}
+        return self.model_dump(mode="json", exclude={**never, "server": {"checks"}})

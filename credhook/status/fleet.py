@@ -1,5 +1,6 @@
-"""What does not fit together in a fleet: queues, versions, handlers. Pure."""
+"""What does not fit together in a fleet: queues, versions, handlers, settings. Pure."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from credhook.status.facts import Facts, Process
@@ -22,7 +23,7 @@ class Remark(NamedTuple):
 
 def remarks(facts: Facts) -> list[Remark]:
     """All of them."""
-    return [*receivers(facts), *queues(facts), *versions(facts), *handlers(facts)]
+    return [*receivers(facts), *queues(facts), *versions(facts), *handlers(facts), *settings(facts)]
 
 
 def receivers(facts: Facts) -> list[Remark]:
@@ -67,3 +68,24 @@ def handlers(facts: Facts) -> list[Remark]:
     names = ", ".join(sorted({*found.only_here, *found.only_elsewhere})[:10])
     remedy = "start all workers of the queue with the same version and CREDHOOK_HANDLERS"
     return [Remark("handlers", f"workers of {facts.queue} differ by {names}", remedy)]
+
+
+def settings(facts: Facts) -> list[Remark]:
+    """Settings by which receivers, or workers, of the queue have differed for longer than a deploy takes."""
+    ours = [one for one in facts.receivers if one.queue == facts.queue]
+    return [*_differing("receivers", ours), *_differing("workers", facts.ours)]
+
+
+def _differing(what: str, processes: Sequence[Process]) -> list[Remark]:
+    settled = [one for one in processes if one.age >= DEPLOY]
+    found = []
+    for name in sorted({name for one in settled for name in one.alike}):
+        hosts: dict[str, set[str]] = {}
+        for one in settled:
+            if name in one.alike:
+                hosts.setdefault(one.alike[name], set()).add(one.host)
+        if len(hosts) > 1:
+            told = ", others on ".join(sorted(", ".join(sorted(each)[:5]) for each in hosts.values()))
+            remedy = f"start all {what} of the queue with the same {name}"
+            found.append(Remark("settings", f"{what} have different {name}: some on {told}", remedy))
+    return found

@@ -143,6 +143,7 @@ def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
                     per_second=round(per_second, 2),
                     idle=idle,
                     mark=said.mark,
+                    alike=said.alike,
                     unauthenticated=said.unauthenticated,
                     outside_tolerance=said.outside_tolerance,
                     refused=refused,

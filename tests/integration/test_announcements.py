@@ -47,7 +47,7 @@ def test_what_is_announced_is_names_types_version_and_host_and_lasts_a_minute(re
     announcing(redis_client, "w1", one=COMPLETED).announce()
     value: Any = redis_client.hget(INDEX.handlers, "w1")
     announced = json.loads(value.decode().split(" ", 2)[2])
-    assert announced.keys() == {"handlers", "version", "host", "lasts", "slots", "in_flight", "platform"}
+    assert announced.keys() == {"handlers", "version", "host", "lasts", "slots", "in_flight", "platform", "alike"}
     assert (announced["handlers"], announced["host"]) == ({"test.one": [COMPLETED]}, "host-w1")
     assert 0 < redis_client.pttl(INDEX.handlers) <= 60_000
 

@@ -1,6 +1,7 @@
 """Receivers announce themselves in Redis: which there are, what they write to, and how much they take."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,25 @@ def test_each_process_is_known_by_its_answers(tmp_path: Path, redis_client: Redi
         marks = [Mark(one["mark"]) for one in said(redis_client)]
         for one in [refused(server) for _ in range(10)]:
             assert [mark.made(one) for mark in marks].count(True) == 1
+
+
+def test_receivers_with_different_secrets_can_be_told_from_each_other(
+    tmp_path: Path, redis_client: Redis, redis_url: str
+) -> None:
+    secrets = "whsec_" + "a" * 40, "whsec_" + "b" * 40
+    first, both, turned = tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    for folder in (first, both, turned):
+        folder.mkdir()
+    with (
+        receiver(first, redis_url, CREDHOOK_WEBHOOK_SECRETS=secrets[0]),
+        receiver(both, redis_url, CREDHOOK_WEBHOOK_SECRETS=" ".join(secrets)),
+        receiver(turned, redis_url, CREDHOOK_WEBHOOK_SECRETS=" ".join(reversed(secrets))),
+    ):
+        all_of_them = until(lambda: said(redis_client) if len(said(redis_client)) == 3 else [], what="all three")
+    alike = [one["alike"] for one in all_of_them]
+    assert sorted(Counter(one["CREDHOOK_WEBHOOK_SECRETS"] for one in alike).values()) == [1, 2]
+    assert len({one["CREDHOOK_RETENTION"] for one in alike}) == 1
+    assert {len(digest) for one in alike for digest in one.values()} == {4}
 
 
 def test_what_it_has_acknowledged_is_counted_round_by_round(

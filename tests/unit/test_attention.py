@@ -19,6 +19,7 @@ SERVER = Server(
     fsync="always",
     checks=(Check("noeviction", True, "set noeviction"),),
 )
+OTHER_SECRETS = {"CREDHOOK_WEBHOOK_SECRETS": "0b0b"}
 HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
@@ -49,6 +50,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "unauthenticated",
         "480 deliveries had no signature that holds, the last 2 min ago",
     ),
+    "a wrong secret on one of two": (
+        {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver(host="r2"))},
+        "unauthenticated",
+        "the last 2 min ago, on r1 and not on r2",
+    ),
     "a wrong clock": (
         {"receivers": (receiver(unauthenticated=7, outside_tolerance=7, refused=30.0),)},
         "outside_tolerance",
@@ -74,6 +80,16 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "workers take from typo, and no receiver writes to it",
     ),
     "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "versions", "1 on r1, w1; 2 on w2"),
+    "secrets that differ": (
+        {"receivers": (receiver(alike={"CREDHOOK_WEBHOOK_SECRETS": "0a0a"}), receiver(host="r2", alike=OTHER_SECRETS))},
+        "settings",
+        "receivers have different CREDHOOK_WEBHOOK_SECRETS: some on r1, others on r2",
+    ),
+    "workers of two platforms": (
+        {"workers": (worker(alike={"CREDHOOK_API_URL": "1"}), worker(host="w2", alike={"CREDHOOK_API_URL": "2"}))},
+        "settings",
+        "workers have different CREDHOOK_API_URL: some on w1, others on w2",
+    ),
     "handlers that differ": ({"workers": (worker(), worker(handlers={}))}, "handlers", "test.f"),
 }
 

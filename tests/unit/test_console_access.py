@@ -142,6 +142,12 @@ def test_only_a_page_of_its_own_posts(headers: dict[str, str], refused: bool) ->
     assert bool(objection("POST", Headers({"host": "localhost:8060", **headers}), URL)) == refused
 
 
+@pytest.mark.parametrize(("url", "told"), [(None, "is not set"), (URL, f"says {URL}")])
+def test_a_proxy_that_hides_its_own_name_is_told_what_to_set(url: str | None, told: str) -> None:
+    headers = Headers({"host": "127.0.0.1:8060", "origin": "https://ops.example"})
+    assert f"CREDHOOK_CONSOLE_URL {told}" in str(objection("POST", headers, url))
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_no_other_method_changes_anything_for_a_stranger(method: str) -> None:
     assert objection(method, Headers({"host": "localhost"}), None)

@@ -5,6 +5,7 @@ longer is a mistake: a host that was left out, a misspelt setting, another versi
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import structlog
@@ -13,7 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from credhook.ledger import Index
-from credhook.ledger.announcements import ANNOUNCE, LASTS, version
+from credhook.ledger.announcements import ANNOUNCE, LASTS, digests, version
 from credhook.worker.handlers.registry import Registry
 
 log = structlog.get_logger("credhook.worker")
@@ -56,6 +57,7 @@ class Announcement(BaseModel):
         slots: events that it has under way at most.
         in_flight: events that it had under way when it said so; None if it does not know.
         platform: where it shares what it knows of the platform.
+        alike: digests of the settings that all workers of a queue should have alike.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -67,6 +69,7 @@ class Announcement(BaseModel):
     slots: int | None = None
     in_flight: int | None = None
     platform: Platform | None = None
+    alike: dict[str, str] = {}
 
 
 class Difference(NamedTuple):
@@ -105,6 +108,7 @@ class Announcements:
         slots: int | None = None,
         in_flight: Callable[[], int | None] = lambda: None,
         platform: Platform | None = None,
+        alike: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Prepare.
 
@@ -118,6 +122,7 @@ class Announcements:
             slots: events that it has under way at most.
             in_flight: how many it has just now.
             platform: where it shares what it knows of the platform.
+            alike: settings that all workers of the queue should have alike: variable → its value.
         """
         self._redis = redis
         self._key = Index(queue).handlers
@@ -125,7 +130,13 @@ class Announcements:
         handlers = {one.name: tuple(sorted(one.types)) for one in registry.handlers}
         lasts = max(LASTS, _ROUNDS * interval)
         self._mine = Announcement(
-            handlers=handlers, version=version(), host=host, lasts=lasts, slots=slots, platform=platform
+            handlers=handlers,
+            version=version(),
+            host=host,
+            lasts=lasts,
+            slots=slots,
+            platform=platform,
+            alike=digests(alike),
         )
         self._in_flight = in_flight
         self._lasts = int(lasts * 1_000)

@@ -173,6 +173,14 @@ def _announce(
         platform=Platform(
             circuit=circuit_store.key_name(settings.api_url), token=name_from(settings), rate=settings.rate
         ),
+        alike={
+            "CREDHOOK_API_URL": settings.api_url,
+            "CREDHOOK_TOKEN_URL": settings.token_url,
+            "CREDHOOK_CLIENT_ID": settings.client_id,
+            "CREDHOOK_RATE": settings.rate,
+            "CREDHOOK_RETENTION": settings.retention,
+            "CREDHOOK_SNAPSHOT_KEY": settings.snapshot_key.get_secret_value() if settings.snapshot_key else "",
+        },
     )
     with suppress(RedisError):  # The rounds do it as well.
         announcements.announce()

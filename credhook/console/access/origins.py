@@ -32,7 +32,8 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
     if origin is None and site is None:
         return "The request does not say from which page it comes."
     if site not in {None, "same-origin"} or origin not in {None, f"http://{host}", url}:
-        return "The request comes from a page of another origin."
+        known = f"CREDHOOK_CONSOLE_URL says {url}" if url else "CREDHOOK_CONSOLE_URL is not set"
+        return f"The request comes from a page of another origin. If that is the console's, behind a proxy: {known}."
     return None
 
 
