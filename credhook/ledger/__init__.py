@@ -104,169 +104,93 @@ LATEST: Final = 253_402_300_799_999
 PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "story", "token", "platform", "index"})
 
 
+class _Key:
+    """A key of a queue: the queue's name between what stands before and after it."""
+
+    def __init__(self, before: str, after: str = "") -> None:
+        self._before, self._after = before, after
+
+    def __get__(self, index: "Index", _: type["Index"]) -> str:
+        return self._before + index.queue + self._after
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """The keys under which the events of one queue are found: queues of one Redis do not see each other's events."""
 
     queue: str
 
-    @property
-    def open(self) -> str:
-        """Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through."""
-        return f"{PREFIX}{self.queue}:open"
-
-    @property
-    def opened(self) -> str:
-        """Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py."""
-        return f"{PREFIX}{self.queue}:opened"
-
-    @property
-    def changes(self) -> str:
-        """Channel on which whoever listens is told what becomes of events; see changes.lua."""
-        return f"{self.open}:changes"
-
-    @property
-    def leases(self) -> str:
-        """Sorted set of the events that a worker holds, by when its lease ends, in ms."""
-        return f"{PREFIX}{self.queue}:leases"
-
-    @property
-    def workers(self) -> str:
-        """Sorted set of the worker processes, by when they last said that they are alive, in ms."""
-        return f"{PREFIX}{self.queue}:workers"
-
-    @property
-    def handlers(self) -> str:
-        """Hash of what each worker process announces of its handlers, by its token; see announcements.py."""
-        return f"{PREFIX}{self.queue}:handlers"
-
-    @property
-    def dead(self) -> str:
-        """Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms."""
-        return f"{PREFIX}{self.queue}:dead"
-
-    @property
-    def quarantined(self) -> str:
-        """Sorted set of the quarantined events, by when they came, in ms."""
-        return f"{PREFIX}{self.queue}:quarantined"
-
-    @property
-    def unhandled(self) -> str:
-        """Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows."""
-        return f"{PREFIX}{self.queue}:unhandled:"
+    #: Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through.
+    open = _Key(PREFIX, ":open")
+    #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
+    opened = _Key(PREFIX, ":opened")
+    #: Channel on which whoever listens is told what becomes of events; see changes.lua.
+    changes = _Key(PREFIX, ":open:changes")
+    #: Sorted set of the events that a worker holds, by when its lease ends, in ms.
+    leases = _Key(PREFIX, ":leases")
+    #: Sorted set of the worker processes, by when they last said that they are alive, in ms.
+    workers = _Key(PREFIX, ":workers")
+    #: Hash of what each worker process announces of its handlers, by its token; see announcements.py.
+    handlers = _Key(PREFIX, ":handlers")
+    #: Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms.
+    dead = _Key(PREFIX, ":dead")
+    #: Sorted set of the quarantined events, by when they came, in ms.
+    quarantined = _Key(PREFIX, ":quarantined")
+    #: Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows.
+    unhandled = _Key(PREFIX, ":unhandled:")
+    #: Sorted set of the events that a reconciliation has accepted, by when, in ms.
+    reconciled = _Key(PREFIX, ":reconciled")
+    #: Set of what deliveries bring while a reconciliation runs, "<type> <resource>", and of those that run.
+    arrivals = _Key(PREFIX, ":arrivals")
+    #: Sorted set of the events whose records cannot be read, by when they were set aside, in ms.
+    unreadable = _Key(PREFIX, ":unreadable")
+    #: Sorted set of the causes of failures, by when each has last been counted, in ms.
+    causes = _Key(PREFIX, ":causes")
+    #: The process that runs the reconciler.
+    leader = _Key(PREFIX, ":reconciler")
+    #: The admin listener whose turn it is to export what concerns the whole queue.
+    exporter = _Key(PREFIX, ":exporter")
+    #: String that a worker writes at start, to see that Redis takes writes.
+    probe = _Key(PREFIX, ":probe")
+    #: Hash: a record until it has its expiry; it lives for the length of a script.
+    unfinished = _Key(PREFIX, ":unfinished")
+    #: String that is written so that there is something whose fsync can be waited for.
+    synced = _Key(PREFIX, ":synced")
+    #: List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well.
+    urgent = _Key(PREFIX, ":urgent")
+    #: The event of a resource that a worker holds, for as long as its lease; the resource's id follows.
+    busy = _Key(PREFIX, ":busy:")
+    #: Sorted set of the jobs that wait for that event to be settled, by when their events came; likewise.
+    parked = _Key(PREFIX, ":parked:")
+    #: Sorted set of the jobs that one process is to work on alone, by when their events came. A hint.
+    solitary = _Key(PREFIX, ":solitary")
+    #: Set of the events that a handler has, where it may have only so many at a time; its name follows.
+    running = _Key(PREFIX, ":running:")
+    #: Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows.
+    refused = _Key(PREFIX, ":refused:")
+    #: RQ's queue.
+    jobs = _Key("rq:queue:")
+    #: RQ's list of jobs that were popped and have not been looked at yet.
+    intermediate = _Key("rq:queue:", ":intermediate")
+    #: RQ's started jobs, by when their worker counts as dead, in s.
+    started = _Key("rq:wip:")
+    #: RQ's schedule.
+    scheduled = _Key("rq:scheduled:")
+    #: RQ's failed jobs.
+    failed = _Key("rq:failed:")
 
     @property
     def all_unhandled(self) -> tuple[str, ...]:
-        """These sets: one for each type, since a worker looks for those of its own again and again."""
+        """The sets of unhandled events: one for each type, since a worker looks for its own again and again."""
         return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
 
-    @property
-    def reconciled(self) -> str:
-        """Sorted set of the events that a reconciliation has accepted, by when, in ms."""
-        return f"{PREFIX}{self.queue}:reconciled"
-
-    @property
-    def arrivals(self) -> str:
-        """Set of what deliveries bring while a reconciliation runs, "<type> <resource>", and of those that run."""
-        return f"{PREFIX}{self.queue}:arrivals"
-
-    @property
-    def unreadable(self) -> str:
-        """Sorted set of the events whose records cannot be read, by when they were set aside, in ms."""
-        return f"{PREFIX}{self.queue}:unreadable"
-
-    @property
-    def causes(self) -> str:
-        """Sorted set of the causes of failures, by when each has last been counted, in ms."""
-        return f"{PREFIX}{self.queue}:causes"
-
     def cause(self, cause_id: str) -> str:
-        """Hash of one: who has failed, what with, where (`at`), in which version, since when, and how often."""
+        """Hash of a cause: who has failed, what with, where (`at`), in which version, since when, and how often."""
         return f"{self.causes}:{cause_id}"
 
     def standing(self, cause_id: str) -> str:
         """Sorted set of the events that stand with it, by when they came to, in ms; below 0 while they are open."""
         return f"{self.causes}:{cause_id}:events"
-
-    @property
-    def leader(self) -> str:
-        """The process that runs the reconciler."""
-        return f"{PREFIX}{self.queue}:reconciler"
-
-    @property
-    def exporter(self) -> str:
-        """The admin listener whose turn it is to export what concerns the whole queue."""
-        return f"{PREFIX}{self.queue}:exporter"
-
-    @property
-    def probe(self) -> str:
-        """String that a worker writes at start, to see that Redis takes writes."""
-        return f"{PREFIX}{self.queue}:probe"
-
-    @property
-    def unfinished(self) -> str:
-        """Hash: a record until it has its expiry; it lives for the length of a script."""
-        return f"{PREFIX}{self.queue}:unfinished"
-
-    @property
-    def synced(self) -> str:
-        """String that is written so that there is something whose fsync can be waited for."""
-        return f"{PREFIX}{self.queue}:synced"
-
-    @property
-    def urgent(self) -> str:
-        """List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well."""
-        return f"{PREFIX}{self.queue}:urgent"
-
-    @property
-    def busy(self) -> str:
-        """The event of a resource that a worker holds, for as long as its lease; the resource's id follows."""
-        return f"{PREFIX}{self.queue}:busy:"
-
-    @property
-    def parked(self) -> str:
-        """Sorted set of the jobs that wait for that event to be settled, by when their events came; likewise."""
-        return f"{PREFIX}{self.queue}:parked:"
-
-    @property
-    def solitary(self) -> str:
-        """Sorted set of the jobs that one process is to work on alone, by when their events came. A hint."""
-        return f"{PREFIX}{self.queue}:solitary"
-
-    @property
-    def running(self) -> str:
-        """Set of the events that a handler has, where it may have only so many at a time; its name follows."""
-        return f"{PREFIX}{self.queue}:running:"
-
-    @property
-    def refused(self) -> str:
-        """Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows."""
-        return f"{PREFIX}{self.queue}:refused:"
-
-    @property
-    def jobs(self) -> str:
-        """RQ's queue."""
-        return f"rq:queue:{self.queue}"
-
-    @property
-    def intermediate(self) -> str:
-        """RQ's list of jobs that were popped and have not been looked at yet."""
-        return f"rq:queue:{self.queue}:intermediate"
-
-    @property
-    def started(self) -> str:
-        """RQ's started jobs, by when their worker counts as dead, in s."""
-        return f"rq:wip:{self.queue}"
-
-    @property
-    def scheduled(self) -> str:
-        """RQ's schedule."""
-        return f"rq:scheduled:{self.queue}"
-
-    @property
-    def failed(self) -> str:
-        """RQ's failed jobs."""
-        return f"rq:failed:{self.queue}"
 
 
 class State(StrEnum):
