@@ -15,11 +15,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from credhook.ledger import Index
+from credhook.ledger.announcements import LASTS, announced
 from credhook.ledger.opened import oldest_open_async
 from credhook.metrics.turn import Turn
 
-#: Seconds that a worker's announcement counts after it was last renewed.
-_LASTS: Final = 60.0
 #: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
 _VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
 _MOST_VERSIONS: Final = 10
@@ -63,14 +62,29 @@ class QueueFigures:
             pipeline.llen(self._index.jobs)
             pipeline.hgetall(self._index.handlers)
             pipeline.time()
-            *counts, length, announced, clock = await pipeline.execute(raise_on_error=False)
+            *counts, length, said, clock = await pipeline.execute(raise_on_error=False)
             oldest, memory = await self._oldest(clock), await self._memory()
         except (RedisError, OSError):
             return []
         numbers = iter(counts)
         events = {state: _sum([next(numbers) for _ in keys]) for state, keys in self._sets.items()}
-        where = _events(events, length), _queue_length(length), _age(oldest), _workers(announced, clock)
-        return [family for family in (*where, *_memory(memory)) if family.samples]
+        figures = (
+            _events(events, length),
+            _gauge("credhook_queue_length", "Jobs in RQ's queue.", length if isinstance(length, int) else None),
+            _gauge(
+                "credhook_oldest_open_event_age_seconds",
+                "Seconds since the oldest event that is not settled was received; 0 if there is none.",
+                oldest,
+            ),
+            _workers(said, clock),
+            _gauge("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
+            _gauge(
+                "credhook_redis_memory_limit_bytes",
+                "Memory that Redis may use; 0 without a limit.",
+                memory.get("maxmemory"),
+            ),
+        )
+        return [family for family in figures if family.samples]
 
     async def _oldest(self, clock: Any) -> float | None:
         """The age of the oldest open event, 0 if none is open; None if the ledger is not as we write it."""
@@ -128,26 +142,15 @@ def _gauge(name: str, meaning: str, value: float | None) -> GaugeMetricFamily:
     return family
 
 
-def _queue_length(length: Any) -> GaugeMetricFamily:
-    return _gauge("credhook_queue_length", "Jobs in RQ's queue.", length if isinstance(length, int) else None)
-
-
-def _age(seconds: float | None) -> GaugeMetricFamily:
-    return _gauge(
-        "credhook_oldest_open_event_age_seconds",
-        "Seconds since the oldest event that is not settled was received; 0 if there is none.",
-        seconds,
-    )
-
-
-def _workers(announced: Any, clock: Any) -> GaugeMetricFamily:
+def _workers(said: Any, clock: Any) -> GaugeMetricFamily:
     """Worker processes by version, of those that have renewed their announcement of late."""
     family = GaugeMetricFamily("credhook_workers", "Worker processes that are alive, by version.", labels=["version"])
-    if not isinstance(announced, dict) or not isinstance(clock, tuple):
+    if not isinstance(said, dict) or not isinstance(clock, tuple):
         return family
-    now, versions = clock[0] * 1_000, Counter[str]()
-    for said in announced.values():
-        if version := _version_of(said, now - _LASTS * 1_000):
+    versions = Counter[str]()
+    for one in announced(said):
+        if one.renewed >= (clock[0] - LASTS) * 1_000:
+            version = _version_in(one.said)
             known = version in versions or len(versions) < _MOST_VERSIONS
             versions[version if known else "unknown"] += 1
     for version, number in sorted(versions.items()) or [("unknown", 0)]:
@@ -155,21 +158,10 @@ def _workers(announced: Any, clock: Any) -> GaugeMetricFamily:
     return family
 
 
-def _version_of(said: bytes, since: float) -> str | None:
-    """The version that a worker announces; None if it has not since then. worker/process/announce.lua has the form."""
-    _, _, rest = said.partition(b" ")
-    renewed, _, announcement = rest.partition(b" ")
-    if not renewed.isdigit() or int(renewed) < since:
-        return None
+def _version_in(announcement: bytes) -> str:
+    """The version that a worker announces."""
     try:
         version = json.loads(announcement)["version"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return "unknown"
     return version if isinstance(version, str) and _VERSION.fullmatch(version) else "unknown"
-
-
-def _memory(memory: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
-    yield _gauge("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory"))
-    yield _gauge(
-        "credhook_redis_memory_limit_bytes", "Memory that Redis may use; 0 without a limit.", memory.get("maxmemory")
-    )

@@ -1,12 +1,12 @@
 """What one admin listener says of itself: which part of which version it is, how it finds Redis, its certificate."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from credhook.certificate import valid_until
+from credhook.ledger.announcements import version
 from credhook.redis.health import Check
 
 
@@ -25,7 +25,7 @@ class TargetFigures:
         """
         self._examine = examine
         self._part = part
-        self._expires = expiry(certificate) if certificate else None
+        self._expires = valid_until(certificate).timestamp() if certificate else None
 
     async def __call__(self) -> list[Metric]:
         """All of them."""
@@ -35,7 +35,7 @@ class TargetFigures:
         up = GaugeMetricFamily("credhook_up", "1 if /readyz says ready, else 0.", labels=["part"])
         up.add_metric([self._part], ready)
         build = GaugeMetricFamily("credhook_build_info", "1 for the version that runs.", labels=["part", "version"])
-        build.add_metric([self._part, _version()], 1)
+        build.add_metric([self._part, version()], 1)
         reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.")
         reached.add_metric([], redis is None or redis.passed)
         passed = GaugeMetricFamily(
@@ -55,20 +55,3 @@ class TargetFigures:
             expires.add_metric([self._part], self._expires)
             found.append(expires)
         return found
-
-
-def expiry(certificate: Path) -> float:
-    """When a PEM chain's first certificate ends, in seconds since the epoch.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    leaf, *_ = x509.load_pem_x509_certificates(certificate.read_bytes())
-    return leaf.not_valid_after_utc.timestamp()
-
-
-def _version() -> str:
-    try:
-        return version("credhook")
-    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
-        return "unknown"

@@ -1,12 +1,14 @@
 """What makes spans and exports them: OpenTelemetry's SDK, as its variables say."""
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+from credhook.ledger.announcements import version
 
 
 class UnknownExporter(Exception):
@@ -43,7 +45,7 @@ class Spans:
                 provider.add_span_processor(BatchSpanProcessor(exporter))
             trace.set_tracer_provider(provider)
         self._provider = provider
-        self.tracer = provider.get_tracer("credhook", _version())
+        self.tracer = provider.get_tracer("credhook", version())
 
     def flush(self) -> None:
         """Export what has come together, however long it takes."""
@@ -58,12 +60,5 @@ def _exporter(name: str) -> SpanExporter:
 
 
 def _resource(part: str) -> Resource:
-    ours = Resource.create({"service.name": f"credhook-{part}", "service.version": _version()})
+    ours = Resource.create({"service.name": f"credhook-{part}", "service.version": version()})
     return ours.merge(OTELResourceDetector().detect())  # What variables say goes before what we say.
-
-
-def _version() -> str:
-    try:
-        return version("credhook")
-    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
-        return "unknown"
