@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -69,17 +69,6 @@ class OutsideTolerance(Unauthenticated):
     """Their timestamp is too far from this host's clock."""
 
 
-class Key(Protocol):
-    """One way to recognise the sender."""
-
-    @property
-    def version(self) -> str:
-        """The version tag of the signatures that this key can check."""
-
-    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
-        """Whether this key's owner signed exactly this delivery."""
-
-
 @dataclass(frozen=True, slots=True)
 class HmacKey:
     """A shared secret, `whsec_<base64>`: signatures are `v1`, HMAC-SHA256."""
@@ -88,7 +77,7 @@ class HmacKey:
     version: str = "v1"
 
     def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
-        """See `Key.made`."""
+        """Whether the secret's owner signed exactly this delivery."""
         try:
             text = body.decode()
         except UnicodeDecodeError:  # What is not text cannot have been signed as text, nor be JSON.
@@ -105,12 +94,16 @@ class Ed25519Key:
     version: str = "v1a"
 
     def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
-        """See `Key.made`."""
+        """Whether the key's owner signed exactly this delivery."""
         try:
             self.public_key.verify(signature, b"%b.%d.%b" % (delivery_id.encode(), timestamp, body))
         except InvalidSignature:
             return False
         return True
+
+
+#: One way to recognise the sender; `version` is the tag of the signatures that it can check.
+Key = HmacKey | Ed25519Key
 
 
 def parse_key(text: str) -> Key:

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -19,17 +18,6 @@ SEED_BYTES = 32
 
 class BadKeyError(ValueError):
     """A signing key should be `whsec_` or `whsk_` followed by base64."""
-
-
-class Key(Protocol):
-    """What signs a delivery, and what its receiver needs in order to check."""
-
-    @property
-    def verifier(self) -> str:
-        """The key as a receiver is told it: `whsec_…` or `whpk_…`."""
-
-    def signature(self, signed: bytes) -> str:
-        """Return one token of the `webhook-signature` header."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +51,10 @@ class Ed25519:
     def signature(self, signed: bytes) -> str:
         """Return `v1a,<base64>`."""
         return f"v1a,{base64.b64encode(self.private.sign(signed)).decode()}"
+
+
+#: What signs a delivery; its `verifier` is what a receiver needs in order to check.
+Key = Hmac | Ed25519
 
 
 def parse_key(text: str) -> Key:

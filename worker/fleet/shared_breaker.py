@@ -11,7 +11,7 @@ import time
 from contextlib import aclosing, suppress
 from contextvars import Context
 from dataclasses import replace
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import structlog
 from redis.asyncio import Redis
@@ -25,6 +25,7 @@ from credhook.worker.fleet.breaker_guard import BreakerGuard, BreakerPermit
 from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
 from credhook.worker.fleet.circuit_store import PATIENCE, CircuitStore
 from credhook.worker.fleet.trial import Trial
+from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
@@ -36,22 +37,6 @@ ASK_AGAIN: Final = 0.2
 WORTH_SAYING: Final = 1.0
 #: Poll interval while slow start's budget is spent, in seconds.
 SOON: Final = 0.05
-
-
-class Settings(Protocol):
-    """What the breaker needs to know, as the worker's settings have it."""
-
-    @property
-    def api_url(self) -> str:
-        """Root of the API: who has the same sees the same breaker."""
-
-    @property
-    def rate(self) -> float | None:
-        """Requests per second of the whole fleet, or None for any number."""
-
-    @property
-    def fetch_timeout(self) -> float:
-        """Seconds that one request may take."""
 
 
 class SharedBreaker:
@@ -75,7 +60,7 @@ class SharedBreaker:
 
         Args:
             redis: where the fleet's circuit is; not closed by us.
-            api_url: root of the API.
+            api_url: root of the API: who has the same sees the same breaker.
             rate: requests per second that the whole fleet makes, or None for any number.
             timeout: seconds that a call may take, and that it may wait for its turn.
             patience: seconds until a silent Redis counts as gone: each process then goes by what it meets itself.
@@ -98,7 +83,7 @@ class SharedBreaker:
         self.calls: Guard = BreakerGuard(self, prepaid=False)
 
     @classmethod
-    def from_settings(cls, redis: Redis, settings: Settings) -> Self:
+    def from_settings(cls, redis: Redis, settings: WorkerSettings) -> Self:
         """Take what is to be known from the worker's settings."""
         return cls(redis, api_url=settings.api_url, rate=settings.rate, timeout=settings.fetch_timeout)
 
