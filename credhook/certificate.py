@@ -15,12 +15,7 @@ SOON: Final = timedelta(days=14)
 
 
 def check_certificate(certfile: Path | None, keyfile: Path | None, *, names: tuple[str, str]) -> None:
-    """Try to load the certificate with its key, if there is one.
-
-    Args:
-        certfile: PEM certificate chain.
-        keyfile: PEM private key, if it is not in the same file.
-        names: of the two settings.
+    """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
 
     Raises:
         ValueError: they do not go together, or cannot be read. The message names the setting.
@@ -51,14 +46,9 @@ def valid_until(certfile: Path) -> datetime:
 
 
 def remark_on_expiry(certfile: Path | None, *, name: str, now: datetime) -> None:
-    """Say in the log that a certificate has expired, or soon will.
+    """Say in the log that a certificate, which `check_certificate` has tried, has expired or soon will.
 
     It stops nothing: some senders do not look, and a receiver that is down takes no delivery at all.
-
-    Args:
-        certfile: which has been tried by `check_certificate`; None for none.
-        name: of its setting.
-        now: in UTC.
     """
     if certfile is None:
         return

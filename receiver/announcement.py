@@ -81,16 +81,7 @@ class Announcer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Prepare.
-
-        Args:
-            redis: the ledger.
-            settings: the receiver's.
-            inbox: whose deliveries are counted.
-            refusals: likewise.
-            clock: monotonic seconds, the same as theirs.
-            sleep: waits so many seconds.
-        """
+        """`clock` tells monotonic seconds, the same as the inbox's and the refusals'."""
         self._script = redis.register_script(ANNOUNCE)
         self._redis = redis
         self._inbox = inbox

@@ -96,14 +96,7 @@ def create_app(
     parse: Callable[[bytes], Event] = Event.parse,
     tracer: Optional["DeliveryTracer"] = None,
 ) -> ASGIApp:
-    """The public application: deliveries, and two questions about the process's health.
-
-    Args:
-        settings: the receiver's.
-        inbox: where deliveries are stored.
-        parse: reads a body, once its sender is known.
-        tracer: traces what becomes of a delivery from there on.
-    """
+    """The public application: deliveries, and two questions about the process's health."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

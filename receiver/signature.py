@@ -157,9 +157,7 @@ class Claim:
 def read_headers(headers: Headers, *, signed: bool) -> Claim:
     """Read the `webhook-*` headers, names in lower case as ASGI gives them, and see that the body is as it is.
 
-    Args:
-        headers: all headers of the request.
-        signed: whether signatures count; if not, only the `webhook-id` is looked at.
+    Unless `signed`, signatures do not count, and only the `webhook-id` is looked at.
 
     Raises:
         BadHeaders: see there.
@@ -183,14 +181,7 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
 
 
 def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
-    """Return if one of the keys signed exactly this delivery, just now.
-
-    Args:
-        claim: what the headers say.
-        body: the delivery's bytes, untouched.
-        keys: all that are accepted; more than one while keys are rotated.
-        now: seconds since the epoch.
-        tolerance: seconds that the timestamp may lie in the past or in the future.
+    """Return if one of the keys signed exactly this body, within `tolerance` seconds before or after `now`.
 
     Raises:
         Unauthenticated: see there; OutsideTolerance where it is the timestamp's fault.

@@ -29,14 +29,7 @@ class ReceiverSupervisor(Supervisor[Popen[bytes]]):
         *,
         buried: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            listener: the socket that all accept from.
-            number: of processes.
-            environment: what they are given.
-            buried: called with the place of each process that has ended.
-        """
+        """All accept from the `listener`; `buried` is called with the place of each process that has ended."""
         super().__init__(number)
         self._listener = listener
         self._environment = environment

@@ -33,15 +33,7 @@ class DeliveryTracer:
     """Accepts events and traces how."""
 
     def __init__(self, tracer: Tracer, inbox: Inbox, *, route: str, queue: str, scheme: str) -> None:
-        """Prepare.
-
-        Args:
-            tracer: makes the spans.
-            inbox: where deliveries are stored.
-            route: the path without its secret.
-            queue: where the events go.
-            scheme: `http` or `https`.
-        """
+        """`route`: the path without its secret; `scheme`: `http` or `https`."""
         self._tracer = tracer
         self._inbox = inbox
         self._request = {"http.request.method": "POST", "http.route": route, "url.scheme": scheme}
@@ -54,13 +46,7 @@ class DeliveryTracer:
         self._names = f"POST {route}", f"send {queue}"
 
     async def accept(self, delivery_id: str, event: Event, headers: Headers, took: float) -> Outcome:
-        """`Inbox.accept`, traced.
-
-        Args:
-            delivery_id: the webhook-id.
-            event: what was delivered.
-            headers: those of the request.
-            took: seconds since it began.
+        """`Inbox.accept`, traced; `took`: seconds since the request began.
 
         Raises:
             Unavailable: as there.

@@ -104,13 +104,7 @@ def of_refusal(name: str, error: ApiError) -> Finding:
 
 
 def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint]) -> Finding:
-    """Whether what is registered for our URL delivers what the handlers want, and no more. Pure.
-
-    Args:
-        url: ours, None if it is not known.
-        wanted: the handlers' types, None if they are not known.
-        registered: all that the platform has.
-    """
+    """Whether what is registered for our URL delivers what handlers want, and no more. Pure; None is not known."""
     name, remedy = "platform.endpoints", "`credhook endpoints plan` shows what `credhook endpoints apply` mends"
     if url is None or wanted is None:
         return skipped(name, "the public URL, or what handlers want, is not known here")

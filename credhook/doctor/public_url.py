@@ -146,13 +146,7 @@ def of_bad_certificate(code: int, message: str) -> Finding:
 
 
 def of_answer(answer: Answer, receivers: Sequence[Receiver] | None, queue: str) -> Finding:
-    """Whether it was one of our receivers, where deliveries are taken.
-
-    Args:
-        answer: what it said.
-        receivers: those that have announced themselves; None if that is not known.
-        queue: the one that is ours.
-    """
+    """Whether it was one of our receivers, where deliveries are taken; None stands for receivers not known."""
     name = "public_url.receiver"
     if not receivers:
         return skipped(name, "no receiver is known to compare with: Redis is not reached, or none has announced itself")

@@ -36,11 +36,7 @@ class BadScript(Exception):
 
 
 def load(path: str, **constants: str) -> str:
-    """The script in that file, with all that it includes.
-
-    Args:
-        path: a package, a slash, and the name of a file in it.
-        constants: further ones.
+    """The script in that file, `package/name.lua`, with all that it includes; `constants` are further ones.
 
     Raises:
         BadScript: a file is missing, or names something that does not exist.

@@ -42,13 +42,8 @@ def create_admin(
 ) -> Starlette:
     """The admin application.
 
-    Args:
-        redis: asked for the queue's figures at each scrape.
-        examine: what readiness means here.
-        queue: RQ's queue.
-        registry: whose metrics are shown.
-        turn: whether the queue's figures are ours to export; None if there is nobody else.
-        others: what else is asked at each scrape.
+    `turn` says whether the queue's figures are ours to export; None if there is nobody else. `others` are asked as well
+    at each scrape.
     """
     figures: tuple[Figures, ...] = QueueFigures(redis, queue, turn=turn), *others
 

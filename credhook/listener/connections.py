@@ -62,14 +62,7 @@ class Connections:
         count: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with none.
-
-        Args:
-            limits: for all of them.
-            listener: its name in the log.
-            count: called with the reason whenever one is turned away.
-            clock: seconds, from any beginning.
-        """
+        """Begin with none; `listener` is its name in the log, `count` is called with the reason when one is refused."""
         self.limits = limits
         self.now = clock()
         self.clock = clock

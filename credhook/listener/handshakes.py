@@ -40,14 +40,7 @@ class TlsAcceptor:
         connections: Connections,
         protocol: Callable[[], Bounded],
     ) -> None:
-        """Begin at once.
-
-        Args:
-            listener: from which to accept.
-            tls: certificate and rules.
-            connections: among which each is counted from the first moment.
-            protocol: made for each, and connected once it is encrypted.
-        """
+        """Begin at once; a protocol is made for each connection, and connected once that is encrypted."""
         return_large_blocks()
         listener.setblocking(False)
         self._listener = listener

@@ -66,12 +66,7 @@ ADMIN: Final = Limits(
 
 
 def affordable(connections: int, *, descriptors: int | None = None) -> int:
-    """So many connections, or fewer if the process may not open that many files.
-
-    Args:
-        connections: that are wanted.
-        descriptors: that the process may open; by default what the system says.
-    """
+    """So many connections, or fewer if the process may not open that many files, as the system says."""
     if descriptors is None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:

@@ -19,13 +19,7 @@ class Server(uvicorn.Server):
     """Serves an application on sockets, for senders that nobody knows."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections, tls: ssl.SSLContext | None = None) -> None:
-        """Prepare.
-
-        Args:
-            config: whose protocol and TLS settings are not used.
-            connections: bounds all that come.
-            tls: certificate and rules; None leaves encryption to a proxy.
-        """
+        """Of `config` protocol and TLS are not used; without `tls`, encryption is a proxy's."""
         super().__init__(config)
         self._connections = connections
         self._tls = tls

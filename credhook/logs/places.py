@@ -22,11 +22,7 @@ _loaded_from: set[str] = set()
 
 
 def loaded_from(module: str) -> None:
-    """Count the module's whole package as its author's code from now on, for this process.
-
-    Args:
-        module: its dotted name; nothing happens if nothing of that name is found.
-    """
+    """Count a module's whole package, if there is one, as its author's code from now on, for this process."""
     try:
         spec = find_spec(module.partition(".")[0])
     except ValueError:  # What is loaded under that name has no file.

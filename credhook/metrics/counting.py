@@ -60,14 +60,10 @@ class Count(_Counted):
     metric: Counter
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, known: Iterable[Labels] = ()) -> None:
-        """Begin at 0.
+        """Begin at 0; `name` is without `_total`.
 
-        Args:
-            name: the metric's, without `_total`.
-            meaning: what is counted.
-            labels: their names.
-            known: what they can be, where that is known: such series are there before the first count, which would
-                otherwise be no increase to Prometheus.
+        `known`: values of the labels, where they are known: such series are there before the first count, which would
+        otherwise be no increase to Prometheus.
         """
         super().__init__()
         self.metric = Counter(name, meaning, labels)
@@ -104,15 +100,7 @@ class Distribution(_Counted):
         buckets: Sequence[float],
         known: Iterable[Labels] = (),
     ) -> None:
-        """Begin with nothing observed.
-
-        Args:
-            name: the metric's.
-            meaning: what is observed.
-            labels: their names.
-            buckets: upper bounds, ascending.
-            known: as `Count` takes it.
-        """
+        """Begin with nothing observed; `buckets` are upper bounds, ascending, and `known` is as for `Count`."""
         super().__init__()
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
         self._bounds = tuple(buckets)

@@ -24,10 +24,6 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
 
     A fork that works for this process, one after the other, has files of its own: they share no memory. By the other
     name prometheus_client sees that there was a fork, and reads what the fork before has counted.
-
-    Args:
-        place: this process's.
-        pid: tells the id of the process that asks.
     """
     ours = pid()
     return lambda: place if pid() == ours else f"{place}-fork"

@@ -28,13 +28,7 @@ class QueueFigures:
     """The figures of one queue."""
 
     def __init__(self, redis: Redis, queue: str, *, turn: Turn | None = None) -> None:
-        """Prepare.
-
-        Args:
-            redis: asked at each scrape.
-            queue: whose figures.
-            turn: whether it is ours to export them; None if there is nobody else.
-        """
+        """`turn` says whether it is ours to export them; None if there is nobody else."""
         self._redis = redis
         self._index = Index(queue)
         self._turn = turn

@@ -16,13 +16,7 @@ class TargetFigures:
     def __init__(
         self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
     ) -> None:
-        """Prepare.
-
-        Args:
-            examine: what readiness means here.
-            part: `receiver` or `worker`.
-            certificate: the one that this part shows, if it does; read once, as this part itself does.
-        """
+        """`part` is `receiver` or `worker`; the certificate that it shows is read once, as it does itself."""
         self._examine = examine
         self._part = part
         self._expires = valid_until(certificate).timestamp() if certificate else None

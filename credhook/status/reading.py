@@ -30,13 +30,9 @@ _RQ_WORKERS: Final = "rq:workers"
 
 
 def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | None = None) -> Facts:
-    """How the fleet is.
+    """How the fleet is; `address` is Redis's, as it may be shown.
 
-    Args:
-        redis: the ledger.
-        address: of it, as it may be shown.
-        queue: whose events.
-        platform: where the platform's state is, if no worker says so.
+    `platform` says where the platform's state is, if no worker does.
 
     Raises:
         RedisError, OSError: Redis failed.

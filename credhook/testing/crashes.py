@@ -56,12 +56,7 @@ class CrashInjector:
     """One run of a handler: counts its awaits, and ends at one if it is to."""
 
     def __init__(self, crash: Crash | None = None, *, own: CodeType | None = None) -> None:
-        """Watch one run.
-
-        Args:
-            crash: when the process dies; None for never.
-            own: code that is the author's wherever it is installed: the handler's.
-        """
+        """Watch one run; `own` is code that is the author's wherever it is installed: the handler's."""
         self._crash = crash
         self._own = own
         #: How many awaits it has made.

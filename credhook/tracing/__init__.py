@@ -29,8 +29,7 @@ _spans: Optional["Spans"] = None
 def start(part: str) -> None:
     """Trace from now on, if that is wanted and possible. If it is not possible, that is logged, and no more.
 
-    Args:
-        part: `receiver` or `worker`; the service is called after it, unless OTEL_SERVICE_NAME says otherwise.
+    `part`, `receiver` or `worker`, names the service, unless OTEL_SERVICE_NAME does.
     """
     global _spans  # noqa: PLW0603  As OpenTelemetry's own provider, there is one for a process.
     names = exporters(os.environ)

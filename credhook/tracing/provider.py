@@ -26,11 +26,7 @@ class Spans:
     """
 
     def __init__(self, part: str, exporters: Iterable[str]) -> None:
-        """Begin.
-
-        Args:
-            part: the service is `credhook-` and this, unless a variable names it.
-            exporters: by the names under which packages offer them.
+        """Export by those of these names that packages offer; the service is `credhook-` and the part.
 
         Raises:
             UnknownExporter: there is none of that name.

@@ -31,13 +31,7 @@ def current_span(
 ) -> Iterator[Span]:
     """A span for the length of the block, within which all that is traced becomes a child of it.
 
-    Args:
-        tracer: makes it.
-        name: with few values, by OpenTelemetry's conventions.
-        kind: of span.
-        attributes: ids, states and classes.
-        parent: where its parent is; by default the current span is.
-        links: to spans of other traces.
+    `name` has few values, by OpenTelemetry's conventions; without a `parent` the current span is it.
     """
     with tracer.start_as_current_span(
         name,

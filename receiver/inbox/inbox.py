@@ -89,10 +89,7 @@ class Inbox:
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
         """Write the event down, once for all deliveries with that id.
 
-        Args:
-            delivery_id: this one's webhook-id.
-            event: what it tells of.
-            trace: of which trace the event is from now on, as the ledger has it; for all events of a process, or none.
+        `trace`: of which trace the event is from now on, as the ledger has it; for all events of a process, or none.
 
         Raises:
             Unavailable: it may or may not have been written; the same delivery may be accepted again safely.

@@ -29,14 +29,7 @@ class Login:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], str] = secrets.token_urlsafe,
     ) -> None:
-        """Prepare.
-
-        Args:
-            token: the settings'; without one codes are handed out, a new one whenever one has been used.
-            hand_out: gives a code to whoever has started the console.
-            clock: seconds, from any beginning.
-            chance: makes codes.
-        """
+        """`token`: the settings'. Without one, `hand_out` is given codes, a new one whenever one has been used."""
         self.by_code = token is None
         self._hand_out = hand_out
         self._clock = clock

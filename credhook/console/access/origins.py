@@ -17,10 +17,7 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
     address. A page that posts across sites shows itself in `Origin` and `Sec-Fetch-Site`; each browser of today sends
     one of them at least with what it posts.
 
-    Args:
-        method: the request's.
-        headers: likewise.
-        url: where browsers reach the console besides this machine's addresses, if that is known.
+    `url` is where browsers reach the console besides this machine's addresses, if that is known.
     """
     host = headers.get("host", "")
     name = _name(host)

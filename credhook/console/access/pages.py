@@ -22,14 +22,7 @@ _LONGEST_NAME: Final = 40
 
 
 def routes(login: Login, sessions: Sessions, *, url: str | None, user: str) -> list[Route]:
-    """The routes.
-
-    Args:
-        login: what opens the door.
-        sessions: begun here, and ended.
-        url: where browsers reach the console over https, if they do.
-        user: the name of whoever says none.
-    """
+    """The routes; `url` is where browsers reach the console over https, `user` the name of whoever says none."""
 
     def door(request: Request, problem: str = "", status: int = 200, *, code: str = "", next_: str = "/") -> Response:
         context = {"problem": problem, "by_code": login.by_code, "code": code, "next": next_, "user": user}

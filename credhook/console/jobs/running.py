@@ -48,12 +48,7 @@ class Jobs:
         self._thread.start()
 
     def add(self, task: Task, *, who: str, which: str) -> Job:
-        """Take a job.
-
-        Args:
-            task: what is to be done.
-            who: wants it.
-            which: the events, in words.
+        """Take a job that `who` wants done to events, which `which` says in words.
 
         Raises:
             TooMany: too many wait already.

@@ -31,14 +31,7 @@ class Plot(NamedTuple):
 
 
 def plot(points: Sequence[Point], *, start: float, end: float, gap: float) -> Plot:
-    """Draw the points between two times.
-
-    Args:
-        points: in the order of their times.
-        start: where the plot begins, in seconds.
-        end: where it ends.
-        gap: seconds between two points beyond which they are not joined.
-    """
+    """Draw points, in their order, between two times in seconds; those further apart than `gap` are not joined."""
     known = [(one.at, one.value) for one in points if one.value is not None and start <= one.at <= end]
     if not known:
         return Plot("", "", None, None)

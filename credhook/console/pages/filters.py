@@ -23,11 +23,9 @@ _HANDLER: Final = re.compile(r"[!-~]{1,200}")
 
 
 def selection(query: Query, now: datetime) -> Selection:
-    """What the address says.
+    """What the address says, of which empty values and names that are not ours say nothing.
 
-    Args:
-        query: name and value of each of its parts; empty values and names that are not ours say nothing.
-        now: what ages are counted from.
+    Ages are counted from `now`.
 
     Raises:
         ValueError: a part cannot be read; the message says which, and what it should be.

@@ -39,11 +39,7 @@ class Streams:
         self._stopping.set()
 
     def stream(self, request: Request, part: Part) -> Response:
-        """Send the part.
-
-        Args:
-            request: whose.
-            part: renders it, and says whether it may change again.
+        """Send the part to whoever makes the request, again whenever it has changed.
 
         Raises:
             HTTPException: 503, there are too many.

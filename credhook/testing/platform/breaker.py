@@ -11,12 +11,7 @@ class ClockedBreaker:
     """Stands before a handler's calls, and leaves the platform alone when a worker would."""
 
     def __init__(self, now: Callable[[], float], chance: Callable[[], float]) -> None:
-        """Know nothing of the platform.
-
-        Args:
-            now: the clock, in seconds.
-            chance: a number from 0 to 1, drawn anew for each call.
-        """
+        """`now` is in seconds; `chance` is a number from 0 to 1, drawn anew for each call."""
         self._now = now
         self._chance = chance
         self._circuit = Circuit()
