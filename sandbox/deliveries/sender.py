@@ -46,16 +46,7 @@ class Sender:
         time_scale: float,
         now: Callable[[], datetime],
     ) -> None:
-        """Prepare; nothing is sent before the context is entered.
-
-        Args:
-            state: Where deliveries and the log are kept.
-            faults: What goes wrong on the way.
-            keys: What signs; none leaves deliveries unsigned.
-            trust: Which receivers are believed to be who they say.
-            time_scale: What waits are multiplied by.
-            now: The clock.
-        """
+        """Prepare; nothing is sent before the context is entered. Without keys, deliveries are unsigned."""
         self._state = state
         self._faults = faults
         self._keys = keys

@@ -78,11 +78,8 @@ def parse_key(text: str) -> Key:
 def headers(keys: Sequence[Key], webhook_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Return the headers of one attempt.
 
-    Args:
-        keys: What signs; without any, only the id is sent, as one client of the platform observed.
-        webhook_id: Stays the same across retries (specification, "Delivery rules", 3).
-        timestamp: When this attempt is made, in seconds since 1970.
-        body: The exact bytes that are sent.
+    Without keys only the id is sent, as one client of the platform observed; it stays the same across retries
+    (specification, "Delivery rules", 3). The timestamp is that of the attempt, in seconds since 1970.
     """
     if not keys:
         return {"webhook-id": webhook_id}

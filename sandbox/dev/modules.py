@@ -44,11 +44,6 @@ class Modules:
 def choose(named: Sequence[str], environ: Mapping[str, str], here: Path) -> Modules:
     """The modules that are meant: those named, or else the first that this folder or this installation offers.
 
-    Args:
-        named: on the command line.
-        environ: the environment.
-        here: the current folder.
-
     Raises:
         NoModule: a file is named, or something else that cannot be imported.
         CannotStart: pyproject.toml cannot be read.

@@ -57,14 +57,7 @@ class Refusal(Exception):
     def __init__(
         self, status: int, detail: str, *, source: Source = ABSENT, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Refuse with the given status.
-
-        Args:
-            status: One of `CODES`.
-            detail: What is wrong, for the caller to read.
-            source: Where it is wrong.
-            headers: Headers that belong to the status, such as `Retry-After` in whole seconds.
-        """
+        """Refuse with a status of `CODES`; `detail` is for the caller, `headers` belong to the status."""
         super().__init__(detail)
         self.errors = Errors(errors=[error(status, detail, source)])
         self.status = status

@@ -34,10 +34,7 @@ def objection(host: str, origin: str | None, hosts: Collection[str]) -> str | No
     A page that has pointed its own name at this machine shows that name in `Host`, and it has no way to point
     an address; a page that posts across sites shows itself in `Origin`. Clients that are no browsers send none.
 
-    Args:
-        host: The `Host` header.
-        origin: The `Origin` header, if there is one.
-        hosts: Names that are accepted besides `localhost` and addresses.
+    `hosts` are names that are accepted besides `localhost` and addresses.
     """
     name = _name(f"//{host}")
     if not (name == "localhost" or _is_address(name) or name in hosts):

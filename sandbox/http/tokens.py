@@ -22,11 +22,7 @@ class Tokens:
     """The tokens that have been handed out. They are not state: a restart forgets them, and clients ask anew."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin without any.
-
-        Args:
-            clock: Seconds since 1970.
-        """
+        """Begin without any; `clock` tells seconds since 1970."""
         self._clock = clock
         self._expiry: dict[str, float] = {}
 

@@ -73,13 +73,7 @@ def shelf(state: State) -> Repository[PresentationRecord]:
 
 
 def begin(tenant: Tenant, event_type: EventType, shown_credential: PresentedCredential) -> str:
-    """Create a presentation in the state that an event announces; return its id.
-
-    Args:
-        tenant: Whose presentation it is.
-        event_type: The event.
-        shown_credential: What the holder shows, once it is verified.
-    """
+    """Create a presentation in the state that an event announces; return its id. The credential shows once verified."""
     id_ = f"cm{secrets.token_hex(11)}"
     now = tenant.now()
     uri = f"{REQUEST_SCHEME}?request_uri={quote(f'{tenant.base_url}/requests/{id_}', safe='')}"

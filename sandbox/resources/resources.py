@@ -30,11 +30,7 @@ def links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
 def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
     """Return a resource as a read sees it, this long after its latest event.
 
-    Args:
-        shown: The resource as it is.
-        before: The resource as it was before the event; None if the event began it.
-        age_ms: Milliseconds since the event.
-        faults: What is on.
+    `before` is what it was before that event; None if the event began it.
 
     Raises:
         Refusal: With 404 while the resource lags behind its event.

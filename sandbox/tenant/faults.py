@@ -86,10 +86,7 @@ class FaultSwitch:
         return self._swap
 
     async def disturb(self, now: float) -> None:
-        """Hold up or refuse one API request, before anything looks at it.
-
-        Args:
-            now: Seconds since 1970.
+        """Hold up or refuse one API request, before anything looks at it; `now` is in seconds since 1970.
 
         Raises:
             Refusal: With 500 or 429, if the request is to fail.

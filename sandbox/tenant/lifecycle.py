@@ -40,12 +40,7 @@ STEPS: Mapping[EventType, Step] = {
 
 
 def follow(event_type: EventType, status: str, announced: Collection[EventType]) -> str:
-    """Return the status of a resource once this event has happened to it.
-
-    Args:
-        event_type: What is to happen.
-        status: The status of the resource now.
-        announced: What has happened to it so far.
+    """Return the status of a resource once this event has happened to it, after those announced so far.
 
     Raises:
         ImpossibleError: It cannot happen in this status, or has happened already.

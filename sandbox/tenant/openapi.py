@@ -32,13 +32,7 @@ Json = dict[str, Any]
 
 
 def document(title: str, operations: Sequence[Operation], *, with_token_endpoint: bool) -> Json:
-    """Return the OpenAPI document of some operations.
-
-    Args:
-        title: What the document describes.
-        operations: What it describes.
-        with_token_endpoint: Whether it describes where access tokens come from.
-    """
+    """Return the OpenAPI document of some operations, and of where access tokens come from."""
     schemas = _Schemas([Errors, *_types(operations)])
     paths: dict[str, Json] = {}
     for operation in operations:

@@ -115,12 +115,7 @@ class Repository(Generic[R]):
         return list(self._read("ORDER BY seq DESC LIMIT ?", count))
 
     def page(self, after: int, size: int) -> tuple[list[R], int | None]:
-        """Return the records that follow a place, the oldest first, and the place after which the next page begins.
-
-        Args:
-            after: The place that an earlier page has named, or 0.
-            size: How many there may be.
-        """
+        """Return the records after a place, 0 at first, in order, and the place after which the next page begins."""
         query = "SELECT seq, body FROM records WHERE kind = ? AND seq > ? ORDER BY seq LIMIT ?"
         rows = self._db.execute(query, (self._kind, after, size + 1)).fetchall()
         shown = rows[:size]

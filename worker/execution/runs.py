@@ -57,12 +57,7 @@ class Runs:
     """All runs that have not ended."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know of none.
-
-        Args:
-            limit: how many there may be; a process in which half of them hang is exhausted.
-            clock: seconds, from any start.
-        """
+        """Know of none. There may be `limit`; a process in which half of them hang is exhausted."""
         self.limit = limit
         self._clock = clock
         self._alive: dict[tuple[str, str], Run] = {}

@@ -45,23 +45,15 @@ class CircuitSnapshot:
 
 
 def written(circuit: Circuit, *, ahead: float) -> bytes:
-    """The circuit as it is written, but for when.
-
-    Args:
-        circuit: that there is something to say of.
-        ahead: seconds by which Redis's clock is ahead of the circuit's.
-    """
+    """The circuit as it is written, but for when; Redis's clock is `ahead` of the circuit's by so many seconds."""
     until = circuit.until + ahead if circuit.is_open else 0.0
     return f"{int(circuit.is_open)} {circuit.score} {circuit.trips} {until:.3f}".encode()
 
 
 def read(text: bytes, *, now: float, ahead: float) -> Circuit:
-    """What a text says.
+    """What a text says; an empty one is of a circuit of which there is nothing to say.
 
-    Args:
-        text: empty for a circuit of which there is nothing to say.
-        now: by the circuit's clock, in seconds.
-        ahead: seconds by which Redis's clock is ahead of that.
+    `now` is by the circuit's clock, and Redis's is `ahead` of that; both in seconds.
 
     Raises:
         NotACircuit: it says nothing that we would write.

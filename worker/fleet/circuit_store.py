@@ -58,14 +58,7 @@ class CircuitStore:
     """The circuit of one platform, as the whole fleet sees it."""
 
     def __init__(self, redis: Redis, api_url: str, *, timeout: float, patience: float = PATIENCE) -> None:
-        """Prepare.
-
-        Args:
-            redis: where it is.
-            api_url: the platform's.
-            timeout: seconds that a call may take.
-            patience: seconds until a silent Redis counts as gone, and for which it is then left alone.
-        """
+        """`timeout`: seconds for a call; `patience`: until a silent Redis counts as gone, and is left alone."""
         self._patience = patience
         self._key = key_name(api_url)
         self._probe = f"{self._key}:probe"
@@ -92,12 +85,7 @@ class CircuitStore:
     async def compare_and_set(
         self, known: CircuitSnapshot, circuit: Circuit, *, probed: bool
     ) -> tuple[CircuitSnapshot, bool] | None:
-        """Write a circuit where `known` still stands, and tell everybody.
-
-        Args:
-            known: what was read.
-            circuit: what follows from it.
-            probed: whether this process's probe is over.
+        """Write a circuit where `known` still stands, and tell everybody; if `probed`, this process's probe is over.
 
         Returns:
             What stands there now, and whether it is ours.

@@ -10,10 +10,7 @@ from credhook.worker.api.oauth.credentials import Client
 def key_name(token_url: str, client_id: str, *narrowed: str | None) -> str:
     """Return the name of the Redis key that holds the token of this client; its neighbours' names begin with it.
 
-    Args:
-        token_url: The token endpoint.
-        client_id: OAuth client id.
-        narrowed: Scope, audience and resources that the token is asked for, None where there is none.
+    `narrowed`: scope, audience and resources that the token is asked for, None where there is none.
     """
     known_by = [token_url, client_id, *(narrowed if any(narrowed) else ())]
     digest = sha256(json.dumps(known_by).encode()).hexdigest()

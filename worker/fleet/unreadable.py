@@ -25,10 +25,8 @@ class Unreadable:
     def found(self, what: str, why: str, *, key: str) -> None:
         """Say so, unless it was so at the last look already.
 
-        Args:
-            what: it should have been, in a word.
-            why: it cannot be read. Nothing that it says itself: that is somebody else's.
-            key: where it stands.
+        `what` it should have been, in a word, and `why` it cannot be read: nothing that it says itself, which is
+        somebody else's.
         """
         if what in self._known:
             return

@@ -33,13 +33,7 @@ def is_missing(module: str, error: BaseException) -> bool:
 
 
 def no_such_module(module: str, folder: Path, installed: Iterable[str]) -> str:
-    """Say so, with the likely ones.
-
-    Args:
-        module: what was asked for.
-        folder: where modules are looked for as well.
-        installed: the entry points, `module:object` each.
-    """
+    """Say so, with the likely ones of the folder and of the entry points that are installed, `module:object` each."""
     known = {entry.partition(":")[0] for entry in installed} | _modules(folder)
     wanted = module.removesuffix(".py").strip("./").replace("/", ".")
     near = [wanted] if wanted in known else difflib.get_close_matches(wanted, sorted(known), n=3)

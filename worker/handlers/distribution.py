@@ -9,11 +9,7 @@ _GROUP: Final = "credhook.handlers"
 
 @cache
 def distribution(module: str) -> str:
-    """The distribution that a module belongs to, `accounts 1.2.3`; empty for code that nobody has installed.
-
-    Args:
-        module: its dotted name.
-    """
+    """The distribution that a module belongs to, `accounts 1.2.3`; empty for code that nobody has installed."""
     package = module.partition(".")[0]
     # What is installed to be edited does not say what it holds, save by its entry points.
     declared = (one for one in distributions() if _offers(one, package))

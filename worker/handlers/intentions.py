@@ -14,12 +14,7 @@ _USES_US: Final = re.compile(r"^\s*(from|import) credhook\b.*?\bHandlers\(", re.
 
 
 def intentions(environment: Mapping[str, str], folder: Path) -> list[tuple[str, str]]:
-    """What suggests that handlers were meant to be loaded, and for each what to do, the surest first.
-
-    Args:
-        environment: the variables of this process.
-        folder: the current directory.
-    """
+    """What suggests that handlers were meant to be loaded, and for each what to do, the surest first."""
     return [*_in_environment(environment), *_in_folder(folder)]
 
 

@@ -29,8 +29,7 @@ log = structlog.get_logger("credhook.worker")
 def load(names: Iterable[str] = ()) -> Registry:
     """Load the plugins that are named, or else every one that is installed, or else the one that logs.
 
-    Args:
-        names: `module` or `module:object` each, as in `CREDHOOK_HANDLERS`.
+    A name is `module` or `module:object`, as in `CREDHOOK_HANDLERS`.
 
     Raises:
         CannotLoad: see there.

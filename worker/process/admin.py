@@ -18,12 +18,7 @@ from credhook.worker.settings import WorkerSettings
 
 
 def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
-    """Answer on the address from now on, from a thread with a loop of its own.
-
-    Args:
-        settings: which Redis is examined, and which queue.
-        address: `host:port`.
-        folder: where the processes keep their counts.
+    """Answer on `host:port` from now on, from a thread with a loop of its own; processes count into the folder.
 
     Raises:
         click.ClickException: the address is taken or not ours.

@@ -113,15 +113,8 @@ class Announcements:
         """Prepare.
 
         Args:
-            redis: the ledger.
-            queue: whose workers.
-            token: this process's.
-            registry: its handlers.
-            host: where it runs.
             interval: seconds between two rounds of it.
-            slots: events that it has under way at most.
-            in_flight: how many it has just now.
-            platform: where it shares what it knows of the platform.
+            in_flight: how many events it has just now.
             alike: settings that all workers of the queue should have alike: variable → its value.
         """
         self._redis = redis

@@ -60,15 +60,7 @@ class ConcurrentWorker(VisibleWorker):
     def __init__(
         self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
     ) -> None:
-        """Prepare.
-
-        Args:
-            settings: all of them.
-            registry: the handlers.
-            name: this worker's, unique in the fleet.
-            token: by which the ledger knows what this process holds.
-            connection: for what RQ does at birth and death; the rest goes over connections of its own.
-        """
+        """`token`: by which the ledger knows what this process holds; `connection`: for RQ at birth and death alone."""
         super().__init__(
             [settings.queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
@@ -88,9 +80,7 @@ class ConcurrentWorker(VisibleWorker):
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
         """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
 
-        Args:
-            burst: whether to stop when there is nothing to do.
-            pulse: called from the event loop twice a second.
+        `pulse` is called from the event loop twice a second.
 
         Returns:
             Whether it ended because it was to end; otherwise it wants to be replaced.

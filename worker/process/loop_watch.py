@@ -57,13 +57,7 @@ class LoopWatch:
         clock: Callable[[], float] = time.monotonic,
         stack: Callable[[], FrameType | None] = _stack_of_main_thread,
     ) -> None:
-        """Prepare.
-
-        Args:
-            handlers: those that are loaded.
-            clock: tells monotonic seconds.
-            stack: the innermost frame of the thread that the loop runs in.
-        """
+        """`stack`: the innermost frame of the thread that the loop runs in."""
         self._clock = clock
         self._stack = stack
         functions = {one.name: inspect.unwrap(one.function) for one in handlers if one.is_async}

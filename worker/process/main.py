@@ -59,12 +59,7 @@ _REPLACE_ME: Final = 75
 def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
     """Work until asked to stop, then end the process: 0 in order, another code to be replaced.
 
-    Args:
-        settings: all of them.
-        pipes: what ties it to its supervisor.
-        isolation: `loop` or `fork`.
-        burst: whether to stop when there is nothing to do.
-        died: the workers before this one whose deaths Redis could not be told of yet, as `reclaim_all` takes them.
+    `died`: the workers before this one whose deaths Redis could not be told of yet, as `reclaim_all` takes them.
     """
     stop_on(_stop)
     signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.

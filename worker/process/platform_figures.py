@@ -29,13 +29,7 @@ class PlatformFigures:
     """The figures of one platform."""
 
     def __init__(self, redis: Redis, settings: WorkerSettings, *, turn: Turn) -> None:
-        """Prepare.
-
-        Args:
-            redis: asked at each scrape.
-            settings: which platform, and which client of it.
-            turn: whether it is ours to export them.
-        """
+        """`turn` says whether it is ours to export them."""
         self._redis = redis
         self._turn = turn
         self._circuit_key = circuit_key(settings.api_url)

@@ -122,19 +122,7 @@ class WorkerSupervisor(Supervisor[WorkerProcess]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare.
-
-        Args:
-            number: of processes.
-            options: of the command line, for each of them.
-            environment: what they are given.
-            lease: seconds that their claims last unless renewed.
-            grace: seconds that they take to finish what is under way.
-            buried: called with the place of each process that has ended.
-            launch: starts a process, given its command line, its environment and the lifeline.
-            clock: tells monotonic seconds.
-            sleep: waits so many of them.
-        """
+        """Their claims last for `lease` seconds; `buried` is called with the place of each process that has ended."""
         super().__init__(number, clock=clock, sleep=sleep)
         self.grace = grace + _PATIENCE
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]

@@ -43,11 +43,7 @@ class Comparison:
     async def missing(
         self, events: Iterable[Missable], looked: Callable[[int], None] = lambda _: None
     ) -> list[Missable]:
-        """Those that have not arrived, in their order. Nothing is written.
-
-        Args:
-            events: what must have happened.
-            looked: is told how many records have been looked at since.
+        """Those that have not arrived, in their order; `looked` is told how many records were read. Nothing is written.
 
         Raises:
             RedisError: Redis failed.

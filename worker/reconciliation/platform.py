@@ -17,10 +17,7 @@ from credhook.worker.settings import WorkerSettings
 async def platform(settings: WorkerSettings, redis: Redis, *, share_token: bool) -> AsyncIterator[AsyncApi]:
     """Its API, for the length of the block.
 
-    Args:
-        settings: where it is, and who we are to it.
-        redis: where the fleet's rate and circuit breaker are.
-        share_token: whether the access token is the fleet's as well, or one of our own that is written nowhere.
+    `share_token`: whether the access token is the fleet's as well, or one of our own that is written nowhere.
     """
     breaker = SharedBreaker.from_settings(redis, settings)
     tokens = SharedTokens.from_settings(redis, settings) if share_token else None

@@ -62,17 +62,10 @@ class Reconciliation:
         result: Result,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare.
+        """Prepare; what is found is added to `result`.
 
-        Args:
-            api: the platform.
-            comparison: the ledger.
-            window: when it must have happened.
-            wanted: event types; a list that none of them is about is not read.
-            retention: seconds that the ledger remembers what is settled.
-            advance: is told how many resources and records have been looked at since.
-            result: what is found is added to it.
-            clock: seconds since the epoch.
+        A list that none of the `wanted` types is about is not read. `retention` is in seconds; `advance` is told how
+        many resources and records have been looked at since.
         """
         self._api = api
         self._comparison = comparison

@@ -90,11 +90,7 @@ def must_have_happened(
     It came into its present state when it was last updated. When it went through the earlier ones is not told: they are
     of the window if it was created in it. One that was never updated has had no earlier state.
 
-    Args:
-        resource: as the platform lists it.
-        states: `ISSUANCE` or `PRESENTATION`.
-        window: when they must have happened.
-        wanted: types that are asked for.
+    `states` is `ISSUANCE` or `PRESENTATION`.
 
     Raises:
         Untold: the resource carries no time, or an id or a status that nobody knows.

@@ -26,10 +26,7 @@ async def walk(
 ) -> AsyncIterator[tuple[ListedResource, ...]]:
     """Each page of a list, of which one is in memory at a time.
 
-    Args:
-        page: reads the page that a query leads to, the first for "".
-        clock: monotonic seconds.
-        sleep: waits for so many.
+    `page` reads what a query leads to, the first page for "".
 
     Raises:
         ApiError: the platform refuses a page, has not given it within `PATIENCE`, or leads in a circle.

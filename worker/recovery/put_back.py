@@ -21,13 +21,7 @@ class PutBack:
     """Puts back the events of one queue."""
 
     def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
-        """Prepare.
-
-        Args:
-            redis: the ledger.
-            queue: whose events.
-            retention: seconds for which a record is kept that cannot be read.
-        """
+        """Prepare; a record that cannot be read is kept for `retention` seconds."""
         self._index = Index(queue)
         self._retention = retention
         self._script = redis.register_script(PUT_BACK)
@@ -35,10 +29,7 @@ class PutBack:
     def __call__(self, event_id: str, *, in_transit: int = IN_TRANSIT, first: bool = False) -> int | bytes:
         """Put one back: 1; 0 if it is at home, or has to wait; or what of its record cannot be read.
 
-        Args:
-            event_id: the event.
-            in_transit: milliseconds that it may be between two homes.
-            first: whether at the head of the queue.
+        `in_transit`: milliseconds that it may be between two homes; `first`: whether it goes to the head of the queue.
         """
         index, job, name = self._index, job_id(event_id), event_id.encode(errors="surrogateescape")
         keys: list[str | bytes] = [

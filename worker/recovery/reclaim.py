@@ -37,12 +37,8 @@ ROLL_CALL: Final = lua.load("credhook.worker.recovery/roll_call.lua")
 def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
     """Note a death, and put what the dead process held at the head of the queue.
 
-    Args:
-        redis: the ledger.
-        token: the dead worker's.
-        how: 1 if nobody from outside has ended it, 0 if somebody has, `host` if nobody knows.
-        queue: whose events.
-        retention: seconds for which what cannot be read is kept.
+    `how`: 1 if nobody from outside has ended it, 0 if somebody has, `host` if nobody knows. What cannot be read is kept
+    for `retention` seconds.
 
     Returns:
         Whether Redis has noted it.
@@ -77,11 +73,7 @@ def arguments(token: str, how: str, *, retention: int) -> list[str | int]:
 def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
     """Reclaim for those of whom a supervisor tells its next worker; return those that Redis could not be told of.
 
-    Args:
-        redis: the ledger.
-        died: of each its token, a colon, and `how` as `reclaim` takes it.
-        queue: whose events.
-        retention: as `reclaim` takes it.
+    `died`: of each its token, a colon, and `how` as `reclaim` takes it.
     """
     return [
         one
@@ -103,16 +95,7 @@ class RollCall:
         retention: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
-
-        Args:
-            redis: the ledger.
-            queue: whose workers.
-            token: this process's, under which it holds events.
-            lease: seconds that a claim lasts.
-            retention: seconds, as `reclaim` takes it.
-            clock: tells monotonic seconds.
-        """
+        """`token`: under which this process holds events; `lease`: seconds that its claims last."""
         self._redis = redis
         self._queue = queue
         self._token = token

@@ -59,15 +59,10 @@ class Reconciler:
         retention: int,
         wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        """Prepare.
+        """`name`: unique in the fleet; `interval`: seconds between two rounds of this process.
 
-        Args:
-            redis: the ledger.
-            queue: whose events.
-            name: this process, unique in the fleet.
-            interval: seconds between two rounds of it.
-            retention: seconds after which the dead, the unhandled, the quarantined and the unreadable are forgotten.
-            wanted: event type → the names of the handlers that this process has for it.
+        `retention`: seconds after which the dead, the unhandled, the quarantined and the unreadable are forgotten;
+        `wanted`: event type → the names of the handlers that this process has for it.
         """
         self._redis = redis
         self._index = Index(queue)

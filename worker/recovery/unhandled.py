@@ -37,13 +37,7 @@ class Unhandled:
     """The unhandled events of one queue, seen by a process that has handlers."""
 
     def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
-        """Prepare.
-
-        Args:
-            redis: the ledger.
-            queue: whose events.
-            wanted: event type → the names of the handlers that this process has for it.
-        """
+        """`wanted`: event type → the names of the handlers that this process has for it."""
         self._redis = redis
         self._index = Index(queue)
         self._replay = Replay(redis, queue=queue)

@@ -91,9 +91,7 @@ class Upkeep:
 def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
     """List all that is not listed, and no longer list beside the streams what was forgotten, a step at a time.
 
-    Args:
-        redis: the ledger.
-        looked: called with the number of keys that were looked at.
+    `looked` is called with the number of keys that were looked at.
 
     Yields:
         How many events a step has listed.

@@ -66,13 +66,7 @@ class Erasure:
     """Erases what was selected, up to a few hundred events at once: Redis does nothing else meanwhile."""
 
     def __init__(self, redis: Redis, index: Index, selection: Selection) -> None:
-        """Prepare.
-
-        Args:
-            redis: the ledger.
-            index: the queue's.
-            selection: what the events were found by.
-        """
+        """Prepare to erase what was found by the selection."""
         self._redis = redis
         self._selection = selection
         self._script = redis.register_script(_ERASE)

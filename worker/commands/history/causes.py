@@ -58,13 +58,7 @@ class Cause:
 
 
 def causes(redis: Redis, index: Index, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
-    """The causes, those first that have failed last.
-
-    Args:
-        redis: the ledger.
-        index: whose.
-        retention: seconds for which a settled event is remembered.
-        limit: at most so many.
+    """The causes, those first that have failed last; settled events are remembered for `retention` seconds.
 
     Raises:
         RedisError: Redis failed.

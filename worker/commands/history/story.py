@@ -60,8 +60,7 @@ def _conflict(what: str, when: str) -> dict[str, Any]:
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The event for people, line by line; times are in UTC, as the first line says. Pure.
 
-    Args:
-        record: what `credhook events show --json` prints.
+    `record` is what `credhook events show --json` prints.
     """
     for number, (name, said) in enumerate(heading(record)):
         yield f"{name:<10}{said}".rstrip() + ("" if number else "  (times in UTC)")
