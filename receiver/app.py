@@ -55,37 +55,25 @@ class NotFound(Exception):
     """The path is not ours; a wrong path secret looks the same as any other path."""
 
 
-#: What a sender is told: status, and the code and title of the platform's own error objects.
-_ANSWERS: Final[dict[type[Exception], tuple[int, str, str]]] = {
-    BadHeaders: (400, "VALIDATION_ERROR", "Validation Failed"),
-    Malformed: (400, "VALIDATION_ERROR", "Validation Failed"),
-    Unauthenticated: (401, "UNAUTHORIZED", "Unauthorized"),
-    OutsideTolerance: (401, "UNAUTHORIZED", "Unauthorized"),
-    NotFound: (404, "NOT_FOUND", "Not Found"),
-    TooLarge: (413, "PAYLOAD_TOO_LARGE", "Payload Too Large"),
-    Encoded: (415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type"),
-    Unavailable: (503, "SERVICE_UNAVAILABLE", "Service Unavailable"),
-}
+_NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
 
-#: Which rule was broken, for the counters.
-_RULES: Final[dict[type[Exception], str]] = {
-    BadHeaders: "headers",
-    Malformed: "body",
-    Unauthenticated: "signature",
-    OutsideTolerance: "clock",
-    NotFound: "path",
-    TooLarge: "size",
-    Encoded: "encoding",
-    Unavailable: "storage",
-}
-
-#: The words for it: only what the sender already knows or can mend.
-_DETAILS: Final[dict[type[Exception], str]] = {
-    Unauthenticated: "The delivery could not be authenticated.",
-    OutsideTolerance: "The delivery could not be authenticated.",
-    NotFound: "There is nothing here.",
-    TooLarge: "The delivery is too large.",
-    Unavailable: "The delivery could not be stored; please send it again.",
+#: Which rule was broken, for the counters; and what the sender is told: status, code and title of the platform's own
+#: error objects, and words, of which only those that it knows already or can mend. None: those of the error.
+_ANSWERS: Final[dict[type[Exception], tuple[str, int, str, str, str | None]]] = {
+    BadHeaders: ("headers", 400, "VALIDATION_ERROR", "Validation Failed", None),
+    Malformed: ("body", 400, "VALIDATION_ERROR", "Validation Failed", None),
+    Unauthenticated: ("signature", 401, "UNAUTHORIZED", "Unauthorized", _NOT_AUTHENTICATED),
+    OutsideTolerance: ("clock", 401, "UNAUTHORIZED", "Unauthorized", _NOT_AUTHENTICATED),
+    NotFound: ("path", 404, "NOT_FOUND", "Not Found", "There is nothing here."),
+    TooLarge: ("size", 413, "PAYLOAD_TOO_LARGE", "Payload Too Large", "The delivery is too large."),
+    Encoded: ("encoding", 415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", None),
+    Unavailable: (
+        "storage",
+        503,
+        "SERVICE_UNAVAILABLE",
+        "Service Unavailable",
+        "The delivery could not be stored; please send it again.",
+    ),
 }
 
 
@@ -103,13 +91,18 @@ def create_app(
         yield
         await inbox.aclose()
 
+    async def readyz(_: Request) -> Response:
+        """Whether a delivery would be stored just now; 503 comes without a reason, since the port is public."""
+        ready = not any(check.failed for check in await inbox.examine())
+        return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
+
     webhooks = Webhooks(settings, inbox, parse, tracer)
     rest = Starlette(
         routes=[
             # Never reached by POST, which goes the short way; here it is so that another method is a 405.
             Route(settings.webhook_path + ("/{secret}" if settings.path_secret else ""), webhooks, methods=["POST"]),
             Route("/healthz", _healthz, methods=["GET"]),
-            Route("/readyz", Readiness(inbox), methods=["GET"]),
+            Route("/readyz", readyz, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _unexpected},
         lifespan=lifespan,
@@ -231,19 +224,6 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
             return bytes(whole)
 
 
-class Readiness:
-    """`GET /readyz`: whether a delivery would be stored just now."""
-
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox = inbox
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 200 or 503, without a reason: the port is public."""
-        ready = not any(check.failed for check in await self._inbox.examine())
-        response = PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
-        await response(scope, receive, send)
-
-
 async def _healthz(_: Request) -> Response:
     return PlainTextResponse("alive\n")
 
@@ -267,7 +247,7 @@ def _failed(error: Exception) -> Response:
 
 
 def _refuse(refusal: Exception) -> Response:
-    status, code, title = _ANSWERS[type(refusal)]
+    rule, status, code, title, detail = _ANSWERS[type(refusal)]
     headers = {}
     if isinstance(refusal, Unavailable):
         headers["retry-after"] = str(RETRY_AFTER)
@@ -275,17 +255,13 @@ def _refuse(refusal: Exception) -> Response:
         headers["connection"] = "close"
     if isinstance(refusal, Encoded):  # RFC 9110: with a 415 it says which encodings would do.
         headers["accept-encoding"] = "identity"
-    metrics.REFUSALS.add(_RULES[type(refusal)], str(status))
+    metrics.REFUSALS.add(rule, str(status))
     hint = refusal.hint if isinstance(refusal, Unauthenticated | Unavailable) else ""
     outside = isinstance(refusal, OutsideTolerance)
     REFUSALS.add(status, str(refusal), outside_tolerance=outside, **({"hint": hint} if hint else {}))
-    return _envelope(status, code, title, _DETAILS.get(type(refusal), str(refusal)), headers=headers)
+    return _envelope(status, code, title, detail or str(refusal), headers=headers)
 
 
 def _envelope(status: int, code: str, title: str, detail: str, *, headers: Mapping[str, str] | None = None) -> Response:
     error = {"id": MARK.new_id(), "status": status, "code": code, "title": title, "detail": detail}
-    return _respond(status, {"errors": [error]}, headers)
-
-
-def _respond(status: int, content: object, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(content), status, headers, media_type="application/json")
+    return Response(json.dumps({"errors": [error]}), status, headers, media_type="application/json")
