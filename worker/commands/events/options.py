@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -102,55 +103,29 @@ of_handler: Final = click.option(
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command the options of a selection; it is handed over as `selection`."""
-
-    @functools.wraps(command)
-    def with_selection(
-        *,
-        states: tuple[str, ...],
-        types: tuple[str, ...],
-        resource: str | None,
-        since: datetime | None,
-        until: datetime | None,
-        ids: tuple[str, ...],
-        limit: int | None,
-        after: Cursor | None,
-        cause: str | None,
-        **options: Any,
-    ) -> None:
-        if since and until and since >= until:
-            raise click.UsageError("--since should be earlier than --until")
-        selection = Selection(
-            frozenset(map(State, states)),
-            frozenset(types),
-            resource,
-            since,
-            until,
-            ids,
-            limit,
-            after=after,
-            cause=cause,
-        )
-        command(selection=selection, **options)
-
-    return _decorated(with_selection, _OPTIONS)
+    return _with_selection(command, _OPTIONS)
 
 
 def watching(command: Callable[..., None]) -> Callable[..., None]:
     """Give the command those options alone that say which events to watch; likewise."""
+    return _with_selection(command, _WHICH)
 
+
+#: What a selection takes from the options; a handler means more than that to `replay`.
+_SELECTED: Final = frozenset(field.name for field in fields(Selection)) - {"handler"}
+
+
+def _with_selection(command: Callable[..., None], options: Sequence[Callable[..., Any]]) -> Callable[..., None]:
     @functools.wraps(command)
-    def with_selection(
-        *, states: tuple[str, ...], types: tuple[str, ...], resource: str | None, ids: tuple[str, ...], **options: Any
-    ) -> None:
-        command(selection=Selection(frozenset(map(State, states)), frozenset(types), resource, ids=ids), **options)
+    def decorated(**given: Any) -> None:
+        said = {name: given.pop(name) for name in _SELECTED & given.keys()}
+        said |= {"states": frozenset(map(State, said["states"])), "types": frozenset(said["types"])}
+        selection = Selection(**said)
+        if selection.since and selection.until and selection.since >= selection.until:
+            raise click.UsageError("--since should be earlier than --until")
+        command(selection=selection, **given)
 
-    return _decorated(with_selection, _WHICH)
-
-
-def _decorated(command: Callable[..., None], options: Sequence[Callable[..., Any]]) -> Callable[..., None]:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
 
 
 def refuse_everything(selection: Selection, *, everything: bool) -> None:
