@@ -26,6 +26,7 @@ from credhook.ledger.job import job_id
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.recovery.put_back import IN_TRANSIT, PutBack
+from credhook.worker.recovery.rounds import clock
 from credhook.worker.recovery.unhandled import Unhandled
 from credhook.worker.recovery.upkeep import Upkeep
 
@@ -87,7 +88,7 @@ class Reconciler:
         if not self._leads():
             return 0
         self._look_at_keys()
-        now = self._now()
+        now = clock(self._redis)
         self._clear_away(now)
         put_back: list[str] = []
         unreadable: dict[str, str] = {}
@@ -152,11 +153,6 @@ class Reconciler:
             return True
         self._redis.pexpire(self._index.leader, self._leads_for)
         return True
-
-    def _now(self) -> int:
-        """Milliseconds since the epoch, as Redis sees it: hosts may disagree."""
-        seconds, microseconds = self._redis.time()
-        return seconds * 1_000 + microseconds // 1_000
 
     def _look_at_keys(self) -> None:
         """Name each key of the queue that is of another type than ours, once."""

@@ -50,6 +50,12 @@ class Rounds(NamedTuple):
         return self._replace(first=min(first, now), whole=now)
 
 
+def clock(redis: Redis) -> int:
+    """Milliseconds since the epoch, as Redis sees it: hosts may disagree."""
+    seconds, microseconds = redis.time()
+    return int(seconds * 1_000 + microseconds // 1_000)
+
+
 def read_rounds(redis: Redis) -> Rounds:
     """What has been done so far.
 

@@ -12,7 +12,7 @@ from redis import Redis
 
 from credhook.events import EVENT_TYPES
 from credhook.ledger import BUCKETS, EVENT, LATE, LISTED, OTHER, Index, lua, place
-from credhook.worker.recovery.rounds import read_rounds, write_rounds
+from credhook.worker.recovery.rounds import clock, read_rounds, write_rounds
 
 log = structlog.get_logger("credhook.reconciler")
 
@@ -107,8 +107,7 @@ def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) ->
         keys = cast(list[bytes], found)
         yield relist(args=[key.removeprefix(EVENT.encode()) for key in keys]) if keys else 0
         looked(len(keys))
-    now = _clock(redis)
-    write_rounds(redis, read_rounds(redis).after_whole(now))
+    write_rounds(redis, read_rounds(redis).after_whole(clock(redis)))
     yield from prune_late(redis)
 
 
@@ -130,12 +129,7 @@ def prune_late(redis: Redis) -> Iterator[int]:
             if members:
                 forget_gone(keys=[key], args=[member for member, _ in members])
             yield 0
-    write_rounds(redis, read_rounds(redis)._replace(pruned=_clock(redis)))
-
-
-def _clock(redis: Redis) -> int:
-    seconds, microseconds = redis.time()
-    return int(seconds * 1_000 + microseconds // 1_000)
+    write_rounds(redis, read_rounds(redis)._replace(pruned=clock(redis)))
 
 
 def _late(redis: Redis) -> list[str]:
