@@ -64,11 +64,6 @@ class Event:
         """Whether this version of credhook knows what the type means."""
         return self.type in _KNOWN
 
-    @property
-    def is_issuance(self) -> bool:
-        """Whether the resource is an issuance; otherwise it is a presentation."""
-        return concerns_issuance(self.type)
-
     @classmethod
     def parse(cls, body: bytes) -> "Event":
         """Read a delivery's body (specification, section Events, rule 1).

@@ -48,6 +48,7 @@ class Sender:
     ) -> None:
         """Prepare; nothing is sent before the context is entered. Without keys, deliveries are unsigned."""
         self._state = state
+        self._under_way = deliveries.under_way(state)
         self._faults = faults
         self._keys = keys
         self._trust = trust
@@ -61,7 +62,7 @@ class Sender:
 
     async def __aenter__(self) -> Self:
         """Begin, with what an earlier run has left under way."""
-        for delivery in deliveries.under_way(self._state).all():
+        for delivery in self._under_way.all():
             for _ in range(delivery.copies - delivery.acknowledged if delivery.acknowledged else 1):
                 self._due.put_nowait(delivery.webhook_id)
         self._slots = [asyncio.create_task(self._carry()) for _ in range(SLOTS)]
@@ -94,18 +95,18 @@ class Sender:
             attempts=0,
             failures=0,
         )
-        deliveries.under_way(self._state).put(delivery.webhook_id, delivery)
-        self._schedule(delivery.webhook_id, self._faults.on.delay_ms / 1000)
+        self._under_way.put(delivery.webhook_id, delivery)
+        self._schedule(delivery.webhook_id)
         for forgery in forgeries(self._faults.on.forge, delivery, self._keys, self._now()):
             self._due.put_nowait(forgery)
         return delivery.webhook_id
 
-    def _schedule(self, webhook_id: str, seconds: float) -> None:
+    def _schedule(self, webhook_id: str) -> None:
         """Send a delivery for the first time, after a wait and perhaps after those that come behind it."""
         if self._faults.on.reorder:
             self._hold(webhook_id)
         else:
-            self._send_after(seconds, webhook_id)
+            self._send_after(self._faults.on.delay_ms / 1000, webhook_id)
 
     def _hold(self, webhook_id: str) -> None:
         self._held.append(webhook_id)
@@ -142,15 +143,14 @@ class Sender:
                     logger.exception("sandbox.delivery_failed")
 
     async def _try(self, client: httpx.AsyncClient, webhook_id: str) -> None:
-        shelf = deliveries.under_way(self._state)
-        delivery = shelf.get(webhook_id)
+        delivery = self._under_way.get(webhook_id)
         if delivery is None:
             return
         if not self._still_wanted(delivery):
-            shelf.remove(webhook_id)
+            self._under_way.remove(webhook_id)
             return
         delivery = delivery.model_copy(update={"attempts": delivery.attempts + 1})
-        shelf.put(webhook_id, delivery)
+        self._under_way.put(webhook_id, delivery)
         started, ticking = self._now(), time.monotonic()
         answer = await self._answer(client, delivery, started)
         outcome = self._settle(webhook_id, answer)
@@ -174,8 +174,7 @@ class Sender:
 
     def _settle(self, webhook_id: str, answer: Answer) -> Outcome:
         """Decide what follows from an answer, and see to it."""
-        shelf = deliveries.under_way(self._state)
-        delivery = shelf.get(webhook_id)
+        delivery = self._under_way.get(webhook_id)
         if delivery is None:
             return "acknowledged" if answer.acknowledges else "givenUp"
         self._note_health(delivery.endpoint_id, answer)
@@ -185,20 +184,19 @@ class Sender:
         failed = delivery.model_copy(update={"failures": delivery.failures + 1})
         wait = wait_after(failed.failures, self._time_scale)
         if wait is None or not self._still_wanted(failed):
-            shelf.remove(webhook_id)
+            self._under_way.remove(webhook_id)
             return "givenUp"
-        shelf.put(webhook_id, failed)
+        self._under_way.put(webhook_id, failed)
         self._send_after(wait, webhook_id)
         return "retrying"
 
     def _acknowledge(self, delivery: Delivery) -> None:
         """Count an acknowledged copy. The first one lets the others go, all at once."""
-        shelf = deliveries.under_way(self._state)
         acknowledged = delivery.acknowledged + 1
         if acknowledged >= delivery.copies:
-            shelf.remove(delivery.webhook_id)
+            self._under_way.remove(delivery.webhook_id)
             return
-        shelf.put(delivery.webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
+        self._under_way.put(delivery.webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
         if acknowledged == 1:
             for _ in range(delivery.copies - 1):
                 self._due.put_nowait(delivery.webhook_id)

@@ -44,7 +44,7 @@ def find_server() -> str:
 
 
 @contextmanager
-def local_redis(folder: Path, *, port: int = 0, options: tuple[str, ...] = ()) -> Iterator[str]:
+def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]:
     """Run a server that keeps its append-only file in `folder`; the URL to reach it.
 
     It is configured as deploy/redis.conf demands: append-only, every write fsynced, nothing evicted.
@@ -52,7 +52,7 @@ def local_redis(folder: Path, *, port: int = 0, options: tuple[str, ...] = ()) -
     Raises:
         NoRedis: there is none, or it did not start; its log is in `folder`.
     """
-    port = port or free_port()
+    port = free_port()
     process = start_server(folder, port, options)
     try:
         yield f"redis://127.0.0.1:{port}/0"

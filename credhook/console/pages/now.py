@@ -82,12 +82,13 @@ def tiles(facts: Facts) -> list[Tile]:
     ours = [one for one in facts.receivers if one.queue == facts.queue]
     idle = [one.idle for one in ours if one.idle is not None]
     last = f"last {age(min(idle))} ago" if idle else "none yet"
+    oldest = "none" if facts.oldest_open is None else age(facts.oldest_open)
     found = [
         Tile("arriving", f"{sum(one.per_second for one in ours):.1f}/s", last),
         Tile("queued", number(counts.queued), "wait for a worker", "/events?state=accepted"),
         Tile("in flight", number(counts.in_flight), "a worker has them"),
         Tile("retrying", number(counts.retrying), "wait for an attempt", "/events?state=waiting"),
-        Tile("oldest open", "none" if facts.oldest_open is None else age(facts.oldest_open), _open(counts.open)),
+        Tile("oldest open", oldest, f"of {number(counts.open)} open"),
         Tile(
             "given up",
             number(counts.dead_recently),
@@ -104,10 +105,6 @@ def tiles(facts: Facts) -> list[Tile]:
         if value != 0:
             found.append(Tile(name, number(value), remark, f"/events?state={name}", "warn"))
     return found
-
-
-def _open(count: int | None) -> str:
-    return f"of {number(count)} open"
 
 
 def _memory(facts: Facts) -> str:
