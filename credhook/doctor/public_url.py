@@ -46,12 +46,7 @@ _RENEW: Final = "renew the certificate of whatever ends TLS there, the proxy or 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the URL answered.
-
-    Attributes:
-        status: of HTTP.
-        id: of the error object in the body, or "".
-    """
+    """What the URL answered; `id` is that of the error object in the body, or ""."""
 
     status: int
     id: str

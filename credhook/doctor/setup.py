@@ -53,18 +53,7 @@ class Read(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the doctor has to go by.
-
-    Attributes:
-        ledger: needed by all.
-        receiver: of a receiver's host.
-        worker: of a worker's host.
-        platform: the part of it that calls need.
-        endpoint: the public URL.
-        handlers: which are loaded.
-        days: before its end from which on a certificate is spoken of.
-        now: tells the host's time, in seconds since the epoch.
-    """
+    """What the doctor has to go by. A certificate is spoken of from so many `days` before its end on."""
 
     ledger: Read[LedgerSettings]
     receiver: Read[ReceiverSettings]

@@ -12,17 +12,7 @@ class _Facts(BaseModel):
 
 
 class Server(_Facts):
-    """What Redis says of itself.
-
-    Attributes:
-        address: where it is, without user and password.
-        version: its own.
-        used_memory: bytes.
-        maxmemory: bytes, 0 for no bound.
-        appendonly: whether it keeps an append-only file.
-        fsync: `always`, `everysec`, `no`, or "" where it will not tell.
-        checks: what would lose events.
-    """
+    """What Redis says of itself. Memory is in bytes, a bound of 0 is none; `fsync` is "" where it will not tell."""
 
     address: str
     version: str
@@ -63,9 +53,6 @@ class Process(_Facts):
     """What receivers and workers have in common.
 
     Attributes:
-        queue: that it writes to, or takes events from.
-        host: where it runs.
-        version: of this package.
         age: since when it has announced itself.
         alike: digests of settings that all of its kind should have alike.
     """
@@ -132,17 +119,9 @@ class Platform(_Facts):
 
 
 class Facts(_Facts):
-    """All of it.
+    """All of it. Receivers and workers are those of all queues on this Redis; `oldest_open` is an age.
 
-    Attributes:
-        queue: whose.
-        server: Redis.
-        counts: events.
-        oldest_open: age of the oldest open event, as far as it was looked for.
-        suspended: whether `rq suspend` has stopped the workers.
-        receivers: those of all queues on this Redis.
-        workers: likewise.
-        platforms: one, unless workers have different settings.
+    There is one platform, unless workers have different settings. `suspended`: `rq suspend` has stopped the workers.
     """
 
     queue: str

@@ -8,13 +8,7 @@ from credhook.worker.process.announcement import DEPLOY, difference
 
 
 class Remark(NamedTuple):
-    """Something that wants attention.
-
-    Attributes:
-        name: of the thing, stable.
-        what: is so, in one line.
-        remedy: what to do about it, in one line.
-    """
+    """Something that wants attention, under a stable name: what is so, and what to do about it, in a line each."""
 
     name: str
     what: str

@@ -93,12 +93,7 @@ def _nulls(event_type: str, document: Document) -> Document:
 
 
 class Variant(NamedTuple):
-    """One awkward form.
-
-    Attributes:
-        types: the event types that a worker may meet it with.
-        change: the details of such an event, made awkward.
-    """
+    """One awkward form: the event types that a worker may meet it with, and what makes details so."""
 
     types: tuple[str, ...]
     change: Callable[[str, Document], Document]

@@ -60,15 +60,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a trial goes by.
-
-    Attributes:
-        timeout: seconds that one run may take, of real time.
-        max_attempts: attempts after which a worker gives up.
-        stale: what `context.stale` says.
-        state: what `context.state` says.
-        chance: a number from 0 to 1, drawn anew for each decision.
-    """
+    """What a trial goes by; `timeout` is in seconds of real time, `chance` from 0 to 1 and drawn for each decision."""
 
     timeout: float
     max_attempts: int

@@ -20,12 +20,7 @@ HELP: Final = "?"
 
 @dataclass(frozen=True)
 class Trigger:
-    """What a key makes happen on the platform.
-
-    Attributes:
-        event_type: the event.
-        valid: whether what a holder presents with it is valid.
-    """
+    """What a key makes happen on the platform, and whether what a holder presents with it is valid."""
 
     event_type: EventType
     valid: bool = True

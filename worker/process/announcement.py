@@ -31,13 +31,7 @@ Wants = Mapping[str, tuple[str, ...]]
 
 
 class Platform(BaseModel):
-    """Under which keys a process shares what it knows of the platform; digests, no URL and no secret.
-
-    Attributes:
-        circuit: of the circuit breaker.
-        token: of the access token.
-        rate: requests per second that the fleet may make, or None for any number.
-    """
+    """Under which keys, all digests, a process shares what it knows of the platform; its rate is per second."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,12 +67,7 @@ class Announcement(BaseModel):
 
 
 class Difference(NamedTuple):
-    """The names of handlers that not all workers have, or not for the same types.
-
-    Attributes:
-        only_here: that this process has, and some other lacks.
-        only_elsewhere: that some other has, and this one lacks.
-    """
+    """The names of handlers that not all workers have, or not for the same types: this process, or some other."""
 
     only_here: tuple[str, ...]
     only_elsewhere: tuple[str, ...]

@@ -30,13 +30,7 @@ _HINT: Final = "all other events wait for it: await what takes long, or make it 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A handler that runs on the loop.
-
-    Attributes:
-        handler: its name.
-        call: which of its calls, as far as can be told.
-        at: the author's line that it is in.
-    """
+    """A handler on the loop, which of its calls, as far as can be told, and the author's line that it is in."""
 
     handler: str
     call: int

@@ -60,17 +60,8 @@ class Task:
 class Job:
     """One of them. A thread works on it, and pages read it meanwhile: each attribute is replaced and never half set.
 
-    Attributes:
-        id: names it in addresses.
-        task: what is done.
-        who: wants it.
-        which: the events, in words.
-        asked: when.
-        stage: where it stands.
-        total: events that were found.
-        worked: of these, how many have been worked on.
-        error: what ended it, the class of an error of Redis's, or "".
-        ended: when it did.
+    `total` events were found, of which so many have been `worked` on; `which` says in words which, and `error` is the
+    class of the error that has ended it, or "".
     """
 
     id: str

@@ -32,13 +32,7 @@ from credhook.worker.recovery.replay import Replay, Settled
 
 
 class Action(NamedTuple):
-    """What can be done to many events.
-
-    Attributes:
-        verb: its name, in the address as well.
-        past: for what has been done.
-        task: what is to be done to the events of a selection, for whom.
-    """
+    """What can be done to many events; `verb` is its name, in the address as well, `past` for what has been done."""
 
     verb: str
     past: str

@@ -23,14 +23,7 @@ class Sample(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One number over both spans.
-
-    Attributes:
-        name: as it is shown.
-        unit: likewise, after the number.
-        hour: the last one.
-        day: likewise.
-    """
+    """One number, as it is shown, with its unit, over both spans."""
 
     name: str
     unit: str

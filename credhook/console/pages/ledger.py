@@ -34,13 +34,7 @@ T = TypeVar("T")
 
 
 class Look(NamedTuple):
-    """The fleet at one moment.
-
-    Attributes:
-        at: when, in seconds since the epoch.
-        facts: what is so; None if Redis does not say.
-        remarks: what wants attention.
-    """
+    """The fleet at one moment, in seconds since the epoch; without facts where Redis does not say."""
 
     at: float
     facts: Facts | None

@@ -26,15 +26,7 @@ _MEBIBYTE: Final = 1 << 20
 
 
 class Tile(NamedTuple):
-    """A number at the head of the page.
-
-    Attributes:
-        name: what it is of.
-        value: the number.
-        more: what else there is to say of it, or "".
-        href: the page of those that it counts, or "".
-        tone: `bad` or `warn` where it should be zero, else "".
-    """
+    """A number at the head of the page, and the page of what it counts; `bad` or `warn` where it should be zero."""
 
     name: str
     value: str

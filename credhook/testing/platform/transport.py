@@ -36,12 +36,7 @@ class ApiCall(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """How a call is to fail.
-
-    Attributes:
-        status: of the answer; None for none in time.
-        retry_after: seconds that the answer asks to wait, or None.
-    """
+    """How a call is to fail: the status, None for no answer in time, and the seconds that it asks to wait."""
 
     status: int | None
     retry_after: int | None = None
