@@ -38,9 +38,6 @@ class _Cancellable(AbstractConnection):
 def heeding_cancellation(client: Redis) -> Redis:
     """Return the same client; its connections, which it has yet to open, lose no cancellation."""
     pool = client.connection_pool
-    pool.connection_class = _cancellable(pool.connection_class)
+    kind: type[AbstractConnection] = pool.connection_class
+    pool.connection_class = type(f"Cancellable{kind.__name__}", (_Cancellable, Packed, kind), {})
     return client
-
-
-def _cancellable(kind: type[AbstractConnection]) -> type[AbstractConnection]:
-    return type(f"Cancellable{kind.__name__}", (_Cancellable, Packed, kind), {})

@@ -22,11 +22,8 @@ IPV6 = rf"\[(?:(?:{GROUP}:){{7}}{GROUP}|(?:{GROUP}:){{1,6}}:{GROUP}|::{GROUP})\]
 URL_PATTERN = rf"^https://(?:{NAME}|{IPV6})(?::{PORT})?(?:/[!$-;=?-Z_a-z~]*)?$"
 
 
-def _without_repetition(types: list[EventType]) -> list[EventType]:
-    return list(dict.fromkeys(types))
-
-
-FilterTypes = Annotated[list[EventType], Field(min_length=1), AfterValidator(_without_repetition)]
+#: Without repetition.
+FilterTypes = Annotated[list[EventType], Field(min_length=1), AfterValidator(lambda types: list(dict.fromkeys(types)))]
 
 
 class NewEndpoint(Wire):

@@ -90,7 +90,8 @@ class LocalEnvironment:
             CannotStart: it ended, or took longer than `START_TIMEOUT`.
         """
         deadline = time.monotonic() + START_TIMEOUT
-        with httpx.Client(verify=_trusting(self.ca), timeout=2.0, trust_env=False) as client:
+        trust = ssl.create_default_context(cafile=str(self.ca))
+        with httpx.Client(verify=trust, timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 self.check()
                 try:
@@ -216,10 +217,6 @@ def _play_platform(local: LocalEnvironment, port: int, options: Sequence[str]) -
     local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
     printed = local.logs["sandbox"].read_text().splitlines()  # What points the others at it, before all else.
     local.environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
-
-
-def _trusting(ca: Path) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(ca))
 
 
 def _make_certificates(folder: Path) -> Path:

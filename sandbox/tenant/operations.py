@@ -84,7 +84,11 @@ class Operation:
         if self.answer is None:
             return Response(status_code=self.status)
         swapped = self.needs_token and tenant.faults.swaps_envelope()
-        content = _enveloped(result) if self.enveloped != swapped else plain(_data(result))
+        found = result if isinstance(result, Found) else Found(result)
+        content: Any = plain(found.data)
+        if self.enveloped != swapped:
+            beside = {"links": dict(found.links), "meta": dict(found.meta)}
+            content = {"data": content} | {name: value for name, value in beside.items() if value}
         return Response(to_json(content), self.status, media_type="application/json")
 
 
@@ -145,14 +149,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(element) for element in value]
     return value
-
-
-def _data(result: Any) -> Any:
-    return result.data if isinstance(result, Found) else result
-
-
-def _enveloped(result: Any) -> dict[str, Any]:
-    if not isinstance(result, Found):
-        return {"data": plain(result)}
-    beside = {"links": dict(result.links), "meta": dict(result.meta)}
-    return {"data": plain(result.data)} | {name: value for name, value in beside.items() if value}

@@ -41,7 +41,7 @@ class AttemptSpan:
         if failures:
             self._span.set_attribute("credhook.causes", [failure.cause for failure in failures])
         if settlement.state in _FAILED:
-            fail(self._span, _class(failures[0].what) if failures else "Postponed")
+            fail(self._span, failures[0].what.partition(" ")[0] if failures else "Postponed")  # The class of the error.
 
 
 class AttemptTracer:
@@ -102,8 +102,3 @@ def _ids(event_id: str, event_type: str, resource_id: str, attempt: int) -> dict
         "credhook.resource.id": resource_id,
         "credhook.attempt": attempt,
     }
-
-
-def _class(what: str) -> str:
-    """The class of an error, of what is known of it."""
-    return what.partition(" ")[0]
