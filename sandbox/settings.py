@@ -16,16 +16,10 @@ TIME_SCALE = 0.001
 
 @dataclass(frozen=True)
 class Settings:
-    """How one sandbox behaves.
+    """How one sandbox behaves, as the options of `credhook sandbox` say.
 
-    Attributes:
-        base_url: Root of the addresses that the sandbox names in offers, without a trailing slash.
-        signing_secrets: `whsec_…` and `whsk_…` keys that sign every delivery; none means unsigned.
-        authority: PEM file of an authority that deliveries trust besides the system's.
-        state: SQLite file that outlives a restart; none keeps everything in memory.
-        time_scale: What retry waits and the endpoint's patience are multiplied by.
-        faults: Faults that are on from the start.
-        hosts: Names accepted in the `Host` header besides `localhost` and addresses.
+    Without signing secrets deliveries are unsigned; without a file for its state everything is kept in memory.
+    `base_url` is without a trailing slash.
     """
 
     base_url: str = "http://127.0.0.1:8700"

@@ -2,7 +2,7 @@
 
 The open events are sorted by when they last moved, which is when they came for all but those that have been put back,
 parked or retried since: these stand a second time, by when they came. A worker of a version that does not know of that
-may leave an event there; the reconciler takes it out within seconds.
+may leave an event there; the reconciler takes it out within seconds. Where Redis fails, RedisError is raised.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,12 @@ from credhook.ledger import Index
 
 
 def oldest_open(redis: Redis, index: Index) -> int | None:
-    """When the oldest open event came, in ms since the epoch; None if none is open.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """When the oldest open event came, in ms since the epoch; None if none is open."""
     return _earliest([redis.zrange(key, 0, 0, withscores=True) for key in (index.open, index.opened)])
 
 
 async def oldest_open_async(redis: AsyncRedis, index: Index) -> int | None:
-    """The same for asynchronous code.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """The same for asynchronous code."""
     return _earliest([await redis.zrange(key, 0, 0, withscores=True) for key in (index.open, index.opened)])
 
 

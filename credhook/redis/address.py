@@ -15,17 +15,7 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """`REDIS_URL`, taken apart.
-
-    Attributes:
-        hosts: host and port of Redis, or of each Sentinel; empty for a Unix socket.
-        service: the master's name among Sentinels, or "".
-        path: the Unix socket, or "".
-        db: number of the database.
-        tls: whether the connection is encrypted.
-        username: as Redis knows it, or None.
-        password: likewise.
-    """
+    """`REDIS_URL`, taken apart; of a Unix socket there is a path, and `service` is a master's name among Sentinels."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str = ""

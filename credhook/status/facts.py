@@ -65,17 +65,7 @@ class Process(_Facts):
 
 
 class Receiver(Process):
-    """A receiver process.
-
-    Attributes:
-        strict: whether it waits for the fsync.
-        per_second: deliveries that it has acknowledged, over its last ten seconds or so.
-        idle: since the last of them; None before the first.
-        mark: the key of the ids in its answers.
-        unauthenticated: deliveries that it has refused, since it started, for want of a signature that holds.
-        outside_tolerance: how many of these for their timestamp alone; none where an older version does not say so.
-        refused: seconds since the last of these; None before the first.
-    """
+    """A receiver process, as it has announced itself; `per_second` is over its last ten seconds or so."""
 
     strict: bool
     per_second: float
@@ -87,13 +77,7 @@ class Receiver(Process):
 
 
 class Worker(Process):
-    """A worker process.
-
-    Attributes:
-        handlers: name → the types that it wants.
-        in_flight: events under way; None where it does not say so.
-        slots: how many it would have at most; likewise.
-    """
+    """A worker process, as it has announced itself; None is what it does not say."""
 
     handlers: dict[str, tuple[str, ...]]
     in_flight: int | None

@@ -23,12 +23,7 @@ class NoModule(Exception):
 
 @dataclass(frozen=True)
 class Modules:
-    """The author's modules.
-
-    Attributes:
-        names: as `CREDHOOK_HANDLERS` takes them; none stands for the handler that logs.
-        source: where they are named, for people.
-    """
+    """The author's modules, as `CREDHOOK_HANDLERS` takes them, and where they are named; none: the one that logs."""
 
     names: tuple[str, ...]
     source: str

@@ -29,16 +29,7 @@ DEADLINE: Final = 60.0
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one event.
-
-    Attributes:
-        event_type: its type.
-        delivered: how often the receiver acknowledged it.
-        deduplicated: how often it said that it knew it already.
-        fetched: the status in the details that were fetched, or "".
-        handlers: handler → how often it ran to its end.
-        milliseconds: from stored to settled.
-    """
+    """What became of one event: how often it was taken, and as known; what was fetched; how often each handler ran."""
 
     event_type: str
     delivered: int

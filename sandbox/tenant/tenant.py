@@ -20,15 +20,8 @@ def utc_now() -> datetime:
 class Tenant:
     """What an operation is given.
 
-    Attributes:
-        base_url: Root of the addresses that the sandbox names in offers.
-        state: Everything that is kept.
-        tokens: Who may ask.
-        faults: What goes wrong.
-        announce: Sends an event about a resource to every endpoint that wants it; returns the `webhook-id` of
-            each delivery.
-        authority: Signs certificate requests.
-        now: The clock.
+    `announce` sends an event about a resource to every endpoint that wants it, and returns the `webhook-id` of each
+    delivery.
     """
 
     base_url: str

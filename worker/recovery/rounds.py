@@ -2,6 +2,8 @@
 
 The former once after the upgrade; once more a day later, since old and new receivers may have run side by side; and
 then every 30 days, since the older version may have come back for a while. The latter once a day.
+
+What asks Redis raises RedisError where that fails.
 """
 
 from typing import Any, Final, NamedTuple, Self, cast
@@ -57,11 +59,7 @@ def clock(redis: Redis) -> int:
 
 
 def read_rounds(redis: Redis) -> Rounds:
-    """What has been done so far.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """What has been done so far."""
     whole = last_whole(redis)
     try:
         first, pruned = cast("list[bytes | None]", redis.hmget(ROUNDS, "first", "pruned"))
@@ -71,11 +69,7 @@ def read_rounds(redis: Redis) -> Rounds:
 
 
 def last_whole(redis: Redis) -> int | None:
-    """When all that the ledger held was last seen to be listed, in ms; None if that was never.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """When all that the ledger held was last seen to be listed, in ms; None if that was never."""
     try:
         return _time(cast("bytes | None", redis.get(WHOLE)))
     except ResponseError:  # Likewise.
@@ -83,11 +77,7 @@ def last_whole(redis: Redis) -> int | None:
 
 
 def write_rounds(redis: Redis, rounds: Rounds) -> None:
-    """Note what has been done.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """Note what has been done."""
     if rounds.whole is not None:
         redis.set(WHOLE, rounds.whole)
     noted: dict[Any, Any] = {

@@ -15,14 +15,7 @@ class Point(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A line over a span of time, on a ground that begins at 0.
-
-    Attributes:
-        line: the path of the line, interrupted where nothing is known.
-        area: that of what lies below it.
-        highest: the highest value, or None if there is none.
-        last: the last one; likewise.
-    """
+    """A line over a span of time, and the area below it, from 0 on; None for values of which none is known."""
 
     line: str
     area: str

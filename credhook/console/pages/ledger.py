@@ -42,14 +42,7 @@ class Look(NamedTuple):
 
 
 class Ledger:
-    """What the pages ask.
-
-    Attributes:
-        redis: synchronous, for use in threads.
-        index: the queue's keys.
-        retention: seconds for which a settled event is remembered.
-        history: what the looks have shown.
-    """
+    """What the pages ask; `redis` is synchronous, for use in threads."""
 
     def __init__(self, settings: LedgerSettings, *, clock: Callable[[], float] = time.time) -> None:
         """Prepare; nothing is asked yet."""

@@ -63,7 +63,10 @@ def erase(
 
 
 class Erasure:
-    """Erases what was selected, up to a few hundred events at once: Redis does nothing else meanwhile."""
+    """Erases what was selected, up to a few hundred events at once: Redis does nothing else meanwhile.
+
+    Each step raises RedisError where Redis fails.
+    """
 
     def __init__(self, redis: Redis, index: Index, selection: Selection) -> None:
         """Prepare to erase what was found by the selection."""
@@ -77,11 +80,7 @@ class Erasure:
         self._keys = [index.leases, index.started, index.busy, index.parked, index.causes, *of_events, *of_jobs]
 
     def begin(self) -> None:
-        """Forget what names the resource outside its events, if one was asked for.
-
-        Raises:
-            RedisError: Redis failed.
-        """
+        """Forget what names the resource outside its events, if one was asked for."""
         if self._selection.resource is not None:
             _forget_resource(self._redis, self._selection.resource)
 
@@ -99,11 +98,7 @@ class Erasure:
         return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
-        """Take those of the erased events from the lists whose records do not say where they were listed.
-
-        Raises:
-            RedisError: Redis failed.
-        """
+        """Take those of the erased events from the lists whose records do not say where they were listed."""
         strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
         if strays:
             _unlist(self._redis, strays)

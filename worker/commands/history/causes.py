@@ -1,4 +1,4 @@
-"""The causes of failures, and the events that stand with one, as the ledger has them."""
+"""The causes of failures, and the events that stand with one, as the ledger has them; RedisError where that fails."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -58,11 +58,7 @@ class Cause:
 
 
 def causes(redis: Redis, index: Index, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
-    """The causes, those first that have failed last; settled events are remembered for `retention` seconds.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """The causes, those first that have failed last; settled events are remembered for `retention` seconds."""
     latest = cast(list[tuple[bytes, float]], redis.zrevrange(index.causes, 0, limit - 1, withscores=True))
     now = int(redis.time()[0]) * 1_000
     forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
@@ -102,11 +98,7 @@ def _cause(cause_id: str, text: dict[str, str], last: float, still_open: int, gi
 
 
 def standing(redis: Redis, index: Index, cause_id: str) -> Iterator[str] | None:
-    """The webhook-ids of the events that stand with a cause now; None if there is no such cause.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """The webhook-ids of the events that stand with a cause now; None if there is no such cause."""
     who = redis.hget(index.cause(cause_id), "who")
     if who is None:
         return None
