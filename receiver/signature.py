@@ -181,7 +181,7 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
 
 
 def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
-    """Return if one of the keys signed exactly this body, within `tolerance` seconds before or after `now`.
+    """Return if one of the keys signed exactly this delivery, within `tolerance` seconds before or after `now`.
 
     Raises:
         Unauthenticated: see there; OutsideTolerance where it is the timestamp's fault.
