@@ -52,46 +52,46 @@ def test_after_one_429_four_processes_make_no_call_within_its_time_and_begin_aga
     def answer(number: int) -> Answer:
         if number == 400 and not asked:
             asked.append(time.monotonic())
-            return 429, {"Retry-After": "3"}
+            return 429, {"Retry-After": "5"}
         return WELL
 
     stub.answer = answer
     with callers(tmp_path, redis_url, stub.url):
-        until(lambda: asked and time.monotonic() > asked[0] + 3.0, what="the pause")
+        until(lambda: asked and time.monotonic() > asked[0] + 5.0, what="the pause")
         count = len(stub.arrivals)
         stub.most = 0
         until(lambda: len(stub.arrivals) > count + 400, what="calls after the pause")
     (at,) = asked
-    late = [round(arrival - at, 3) for arrival in stub.arrivals if at + 1.0 < arrival < at + 3.0]
-    assert not late  # Within a second there may be some that were on their way.
-    again = [arrival for arrival in stub.arrivals if arrival >= at + 3.0]
+    late = [round(arrival - at, 3) for arrival in stub.arrivals if at + 2.5 < arrival < at + 5.0]
+    assert not late  # Within the first moments there may be some that were on their way.
+    again = [arrival for arrival in stub.arrivals if arrival >= at + 5.0]
     assert again[1] - again[0] >= stub.takes  # The second waited for the first one's answer.
 
 
 async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (503, {"Retry-After": "20"})
+    stub.answer = lambda _: (503, {"Retry-After": "600"})
     async with members(4, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         with capture_logs() as logs:
             error = await fleet[0].call()
             assert isinstance(error, TryLater)
-            assert fleet[0].breaker.pause() > 19.9  # In memory by the time that the error is seen.
-            await until_async(lambda: all(one.breaker.pause() > 15 for one in fleet), what="the news")
+            assert fleet[0].breaker.pause() > 300  # In memory by the time that the error is seen.
+            await until_async(lambda: all(one.breaker.pause() > 300 for one in fleet), what="the news")
             assert [await one.breaker.admit(5) for one in fleet] == [0, 0, 0, 0]
             for one in fleet:
-                assert 15 < one.breaker.retry_in() < 20.1
+                assert 300 < one.breaker.retry_in() < 601
                 for refused in (await one.call(), await one.call_in_thread(), await one.fetch()):
                     assert isinstance(refused, PlatformPaused)
                     assert refused.retry_after is not None
-                    assert 10 < refused.retry_after < 20.1
+                    assert 300 < refused.retry_after < 601
                     assert refused.operation == "presentations.get"
     assert len(stub.arrivals) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
-    assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(20, abs=0.2))
+    assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(600, abs=60))
 
 
 async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "20"})
+    stub.answer = lambda _: (429, {"Retry-After": "600"})
     async with member(redis_url, stub.url) as one:
         await one.call()
         await one.breaker.aclose()
@@ -104,17 +104,17 @@ async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, 
 
 
 async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str, stub: Stub) -> None:
-    waits = iter(("10", "40", "2"))
+    waits = iter(("300", "1200", "2"))
     stub.answer = lambda _: (429, {"Retry-After": next(waits)})
     stub.takes = 0.1
     async with members(3, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         await asyncio.gather(*(one.call() for one in fleet))
-        await until_async(lambda: all(39 < one.breaker.pause() < 40.1 for one in fleet), what="the longest")
+        await until_async(lambda: all(600 < one.breaker.pause() < 1_201 for one in fleet), what="the longest")
 
 
 async def test_platforms_do_not_share_their_condition(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "20"})
+    stub.answer = lambda _: (429, {"Retry-After": "600"})
     async with member(redis_url, stub.url) as one, member(redis_url, stub.url + "/other") as other:
         await one.call()
         await one.breaker.aclose()
@@ -124,7 +124,8 @@ async def test_platforms_do_not_share_their_condition(redis_url: str, stub: Stub
 # The breaker.
 
 
-async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(redis_url: str, stub: Stub) -> None:
+async def test_an_outage_is_probed_one_call_at_a_time_and_ends_for_all(redis_url: str, stub: Stub) -> None:
+    """How soon, and how gently: tests/unit/test_outage.py."""
     stub.answer = lambda _: DOWN
     stub.takes = 0.05
     with capture_logs() as logs:
@@ -137,23 +138,13 @@ async def test_an_outage_is_probed_one_call_at_a_time_and_ends_without_a_herd(re
             assert stub.most == 1
             first, second = stub.arrivals[spent : spent + 2]
             assert second - first > 0.5
-            await until_async(lambda: not under_way["calls"], what="the second probe's end")
-            tried = [entry["event"] for entry in logs].count("platform_probed")
-            stub.answer, stub.takes = (lambda _: WELL), 0.3  # Longer than anybody waits before asking again.
+            stub.answer, stub.takes = (lambda _: WELL), 0.3
             before = len(stub.arrivals)
             await until_async(lambda: len(stub.arrivals) > before + 150, what="calls after the outage")
     # A hundred were under way. Each opens after ten failures of its own, should no word of the others come before.
     assert spent < 100 + 4 * THRESHOLD
-    well = stub.arrivals[before:]
-    rounds = [sum(well[0] <= arrival < well[0] + number * stub.takes for arrival in well) for number in (1, 2, 3)]
-    # One, then about two from each, then four: on a busy machine a round may begin within the one before. All at once
-    # would be a hundred.
-    assert rounds[0] == 1
-    assert rounds[1] <= 20
-    assert rounds[2] <= 40
     events = [entry["event"] for entry in logs]
-    assert events.count("platform_probed") == tried + 1
-    assert events.count("platform_paused") == tried + 1
+    assert events.count("platform_probed") == events.count("platform_paused")  # Each pause ends with one.
     assert events.count("platform_resumed") == 1
 
 
@@ -210,7 +201,7 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
         assert await prober.breaker.admit(10) == 1
         for one in others:
             assert await one.breaker.admit(10) == 0
-            assert 0 < one.breaker.retry_in() < 1
+            assert one.breaker.retry_in() < 1
             assert isinstance(await one.call(), PlatformPaused)
             assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert isinstance(await one.fetch(), PlatformPaused)
@@ -236,7 +227,7 @@ async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
         await paused_briefly([one, other], stub)
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:platform:*:probe")
-        assert 0 < redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
+        assert -1 != redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
         await one.breaker.give_back(1)
         assert await other.breaker.admit(1) == 1
         stub.takes = 0.5
@@ -274,21 +265,20 @@ async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url
 
 
 async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stub: Stub) -> None:
-    async with member(redis_url, stub.url, rate=0.1) as one:
+    async with member(redis_url, stub.url, rate=0.01) as one:
         assert await one.call() == "verified"
         for refused in (await one.call(), await one.call_in_thread()):
             assert isinstance(refused, PlatformPaused)
             assert refused.retry_after is not None
-            assert 5 < refused.retry_after <= 10  # All of what is left: nothing of it was waited for.
+            assert 50 < refused.retry_after <= 100  # All of what is left: nothing of it was waited for.
             assert "CREDHOOK_RATE" in str(refused)
 
 
 async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub) -> None:
-    async with members(2, redis_url, stub.url, rate=0.5) as (one, other):
+    async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
         assert await one.breaker.admit(10) == 1
         assert await other.breaker.admit(10) == 0
         await one.breaker.give_back(1)
-        await until_async(lambda: other.breaker.retry_in() < 2, what="its patience")
         other.breaker._ask_again_at = 0.0
         assert await other.breaker.admit(10) == 1
 
@@ -309,22 +299,24 @@ async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_
 
 
 async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, redis_client: Redis, stub: Stub) -> None:
-    answers = itertools.chain([DOWN], [WELL] * 2, [DOWN] * 2, [(429, {"Retry-After": "1"})], itertools.repeat(WELL))
+    answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, (429, {"Retry-After": "1"})])
     stub.answer = lambda _: next(answers)
+    stub.takes = 0.1
     seen: set[str] = set()
+
+    def all_are_seen() -> bool:
+        for key in redis_client.scan_iter("*"):
+            look = redis_client.pipeline()
+            look.type(key)
+            look.pttl(key)
+            kind, ttl = look.execute()
+            assert (kind, ttl) == (b"none", -2) or (kind == b"string" and 0 <= ttl <= 700_000)
+            seen.add(key.decode().rpartition(":")[2])
+        return len(seen) == 3
+
     async with members(2, redis_url, stub.url, rate=50) as fleet, fetching(fleet, at_once=1):
-        deadline = time.monotonic() + 2.5
-        while time.monotonic() < deadline:
-            for key in redis_client.scan_iter("*"):
-                look = redis_client.pipeline()
-                look.type(key)
-                look.pttl(key)
-                kind, ttl = look.execute()
-                assert (kind, ttl) == (b"none", -2) or (kind == b"string" and 0 <= ttl <= 700_000)
-                seen.add(key.decode().rpartition(":")[2])
-            await asyncio.sleep(0.01)
+        await until_async(all_are_seen, what="the circuit, the probe and the bucket")
     assert {"bucket", "probe"} < seen
-    assert len(seen) == 3
     assert all(key.startswith(b"credhook:platform:") for key in redis_client.scan_iter())
 
 
@@ -339,7 +331,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
                 assert not any(isinstance(end, PlatformPaused) for end in ends)
                 assert isinstance(await one.call(), PlatformPaused)
                 await until_async(lambda: not one.breaker.pause(), what="the pause's end")
-                stub.answer = lambda _: (429, {"Retry-After": "30"})
+                stub.answer = lambda _: (429, {"Retry-After": "600"})
                 assert await one.breaker.admit(5) == 1
                 assert not isinstance(await one.fetch(), PlatformPaused)
                 assert await one.breaker.admit(5) == 0
@@ -347,24 +339,24 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
                 assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert [entry["event"] for entry in logs].count("platform_unshared") <= 2
             redis.start()
-            await until_async(lambda: other.breaker.pause() > 15, what="the news")
-            assert one.breaker.pause() > 15
+            await until_async(lambda: other.breaker.pause() > 300, what="the news")
+            assert one.breaker.pause() > 300
 
 
 async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "30"})
+    stub.answer = lambda _: (429, {"Retry-After": "600"})
     async with member(redis_url, stub.url) as one:
         await one.call()
         await one.breaker.aclose()
         assert redis_client.keys()
         redis_client.flushall()
         await until_async(lambda: bool(redis_client.keys()), what="the notice")
-        assert one.breaker.pause() > 20
+        assert one.breaker.pause() > 300
         async with member(redis_url, stub.url) as other:
             assert await other.breaker.admit(1) == 0
-            assert 20 < other.breaker.pause() < 60  # It is longer by what an answer of Redis takes.
+            assert 300 < other.breaker.pause() < 660  # It is longer by what an answer of Redis takes.
 
 
 async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
@@ -374,7 +366,7 @@ async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: 
             for _ in range(after):
                 await asyncio.sleep(0)
             watching.cancel()
-            await asyncio.wait({watching}, timeout=5.0)
+            await asyncio.wait({watching}, timeout=60.0)
             assert watching.cancelled()
 
     # All at once, so that what swallows a cancellation meets it at many different steps.

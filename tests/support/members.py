@@ -95,8 +95,8 @@ class Member:
 
     def __init__(self, breaker: SharedBreaker, url: str) -> None:
         self.breaker = breaker
-        self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=5.0)
-        self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=5.0)
+        self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=60.0)
+        self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=60.0)
         self.in_thread = SyncApi(self.calling)
 
     async def call(self) -> object:

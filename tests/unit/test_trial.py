@@ -4,10 +4,9 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from waiting import until_async
+from own_time import in_own_time
 
-from credhook.worker.fleet import trial as module
-from credhook.worker.fleet.trial import Trial
+from credhook.worker.fleet.trial import LASTS, Trial
 
 
 async def test_one_tries_at_a_time_and_all_go_on_once_it_is_over() -> None:
@@ -35,13 +34,17 @@ async def test_a_turn_that_has_ended_is_the_next_ones() -> None:
     assert not trial.begin_turn()
 
 
-async def test_a_turn_that_nobody_ends_holds_the_next_one_up_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LASTS", 0.05)
-    trial = Trial()
-    trial.begin_turn()
-    assert not trial.begin_turn()
-    await trial.wait()
-    await until_async(trial.begin_turn, what="the next turn")
+def test_a_turn_that_nobody_ends_holds_the_next_one_up_for_so_long() -> None:
+    async def waited() -> float:
+        clock = asyncio.get_running_loop().time
+        trial, began = Trial(clock), clock()
+        trial.begin_turn()
+        assert not trial.begin_turn()
+        await trial.wait()
+        assert trial.begin_turn()
+        return clock() - began
+
+    assert in_own_time(waited()) == pytest.approx(LASTS)
 
 
 async def test_a_token_that_is_refused_begins_it_again() -> None:

@@ -1,6 +1,5 @@
 """How calls pass the fleet's circuit breaker, and tell it what they came to."""
 
-import time
 from http import HTTPStatus
 from typing import Protocol
 
@@ -10,6 +9,9 @@ from credhook.worker.fleet.breaker import Outcome, outcome_of
 
 class Breaker(Protocol):
     """What decides about calls, and is told."""
+
+    def clock(self) -> float:
+        """The time, in the seconds that it decides by."""
 
     async def acquire(self, operation: str, *, prepaid: bool) -> Permit:
         """Wait until the call may be sent."""
@@ -53,7 +55,7 @@ class BreakerPermit:
         if status == HTTPStatus.OK and not self._probe and not self._is_over:
             self._is_over = self._breaker.takes_success(prepaid=self._prepaid)
         if not self._is_over:
-            self._end(outcome_of(status, retry_after, at=time.monotonic(), probe=self._probe))
+            self._end(outcome_of(status, retry_after, at=self._breaker.clock(), probe=self._probe))
 
     def outdated(self) -> bool:
         """It refused the token, and a fresh one follows."""
@@ -65,7 +67,7 @@ class BreakerPermit:
 
     def unanswered(self, cause: str) -> None:
         """It did not answer."""
-        self._end(outcome_of(None, None, at=time.monotonic(), probe=self._probe, cause=cause))
+        self._end(outcome_of(None, None, at=self._breaker.clock(), probe=self._probe, cause=cause))
 
     def cancelled(self) -> None:
         """Nobody knows whether it would have."""

@@ -57,8 +57,17 @@ _OTHER: Final = b"(another type)"
 class CircuitStore:
     """The circuit of one platform, as the whole fleet sees it."""
 
-    def __init__(self, redis: Redis, api_url: str, *, timeout: float, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        api_url: str,
+        *,
+        timeout: float,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`timeout`: seconds for a call; `patience`: until a silent Redis counts as gone, and is left alone."""
+        self._clock = clock
         self._patience = patience
         self._key = key_name(api_url)
         self._probe = f"{self._key}:probe"
@@ -96,7 +105,7 @@ class CircuitStore:
             return await self._written(known.text, b"", 0.0, probed=probed)
         lasts = SCORE_LASTS
         if circuit.is_open:
-            lasts = PAUSE_LASTS + max(0.0, circuit.until - time.monotonic())
+            lasts = PAUSE_LASTS + max(0.0, circuit.until - self._clock())
         return await self._written(known.text, written(circuit, ahead=self._offset), lasts, probed=probed)
 
     async def take_probe(self, seconds: float) -> bool | None:
@@ -146,10 +155,10 @@ class CircuitStore:
                     await subscription.subscribe(self._key)
                     due = 0.0
                     while True:
-                        left = due - time.monotonic()
+                        left = due - self._clock()
                         if left <= 0:
                             yield await self.load()
-                            due = time.monotonic() + LOOK_EACH
+                            due = self._clock() + LOOK_EACH
                             continue
                         message = await subscription.get_message(ignore_subscribe_messages=True, timeout=left)
                         snapshot = message and self._change(message["data"])
@@ -164,7 +173,7 @@ class CircuitStore:
     ) -> tuple[CircuitSnapshot, bool] | None:
         ended = self._name if probed else ""
         arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), ended, LONGEST - 1, _OTHER]
-        asked_at = time.monotonic()
+        asked_at = self._clock()
 
         async def swap() -> tuple[int, bytes, int]:
             at, text, written = await self._swap(keys=[self._key, self._probe], args=arguments)
@@ -174,7 +183,7 @@ class CircuitStore:
         if reply is None:
             return None
         at, text, written = reply
-        self._set_clock(at / _MICROSECONDS, asked_at, time.monotonic())
+        self._set_clock(at / _MICROSECONDS, asked_at, self._clock())
         return self._snapshot(at, text), bool(written)
 
     def _set_clock(self, now: float, earliest: float, latest: float) -> None:
@@ -188,7 +197,7 @@ class CircuitStore:
         circuit, why = Circuit(), ANOTHER_TYPE if text == _OTHER else ""
         if not why:
             try:
-                circuit = read(text, now=time.monotonic(), ahead=self._offset)
+                circuit = read(text, now=self._clock(), ahead=self._offset)
             except NotACircuit as error:
                 why = str(error)
         self._judge("circuit", self._key, why)
@@ -213,17 +222,17 @@ class CircuitStore:
 
     @property
     def _offset(self) -> float:
-        return time.time() - time.monotonic() if self._ahead is None else self._ahead
+        return time.time() - self._clock() if self._ahead is None else self._ahead
 
     async def _ask(self, question: Callable[[], Awaitable[T]]) -> T | None:
         """Redis's answer, or None; silence is logged once."""
-        if time.monotonic() < self._left_alone_until:
+        if self._clock() < self._left_alone_until:
             return None
         try:
             async with asyncio.timeout(self._patience):
                 answer = await question()
         except (RedisError, OSError) as error:
-            self._left_alone_until = time.monotonic() + self._patience
+            self._left_alone_until = self._clock() + self._patience
             if not self._cut_off:
                 log.warning("platform_unshared", error=type(error).__name__, hint="Redis does not answer")
             self._cut_off = True

@@ -8,6 +8,7 @@ meets itself; but under a rate it makes no call that the fleet's bucket has not 
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from contextlib import aclosing, suppress
 from contextvars import Context
 from dataclasses import replace
@@ -43,6 +44,7 @@ class SharedBreaker:
     """The fleet's circuit breaker for one platform, as this process knows it; to be made on its running event loop.
 
     Attributes:
+        clock: tells the seconds that it decides by.
         fetches: the guard of calls that `admit` has admitted, each once.
         calls: the guard of all others.
     """
@@ -55,6 +57,8 @@ class SharedBreaker:
         rate: float | None = None,
         timeout: float = 10.0,
         patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         """Know nothing yet.
 
@@ -64,21 +68,20 @@ class SharedBreaker:
             rate: requests per second that the whole fleet makes, or None for any number.
             timeout: seconds that a call may take, and that it may wait for its turn.
             patience: seconds until a silent Redis counts as gone: each process then goes by what it meets itself.
+            clock: tells monotonic seconds.
+            chance: draws from 0 to 1.
         """
-        self._store = CircuitStore(redis, api_url, timeout=timeout, patience=patience)
-        self._rate = rate
-        self._timeout = timeout
-        #: What Redis said last, the outcomes that it has not been told, and what follows from both.
-        self._snapshot = CircuitSnapshot()
+        self.clock, self._chance = clock, chance
+        self._store = CircuitStore(redis, api_url, timeout=timeout, patience=patience, clock=clock)
+        self._rate, self._timeout = rate, timeout
+        #: What Redis said last; what follows from that, and from the outcomes that it has not been told.
+        self._snapshot, self._circuit = CircuitSnapshot(), Circuit()
         self._unpublished: list[Outcome] = []
-        self._circuit = Circuit()
         self._publisher: asyncio.Task[None] | None = None
-        self._slow_start = SlowStart()
-        self._trial = Trial()
-        self._ask_again_at = 0.0
+        self._slow_start, self._trial = SlowStart(), Trial(clock)
         #: Until when a probe of ours may be under way, and until when one that was admitted may begin.
         self._probing_until = self._admitted_until = 0.0
-        self._probe_is_over = False
+        self._ask_again_at, self._probe_is_over = 0.0, False
         self.fetches: Guard = BreakerGuard(self, prepaid=True)
         self.calls: Guard = BreakerGuard(self, prepaid=False)
 
@@ -89,12 +92,12 @@ class SharedBreaker:
 
     async def watch(self) -> None:
         """Learn what the others find out; until cancelled."""
-        second_passes_at = time.monotonic()
+        second_passes_at = self.clock()
         async with aclosing(self._store.changes()) as snapshots:
             async for snapshot in snapshots:
                 self._read(snapshot)
-                if time.monotonic() >= second_passes_at:
-                    second_passes_at = time.monotonic() + 1.0
+                if self.clock() >= second_passes_at:
+                    second_passes_at = self.clock() + 1.0
                     self._slow_start.second_passed()
 
     async def aclose(self) -> None:
@@ -104,12 +107,12 @@ class SharedBreaker:
 
     def pause(self) -> float:
         """Seconds until calls may be made again, from memory; 0 if now."""
-        circuit, now = self._circuit, time.monotonic()
+        circuit, now = self._circuit, self.clock()
         return circuit.until - now if circuit.phase(now) is Phase.OPEN else 0.0
 
     def retry_in(self) -> float:
         """Seconds after which to ask `admit` again when it gave less than was wanted; from memory."""
-        wait = max(self.pause(), self._ask_again_at - time.monotonic())
+        wait = max(self.pause(), self._ask_again_at - self.clock())
         return wait if wait > 0 or self._slow_start.allows(1) else SOON
 
     async def admit(self, wanted: int) -> int:
@@ -123,8 +126,7 @@ class SharedBreaker:
         """
         if not self._snapshot.at:
             await self._load()
-        now = time.monotonic()
-        phase = self._circuit.phase(now)
+        phase = self._circuit.phase(now := self.clock())
         if wanted <= 0 or phase is Phase.OPEN or now < self._ask_again_at:
             return 0
         if phase is Phase.HALF_OPEN:
@@ -143,7 +145,7 @@ class SharedBreaker:
         if unused <= 0:
             return
         self._slow_start.took(-unused)
-        if time.monotonic() < self._admitted_until:
+        if self.clock() < self._admitted_until:
             self._admitted_until = self._probing_until = 0.0
             await self._store.end_probe()
         elif self._rate is not None:
@@ -152,14 +154,14 @@ class SharedBreaker:
     async def _admit_probe(self) -> int:
         """One, if nobody else tries. It draws no token: the bucket has filled while nothing was called."""
         if await self._take_probe(BEGIN):
-            self._admitted_until = time.monotonic() + BEGIN
+            self._admitted_until = self.clock() + BEGIN
             return 1
-        self._ask_again_at = time.monotonic() + ASK_AGAIN * random.uniform(0.5, 1.5)  # noqa: S311  Jitter, no secret.
+        self._ask_again_at = self.clock() + ASK_AGAIN * (0.5 + self._chance())
         return 0
 
     async def _draw(self, wanted: int, rate: float) -> int:
         taken, wait = await self._store.acquire(wanted, rate=rate)
-        self._ask_again_at = time.monotonic() + wait
+        self._ask_again_at = self.clock() + wait
         return taken
 
     async def acquire(self, operation: str, *, prepaid: bool) -> BreakerPermit:
@@ -172,7 +174,7 @@ class SharedBreaker:
             await self._load()
         due = None if prepaid else self._rate
         while True:
-            phase = self._circuit.phase(time.monotonic())
+            phase = self._circuit.phase(self.clock())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
                 return BreakerPermit(self, probe=True, prepaid=prepaid)
@@ -212,7 +214,7 @@ class SharedBreaker:
 
     async def _may_probe(self, *, prepaid: bool) -> bool:
         """Whether this call is the one that tries the platform."""
-        now, lasts = time.monotonic(), self._timeout + 1.0
+        now, lasts = self.clock(), self._timeout + 1.0
         if now < self._admitted_until:
             self._admitted_until, self._probing_until = 0.0, now + lasts
             return await self._store.take_probe(lasts) is not False
@@ -220,7 +222,7 @@ class SharedBreaker:
 
     async def _take_probe(self, seconds: float) -> bool:
         """Become the fleet's prober; without Redis, this process's."""
-        now = time.monotonic()
+        now = self.clock()
         if now < self._probing_until:
             return False
         self._probing_until = now + seconds
@@ -275,8 +277,7 @@ class SharedBreaker:
             return
         if not snapshot.precedes(self._snapshot):
             known, self._snapshot = self._snapshot.circuit, snapshot
-            now = time.monotonic()
-            if known.is_open and known.until - max(now, snapshot.circuit.until) > WORTH_SAYING:
+            if known.is_open and known.until - max(now := self.clock(), snapshot.circuit.until) > WORTH_SAYING:
                 self._unpublished.append(Outcome(Kind.REFUSED, now, known.until - now, cause="forgotten"))
         self._set(self._snapshot.circuit.after_all(self._unpublished))
         self._publish_soon()
@@ -319,9 +320,8 @@ class SharedBreaker:
             else:
                 await asyncio.sleep(0.005)  # Others write as well.
 
-    @staticmethod
-    def _log_transition(before: Circuit, after: Circuit, cause: str) -> None:
-        now = time.monotonic()
+    def _log_transition(self, before: Circuit, after: Circuit, cause: str) -> None:
+        now = self.clock()
         if after.is_open and after.until - max(now, before.until) > (WORTH_SAYING if before.until > now else 0.0):
             log.warning("platform_paused", seconds=round(after.until - now, 1), cause=cause, hint=_hint(cause))
         elif before.is_open and not after.is_open:

@@ -7,6 +7,7 @@ is answered otherwise. That costs the time of one answer; where no answer comes,
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -21,14 +22,16 @@ class Trial:
         is_over: the platform takes them, or has other trouble: calls wait for nothing here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` tells monotonic seconds."""
+        self._clock = clock
         self.is_over = False
         self._until = 0.0
         self._turn_over = asyncio.Event()
 
     def begin_turn(self) -> bool:
         """Be the one that tries, unless another is."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._until:
             return False
         self._until, self._turn_over = now + LASTS, asyncio.Event()
@@ -37,7 +40,7 @@ class Trial:
     async def wait(self) -> None:
         """Return when there may be a turn to begin, or none is needed any more."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._until - time.monotonic()):
+            async with asyncio.timeout(self._until - self._clock()):
                 await self._turn_over.wait()
 
     def end_turn(self) -> None:
