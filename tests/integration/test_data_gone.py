@@ -57,7 +57,6 @@ GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="
 def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
     with Stub().running() as stub:
         rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.environment["CREDHOOK_LEASE"] = "1"
         yield rig
         rig.redis.close()
 

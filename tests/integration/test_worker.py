@@ -46,10 +46,11 @@ def plain(event, context):
 
 
 def test_a_detail_that_lags_behind_its_event_is_fetched_again(harness: Harness) -> None:
-    harness.sandbox.faults(detailsLagMs=700)
+    harness.sandbox.faults(detailsLagMs=600_000)
     with harness.worker() as worker:
-        until(lambda: '"worker_started"' in worker.text)
         harness.happens("m1")
+        until(lambda: '"fetch_failed"' in worker.text, what="a look that came too early")
+        harness.sandbox.faults(detailsLagMs=0)
         assert int(harness.reaches("m1", "done")["attempts"]) > 1
     assert len(harness.notes()) == 1
 
@@ -104,9 +105,10 @@ async def never(event, context):
 
 def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harness) -> None:
     accept(harness.redis_url, "m1", COMPLETED, "iss_unknown")
-    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2"):
-        assert harness.reaches("m1", "waiting")["error"] == "NotThere 404"
-        assert harness.reaches("m1", "dead")["error"] == "NotThere 404"
+    with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
+        dead = harness.reaches("m1", "dead")
+        assert (dead["attempts"], dead["error"]) == ("2", "NotThere 404")
+        until(lambda: worker.text.count('"fetch_failed"') == 2, what="what is said of both attempts")
 
 
 def test_a_handler_that_takes_the_process_with_it_is_given_up_after_the_last_attempt(harness: Harness) -> None:
@@ -151,7 +153,7 @@ async def slow(event, context):
     note("ended")
 """)
     harness.happens("m1")
-    with harness.worker(CREDHOOK_LEASE="2") as worker:
+    with harness.worker(CREDHOOK_LEASE="9") as worker:
         until(harness.notes)
         for _ in range(3):
             harness.redis.client_kill_filter(_type="normal", skipme=True)
@@ -270,12 +272,13 @@ def test_a_retry_that_rq_has_lost_is_put_back(harness: Harness) -> None:
 async def second_time(event, context):
     note(event.attempt)
     if event.attempt == 1:
-        raise Retry(after=2)
+        raise Retry(after=600)
 """)
     harness.happens("m1")
     with harness.worker():
         harness.reaches("m1", "waiting")
         until(lambda: harness.redis.zrem("rq:scheduled:credhook", job_id("m1")), what="RQ's schedule")
+        harness.redis.hset("credhook:event:m1", "due", 1)  # Ten minutes pass.
         assert harness.reaches("m1", "done")["attempts"] == "2"
 
 

@@ -49,6 +49,12 @@ def record(redis: Redis, webhook_id: str) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 
+def reached(redis: Redis, webhook_id: str, state: str) -> dict[str, str]:
+    """The same, if that is its state; otherwise nothing."""
+    found = record(redis, webhook_id)
+    return found if found.get("state") == state else {}
+
+
 def everything(redis: Redis) -> str:
     """All that Redis holds, keys and values, as text to search in."""
     found = []

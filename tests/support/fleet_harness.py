@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httptools
-from accepting import record
+from accepting import reached, record
 from following import whole_lines
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -261,9 +262,8 @@ class FleetHarness:
         return record(self.redis, webhook_id)
 
     def reaches(self, webhook_id: str, state: str, within: float = 60.0) -> dict[str, str]:
-        """The ledger's record, once it is in that state."""
-        until(lambda: self.record(webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=within)
-        return self.record(webhook_id)
+        """The ledger's record, once it is in that state; as it was then, for it may go on."""
+        return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}", within=within)
 
     def settles(self, within: float = 60.0) -> None:
         """Return once no event is open."""

@@ -1,9 +1,10 @@
 """What a test needs to run workers against the sandbox: a harness, with a plugin to write into."""
 
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
-from accepting import accept, record
+from accepting import accept, reached
 from following import whole_lines
 from redis import Redis
 from serving import Platform, Process, running
@@ -11,6 +12,9 @@ from waiting import until
 
 COMPLETED = "openid4vc.issuance.completed"
 DATA = "openid4vc.verification.data"
+
+#: Seconds: what a dead worker held comes back soon, and a live one on a busy machine renews it in time.
+LEASE = "3"
 
 PLUGIN = """
 import asyncio, pathlib, time
@@ -43,7 +47,7 @@ class Harness:
         self.sandbox = sandbox
         self.redis = Redis.from_url(redis_url)
         secrets = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
-        self.environment = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "plugin", "CREDHOOK_LEASE": "1", **secrets}
+        self.environment = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "plugin", "CREDHOOK_LEASE": LEASE, **secrets}
 
     def plugin(self, text: str) -> None:
         (self.folder / "plugin.py").write_text(PLUGIN + text)
@@ -61,6 +65,5 @@ class Harness:
         return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
 
     def reaches(self, webhook_id: str, state: str) -> dict[str, str]:
-        """The ledger's record, once it is in that state."""
-        until(lambda: record(self.redis, webhook_id).get("state") == state, what=f"{webhook_id} {state}", within=60)
-        return record(self.redis, webhook_id)
+        """The ledger's record, once it is in that state; as it was then, for it may go on."""
+        return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}")
