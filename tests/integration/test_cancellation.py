@@ -88,7 +88,7 @@ async def losses(ask: Ask, url: str, loop: TurningLoop) -> list[int]:
 
 async def reached(redis: Redis) -> None:
     """Return once Redis can be reached: a Sentinel takes a moment to know its master."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             with suppress(RedisError):
                 await redis.ping()

@@ -5,11 +5,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from developing import left_running
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ def start(folder: Path) -> "subprocess.Popen[str]":
 
 def test_all_ten_are_handled_once_and_nothing_is_left(folder: Path) -> None:
     demo = start(folder)
-    output, _ = demo.communicate(timeout=100)
+    output, _ = demo.communicate(timeout=250)
     assert demo.returncode == 0, output
     assert "10 events, each delivered twice and handled exactly once" in output
     assert output.count("log.event") == 10
@@ -58,8 +58,5 @@ def interrupted(folder: Path, seconds: float) -> None:
     except subprocess.TimeoutExpired:
         demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate(timeout=60)
-    deadline = time.monotonic() + 5
-    while left_running(folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert left_running(folder) == [], (seconds, output)
+    until(lambda: not left_running(folder), what=f"the end after {seconds} s and {output}")
     assert [path.name for path in folder.iterdir()] == ["Procfile"], (seconds, output)

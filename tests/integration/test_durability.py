@@ -36,7 +36,7 @@ def reaches(url: str) -> bool:
 
 
 def post(process: Receiver, webhook_id: str = "m") -> int:
-    return httpx.post(process.url, content=body(), headers=headers(webhook_id, body()), timeout=20).status_code
+    return httpx.post(process.url, content=body(), headers=headers(webhook_id, body()), timeout=60).status_code
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Plugin:
         self.handlers.on(*(types or ("*",)), **options)(function)
 
     async def noted(self, note: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while note not in self.notes:  # noqa: ASYNC110  What is waited for is a list.
                 await asyncio.sleep(0.01)
 
@@ -85,7 +85,7 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
         await made.accept("e1", DATA, "pre_1")
         trial = trying(made, Attempt(await made.claim()))
         await plugin.noted("quick ends")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "h:test.quick" not in record(redis_client, "e1"):  # noqa: ASYNC110  Redis has no event.
                 await asyncio.sleep(0.01)
         assert "h:test.slow" not in record(redis_client, "e1")
@@ -109,7 +109,7 @@ async def test_an_interruption_ends_all_that_run(
         trial = trying(made, attempt)
         for note in ("one begins", "two begins"):
             await plugin.noted(note)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "test.quick" not in attempt.ends:  # noqa: ASYNC110  What is waited for is a dictionary.
                 await asyncio.sleep(0)
         attempt.interrupt(why)
@@ -243,7 +243,7 @@ async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(
             await made.accept(f"e{number}", DATA, f"pre_{number}")
         first, second = Attempt(await made.claim()), Attempt(await other.claim())
         trials = [trying(made, first), trying(other, second)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while plugin.notes.count("limited begins") < 2:  # noqa: ASYNC110  What is waited for is a list.
                 await asyncio.sleep(0.01)
         fetched = len(stub.calls)

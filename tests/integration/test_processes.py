@@ -79,7 +79,7 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
     ):
         proxy.hold = True
         begun = [
-            open_sockets.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=20))
+            open_sockets.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=60))
             for _ in range(20)
         ]
         for place, connection in enumerate(begun):

@@ -315,7 +315,7 @@ async def test_a_handler_that_was_broken_off_by_a_drain_is_waited_for(
         await new.accept("m1", COMPLETED, "r1")
         attempt = Attempt(await new.claim())
         trial = asyncio.create_task(new.make(attempt))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "h:test.a" not in record(redis_client, "m1"):  # noqa: ASYNC110  Redis has no event.
                 await asyncio.sleep(0.01)
         assert record(redis_client, "m1")["pending"] == "test.b"  # For whoever comes after a kill -9.

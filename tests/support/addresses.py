@@ -56,12 +56,12 @@ def over_tls(folder: Path, url: str) -> Iterator[Reached]:
 
     thread = threading.Thread(target=asyncio.run, args=[serve()])
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield f"rediss://localhost:{port}", {"SSL_CERT_FILE": str(trusted)}
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)
 
 
 @contextmanager

@@ -38,14 +38,14 @@ class Attempts:
 
     async def claim(self) -> Claim:
         """The next event; of those that wait, the first that is due."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (claims := (await self.claims.take(1, urgent=0)).claims):  # noqa: ASYNC110  Redis has no event.
                 await asyncio.sleep(0.02)
         return claims[0]
 
     async def claim_of(self, event_id: str) -> Claim:
         """That event, once its next attempt is due."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not isinstance(claim := await self.claims.claim(event_id), Claim):  # noqa: ASYNC110  Likewise.
                 await asyncio.sleep(0.02)
         return claim

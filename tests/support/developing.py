@@ -151,8 +151,6 @@ def left_running(folder: Path) -> list[str]:
 
 
 def nothing_is_left(folder: Path) -> bool:
-    """Whether nothing runs there any more, within a few seconds."""
-    deadline = time.monotonic() + 10
-    while left_running(folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not left_running(folder) and not (folder / ".credhook").exists()
+    """Whether nothing runs there any more, once what has been told to end has had its time."""
+    until(lambda: not left_running(folder), what="the end of what runs there")
+    return not (folder / ".credhook").exists()

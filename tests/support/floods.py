@@ -96,7 +96,7 @@ class Target:
 
     def connect(self) -> socket.socket:
         """A connection that does not block."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         if self.trust:
             raw = self.trust.wrap_socket(raw, server_hostname="127.0.0.1")
         raw.setblocking(False)
@@ -224,7 +224,7 @@ def _status(pid: int, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 1_024
 
 
-def deliver(target: Target, webhook_id: str, *, timeout: float = 5.0) -> int:
+def deliver(target: Target, webhook_id: str, *, timeout: float = 60.0) -> int:
     """One honest delivery on a connection of its own; its status, 0 for none."""
     try:
         with socket.create_connection(("127.0.0.1", target.port), timeout) as plain, ExitStack() as stack:

@@ -142,9 +142,9 @@ def redis_proxy(redis_url: str) -> Iterator[RedisProxy]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield proxy
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(10)
+        thread.join(60)

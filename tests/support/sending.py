@@ -21,7 +21,7 @@ async def deliver_all(url: Callable[[], str], webhook_ids: Iterable[str]) -> Cou
     supply = iter(webhook_ids)
 
     async def sender() -> None:
-        async with plain.AsyncClient(timeout=10) as client:
+        async with plain.AsyncClient(timeout=60) as client:
             for webhook_id in supply:
                 await repeat(client, webhook_id)
 

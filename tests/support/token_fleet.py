@@ -72,7 +72,7 @@ class Platform:
 
     def token(self, form: dict[str, list[str]]) -> tuple[int, dict[str, str], object] | None:
         self.waiting += 1
-        assert self.answers.wait(30)
+        assert self.answers.wait(60)
         if self.hangs_up:
             return None
         if self.refusal:

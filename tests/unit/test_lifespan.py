@@ -152,7 +152,7 @@ async def test_what_has_not_started_is_not_shut_down() -> None:
 
     span = Lifespan([plugin("a", lambda: 1, ended.append), plugin("b", lambda: 1 / 0, ended.append)], sleep=forever)
     starting = asyncio.create_task(span.start())
-    await asyncio.wait_for(reached.wait(), 20)
+    await asyncio.wait_for(reached.wait(), 60)
     starting.cancel()
     await asyncio.wait({starting})
     await span.stop()
