@@ -64,7 +64,7 @@ def test_too_many_requests_say_when_to_come_back(sandbox: Platform, api: httpx.C
 
 def test_a_rate_is_kept_to(sandbox: Platform, api: httpx.Client) -> None:
     sandbox.faults(requestsPerSecond=1)
-    assert 429 in [api.get(LIST).status_code for _ in range(3)]
+    until(lambda: api.get(LIST).status_code == 429, what="two requests within one second")
 
 
 def test_answers_are_slow(sandbox: Platform, api: httpx.Client) -> None:
@@ -75,25 +75,25 @@ def test_answers_are_slow(sandbox: Platform, api: httpx.Client) -> None:
 
 
 def test_the_sandbox_itself_is_neither_slow_nor_failing(sandbox: Platform, api: httpx.Client) -> None:
-    sandbox.faults(slowMs=30_000, serverErrors=1)
-    began = time.monotonic()
+    sandbox.faults(slowMs=600_000, serverErrors=1)  # Longer than this client waits for anything.
     assert api.get("/sandbox/deliveries").status_code == 200
-    assert time.monotonic() - began < 20
 
 
 def test_details_are_missing_at_first(sandbox: Platform, api: httpx.Client) -> None:
-    sandbox.faults(detailsLagMs=400)
+    sandbox.faults(detailsLagMs=600_000)
     path = f"/me-creds/api/presentations/{sandbox.make('openid4vc.verification.data')}"
     assert api.get(path).status_code == 404
-    until(lambda: api.get(path).status_code == 200, within=60)
+    sandbox.faults(detailsLagMs=1)
+    until(lambda: api.get(path).status_code == 200, what="its time")
 
 
 def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
     id_ = sandbox.make("openid4vc.verification.requested")
-    sandbox.faults(detailsStaleMs=400)
+    sandbox.faults(detailsStaleMs=600_000)
     sandbox.make("openid4vc.verification.verified", resourceId=id_)
     assert presentation(api, id_)["status"] == "requested"
-    until(lambda: presentation(api, id_)["status"] == "verified", within=60)
+    sandbox.faults(detailsStaleMs=1)
+    until(lambda: presentation(api, id_)["status"] == "verified", what="its time")
 
 
 def test_attributes_are_read_once(sandbox: Platform, api: httpx.Client) -> None:

@@ -6,7 +6,7 @@ from credhook.sandbox.http.errors import Refusal
 from credhook.sandbox.resources.issuances import BATCH, CREDENTIALS
 from credhook.sandbox.resources.resources import as_seen
 from credhook.sandbox.tenant.events import EVENT_TYPES, EventType, concerns_issuance, named, notice
-from credhook.sandbox.tenant.faults import Faults
+from credhook.sandbox.tenant.faults import Faults, FaultSwitch
 from credhook.sandbox.tenant.lifecycle import STEPS, ImpossibleError, follow, possible
 
 OFFERED: EventType = "openid4vc.issuance.offered"
@@ -116,6 +116,16 @@ def test_details_are_stale_and_then_catch_up() -> None:
     assert as_seen("new", "old", 100, stale) == "new"
     with pytest.raises(Refusal):
         as_seen("new", None, 99, stale)
+
+
+async def test_requests_beyond_the_rate_of_a_second_are_refused_and_those_of_the_next_are_not() -> None:
+    faults = FaultSwitch(Faults(requests_per_second=2))
+    for now in (100.0, 100.5, 101.0, 101.9):
+        await faults.disturb(now)
+    with pytest.raises(Refusal) as refusal:
+        await faults.disturb(101.99)
+    assert refusal.value.status == 429
+    await faults.disturb(102.0)
 
 
 def test_without_a_fault_details_are_there_at_once() -> None:
