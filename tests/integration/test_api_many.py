@@ -106,7 +106,7 @@ async def test_a_server_that_ends_idle_connections_costs_no_request(way: str, se
     with capricious(seed) as server:
         assert await fetched(way, server.url, names) == names
         assert server.answered == dict.fromkeys([TOKEN, *(PRESENTATION + name for name in names)], 1)
-        assert server.crossed > 10
+        assert server.crossed > 0
         assert server.connections > AT_ONCE
 
 
