@@ -80,7 +80,7 @@ def a_save_lets_the_handler_that_runs_finish(dev: Dev) -> None:
     until((dev.folder / "begun").exists, what="the handler")
     dev.save(MODULE)
     dev.ready(6)
-    assert f"{resource}  mine.seen  done" in dev.text
+    dev.shows(rf"{resource}  mine\.seen  done")
     assert (dev.folder / "seen").read_text().count("\n") == seen + 1
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from developing import MODULE, developing
+from following import whole_lines
 from waiting import until
 
 from credhook.sandbox.dev.saves import Saves, watched
@@ -23,8 +24,9 @@ def saved_during(folder: Path, *, saves: int, events: int) -> str:
             dev.happens(count=events // saves)
             dev.save(SLOW + f"# {number}\n")
             dev.ready(1 + number)
-        until(lambda: (folder / "seen").read_text().count("\n") >= events, what="every event", within=120)
+        until(lambda: len(whole_lines(folder / "seen")) >= events, what="every event", within=120)
         until(lambda: {one["state"] for one in dev.records().values()} == {"done"}, what="every event done")
+        dev.shows(" done ", events)
         records = dev.records()
         settled = {webhook_id: settled_at(record) for webhook_id, record in records.items()}
         text = dev.stop()

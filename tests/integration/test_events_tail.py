@@ -57,11 +57,19 @@ def answers(server: Redis) -> bool:
         return False
 
 
+def said(running: "subprocess.Popen[str]", lines: int) -> str:
+    """So many lines that it prints."""
+    assert running.stdout is not None
+    return "".join(running.stdout.readline() for _ in range(lines))
+
+
 def ended(running: "subprocess.Popen[str]") -> tuple[str, str]:
     """What it has printed, once Ctrl-C has ended it well."""
     running.send_signal(signal.SIGINT)
-    printed = running.communicate(timeout=60)
-    assert running.returncode == 0
+    assert running.stdout is not None
+    assert running.stderr is not None
+    printed = running.stdout.read(), running.stderr.read()
+    assert running.wait(60) == 0
     return printed
 
 
@@ -77,9 +85,10 @@ def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness:
             first, second = harness.happens("m1"), harness.happens("m2", DATA)
             harness.reaches("m1", "done")
             harness.reaches("m2", "dead")
-        told, stderr = ended(people)
-        changes = [json.loads(line) for line in ended(program)[0].splitlines()]
-        only, _ = ended(filtered)
+            told, only = said(people, 6), said(filtered, 1)
+            changes = [json.loads(line) for line in said(program, 6).splitlines()]
+        more, stderr = ended(people)
+        assert [more, *(ended(one)[0] for one in (program, filtered))] == ["", "", ""]
     assert stderr == "watching credhook; Ctrl-C ends it\n"
     of_first = [one for one in changes if one["webhook_id"] == "m1"]
     assert [(one["state"], one["attempt"], one["error"]) for one in of_first] == [

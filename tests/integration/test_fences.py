@@ -12,6 +12,8 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ResponseError
+from structlog.testing import capture_logs
+from waiting import until_async
 
 from credhook.events import Event
 from credhook.ledger import EVENT, Index, State
@@ -148,7 +150,7 @@ async def test_what_has_outlived_two_of_its_workers_is_not_put_back_at_once(
     lapse(redis_client, "r")
     redis_client.hset(EVENT + late, "attempts", 3)
     seconds, _ = redis_client.time()
-    redis_client.zadd(INDEX.leases, {late: seconds * 1_000 - 1_000})
+    redis_client.zadd(INDEX.leases, {late: seconds * 1_000})
     assert reconciler(redis_client).run() == 0
     redis_client.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
     assert reconciler(redis_client).run() == 1
@@ -224,13 +226,15 @@ async def test_a_full_redis_lets_leases_and_settlements_pass_and_marks_wait(
     one, two = (await claims.take(2, urgent=0)).claims
     redis_client.config_set("maxmemory", 1)
     try:
-        marking = asyncio.create_task(claims.record(one, "a.b", "done"))
-        await asyncio.sleep(0.1)
+        with capture_logs() as lines:
+            marking = asyncio.create_task(claims.record(one, "a.b", "done"))
+            await until_async(lambda: lines, what="the refusal of the mark")
+        assert [line["event"] for line in lines] == ["ledger_unreachable"]
         assert await claims.renew([one, two]) == []
         assert await claims.settle(two, Settlement(State.DONE)) == (True, None)
     finally:
         redis_client.config_set("maxmemory", 0)
-    await asyncio.wait_for(marking, 20)
+    await asyncio.wait_for(marking, 60)
     assert record(redis_client, "m1")["h:a.b"] == "done"
     assert record(redis_client, "m2")["state"] == "done"
 

