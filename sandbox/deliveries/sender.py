@@ -5,7 +5,7 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,9 @@ from credhook.sandbox.tenant.faults import FaultSwitch
 from credhook.sandbox.tenant.state import State
 
 logger = logging.getLogger(__name__)
+
+#: How one attempt is sent: by which client, to which URL, with which headers and body.
+Post = Callable[[httpx.AsyncClient, str, Sequence[tuple[str, str]], bytes], Awaitable[Answer]]
 
 #: Attempts in flight at a time. Each has a client of its own, because httpx's pool grows slow when shared.
 SLOTS = 16
@@ -45,8 +48,12 @@ class Sender:
         trust: ssl.SSLContext,
         time_scale: float,
         now: Callable[[], datetime],
+        post: Post = send,
     ) -> None:
-        """Prepare; nothing is sent before the context is entered. Without keys, deliveries are unsigned."""
+        """Prepare; nothing is sent before the context is entered. Without keys, deliveries are unsigned.
+
+        `now` is the wall clock, while waits are on the event loop's; `post` sends one attempt.
+        """
         self._state = state
         self._under_way = deliveries.under_way(state)
         self._faults = faults
@@ -54,6 +61,7 @@ class Sender:
         self._trust = trust
         self._time_scale = time_scale
         self._now = now
+        self._post = post
         self._due: asyncio.Queue[str | Forgery] = asyncio.Queue()
         self._held: list[str] = []
         self._release_timer: asyncio.TimerHandle | None = None
@@ -167,7 +175,7 @@ class Sender:
             return Answer(error="dropped on the way by the fault `drop`")
         body = delivery.body.encode()
         signed = headers(self._keys, delivery.webhook_id, int(now.timestamp()), body)
-        answer = await send(client, delivery.url, list(signed.items()), body)
+        answer = await self._post(client, delivery.url, list(signed.items()), body)
         if answer.status is not None and delivery.attempts <= faults.drop + faults.lose_answers:
             return Answer(error="answer lost by the fault `loseAnswers`", said=answer.said)
         return answer
@@ -216,7 +224,7 @@ class Sender:
 
     async def _try_forgery(self, client: httpx.AsyncClient, forgery: Forgery) -> None:
         started, ticking = self._now(), time.monotonic()
-        answer = await send(client, forgery.delivery.url, forgery.headers, forgery.delivery.body.encode())
+        answer = await self._post(client, forgery.delivery.url, forgery.headers, forgery.delivery.body.encode())
         self._log(forgery.delivery, started, time.monotonic() - ticking, answer, outcome="forged", forged=forgery.kind)
 
     def _log(

@@ -106,18 +106,9 @@ def test_deliveries_come_in_another_order(sandbox: Platform, receiver: Receiver)
     made = [each["webhookIds"][0] for number in (3, 1) for each in happen(sandbox, count=number)]
     settled(sandbox)
     assert {received.id for received in receiver.received} == set(made)
-    assert receiver.received[-1].id == made[3]
-    assert settled(sandbox, made[0])[0]["startedAt"] > settled(sandbox, made[2])[0]["startedAt"]
-
-
-def test_a_delivery_is_late(sandbox: Platform, receiver: Receiver) -> None:
-    register(sandbox, receiver.url)
-    sandbox.faults(delayMs=2_000)
-    late = happen(sandbox)[0]["webhookIds"][0]
-    sandbox.faults(delayMs=0)
-    prompt = happen(sandbox)[0]["webhookIds"][0]
-    settled(sandbox)
-    assert [received.id for received in receiver.received] == [prompt, late]
+    started = [settled(sandbox, one)[0]["startedAt"] for one in made]
+    assert max(started[:3]) < started[3]
+    assert started[0] > started[2]
 
 
 def test_forgeries_come_beside_a_delivery_and_none_verifies(sandbox: Platform, receiver: Receiver) -> None:

@@ -1,0 +1,135 @@
+"""When the sandbox delivers, on a clock of the test's own: at once or late, again after a failure, in which order."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+
+import httpx
+from own_time import in_own_time
+
+from credhook.sandbox.deliveries import deliveries, endpoints
+from credhook.sandbox.deliveries.deliveries import PATIENCE, WAITS
+from credhook.sandbox.deliveries.endpoints import Endpoint, Registration
+from credhook.sandbox.deliveries.posting import Answer
+from credhook.sandbox.deliveries.sender import REORDER_PATIENCE, Sender
+from credhook.sandbox.tenant.events import EventType
+from credhook.sandbox.tenant.faults import Faults, FaultSwitch
+from credhook.sandbox.tenant.state import State
+
+COMPLETED: EventType = "openid4vc.issuance.completed"
+
+
+class Receiver:
+    """Answers with its status, and notes what came, and how many seconds after the beginning."""
+
+    def __init__(self) -> None:
+        self.status = 202
+        self.came: list[tuple[float, str]] = []
+        self.began = now()
+
+    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
+        self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
+        return Answer(status=self.status)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def today() -> datetime:
+    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(seconds=now())
+
+
+class Scene:
+    """A sender, what it forgets nothing of, what goes wrong, and who receives."""
+
+    def __init__(self) -> None:
+        self.state = State(None)
+        self.faults = FaultSwitch(Faults())
+        self.receiver = Receiver()
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Nobody connects.
+        self.sender = Sender(
+            self.state, self.faults, [], trust=trust, time_scale=1.0, now=today, post=self.receiver.post
+        )
+        endpoint = Endpoint(
+            id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
+        )
+        endpoints.shelf(self.state).put("e", Registration(endpoint=endpoint, failing_since=None, switched_off_at=None))
+
+    def happens(self) -> str:
+        (webhook_id,) = self.sender.announce(COMPLETED, "iss_1")
+        return webhook_id
+
+    def switches(self, **faults: int) -> None:
+        self.faults.change(Faults.model_validate(faults))
+
+    @property
+    def registration(self) -> Registration:
+        found = endpoints.shelf(self.state).get("e")
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def sending() -> AsyncIterator[Scene]:
+    scene = Scene()
+    async with scene.sender:
+        yield scene
+    scene.state.close()
+
+
+def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.switches(delayMs=2_000)
+            late = scene.happens()
+            scene.switches(delayMs=0)
+            prompt = scene.happens()
+            await asyncio.sleep(60.0)
+            assert scene.receiver.came == [(0.0, prompt), (2.0, late)]
+
+    in_own_time(work())
+
+
+def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.receiver.status = 500
+            webhook_id = scene.happens()
+            await asyncio.sleep(sum(WAITS) + 1.0)
+            times = [0.0, *accumulate(map(float, WAITS))]
+            assert scene.receiver.came == [(at, webhook_id) for at in times]
+            outcomes = [attempt.outcome for attempt in reversed(deliveries.log(scene.state).latest(100))]
+            assert outcomes == ["retrying"] * len(WAITS) + ["givenUp"]
+            assert deliveries.under_way(scene.state).count() == 0
+
+    in_own_time(work())
+
+
+def test_an_endpoint_that_fails_for_so_long_is_switched_off_unless_it_succeeds_once() -> None:
+    async def work(recovers: bool) -> bool:
+        async with sending() as scene:
+            scene.receiver.status = 500
+            for day in range(PATIENCE.days + 1):
+                scene.happens()
+                await asyncio.sleep(86_400.0)
+                scene.receiver.status = 202 if recovers and day == 2 else 500
+            return scene.registration.switched_off_at is not None
+
+    assert in_own_time(work(recovers=False))
+    assert not in_own_time(work(recovers=True))
+
+
+def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() -> None:
+    async def work() -> None:
+        async with sending() as scene:
+            scene.switches(reorder=3)
+            ids = [scene.happens() for _ in range(4)]
+            await asyncio.sleep(60.0)
+            assert [webhook_id for _, webhook_id in scene.receiver.came] == [ids[2], ids[1], ids[0], ids[3]]
+            assert scene.receiver.came[-1][0] == REORDER_PATIENCE
+
+    in_own_time(work())
