@@ -9,6 +9,8 @@ import pytest
 from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, well
 from waiting import until
 
+from credhook.worker.fleet.breaker import THRESHOLD
+
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -23,8 +25,11 @@ async def handled(event, context):
 IN_FLIGHT = 20
 #: Seconds from the first call on in which a herd would come.
 BEGINNING = 0.1
+#: Calls that fail before everybody leaves the platform alone: ten open the breaker of a process that no word of the
+#: others reaches in time, and what it has in flight by then fails as well.
+FAILURES = 4 * THRESHOLD + IN_FLIGHT
 #: Seconds in which calls may still come that had been sent before the whole fleet knew.
-ON_THE_WIRE = 1.0
+ON_THE_WIRE = 2.5
 
 
 @pytest.fixture
@@ -93,17 +98,15 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
         f"\n500 for {lasts:.0f} s while {accepted - backlog} came: {failed} calls failed, {lost} attempts spent, "
         f"the first call {first:.1f} s after, all handled in {took:.1f} s; {gentle} calls in the first moments"
     )
-    # Ten failures open the breaker. What was on the wire just then fails as well; later there are only probes, and none
-    # of them counts as an attempt.
-    opened = said_at(log, "platform_paused")
-    assert lost <= sum(began <= call.at < opened + ON_THE_WIRE for call in rig.stub.calls) <= 10 + IN_FLIGHT
+    # Later there are only probes, and none of them counts as an attempt.
+    assert lost <= failed - max(0, log.count('"platform_probed"') - 1) <= FAILURES
     assert gentle <= IN_FLIGHT / 2
     assert len(rig.notes()) == accepted
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_one_retry_after_is_kept_by_the_whole_fleet_and_costs_nothing(rig: FleetHarness, size: str) -> None:
-    pause, count = (3, 600) if size == SHORT else (20, 3_000)
+    pause, count = (5, 600) if size == SHORT else (20, 3_000)
     asked: list[float] = []
 
     def answer(call: Call) -> Answer:
@@ -153,12 +156,10 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str
 
 
 def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
-    """What was admitted and found nothing to do is given back: one event at a time is handled at once."""
+    """What was admitted and found nothing to do is given back: the bucket is full again, and its key lapses."""
     with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
         rig.started(worker, each=3)
-        took = []
         for number in range(10):
             rig.accept(*events(number, 1))
-            record = rig.reaches(f"m{number}", "done")
-            took.append(int(record["settled"]) - int(record["received"]))
-    assert sorted(took)[5] < 1_500, took  # Else each would wait for its turn, and longer every time.
+            rig.reaches(f"m{number}", "done")
+            until(lambda: not list(rig.redis.scan_iter("credhook:platform:*:bucket")), what="a full bucket")

@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,12 @@ def test_retries_and_random_kills_lose_nothing_and_complete_nothing_twice(
         rig = FleetHarness(tmp_path, redis_url, stub)
         rig.environment["CREDHOOK_LEASE"] = "1"
         rig.plugin(PUT_OFF)
-        ids = [f"m{number:05}" for number in range(50 * kills)]
-        rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
+        ids: list[str] = []
         fleets = [rig.fleet(f"fleet{number}", CREDHOOK_CONCURRENCY="10") for number in range(2)]
         try:
             for kill in range(kills):
                 fleet, enough = fleets[kill % 2], random.randint(10, 50)
-                until(lambda fleet=fleet, enough=enough: begun_in(rig, fleet) > enough, what="its part of the work")  # type: ignore[misc]
+                until(partial(amid_work, rig, ids, fleet, enough), what="its part of the work")
                 fleet.kill()
                 fleets[kill % 2] = rig.fleet(f"fleet{kill % 2}", CREDHOOK_CONCURRENCY="10")
             rig.settles(within=120)
@@ -62,5 +62,10 @@ def test_retries_and_random_kills_lose_nothing_and_complete_nothing_twice(
     assert sum(map(len, begins.values())) - len(ends) >= kills
 
 
-def begun_in(rig: FleetHarness, fleet: Process) -> int:
-    return sum(note.words[0] == "begin" and note.words[2] == str(fleet.process.pid) for note in rig.notes())
+def amid_work(rig: FleetHarness, ids: list[str], fleet: Process, enough: int) -> bool:
+    """Whether it has begun so many, out of a queue that does not run dry, and into which new ids have come."""
+    if rig.redis.llen("rq:queue:credhook") < 200:
+        more = [f"m{number:05}" for number in range(len(ids), len(ids) + 50)]
+        rig.accept(*((one, COMPLETED, f"iss_{one}") for one in more))
+        ids += more
+    return sum(note.words[0] == "begin" and note.words[2] == str(fleet.process.pid) for note in rig.notes()) > enough
