@@ -86,10 +86,10 @@ def test_a_worker_that_ends_is_found_out_with_its_last_words(tmp_path: Path) -> 
 
 
 def test_a_slow_worker_is_measured_until_its_time_is_up(tmp_path: Path) -> None:
-    terms = replace(TERMS, latency=0.1, events=1_000, seconds=1_000.0, limit=0.3)
+    terms = replace(TERMS, latency=0.1, events=1_000, seconds=1_000.0, limit=3.0)
     with run(replace(LIMIT, slots=1), terms, tmp_path) as running:
         work = running.measure()
-    assert 1 <= work.events < 10
+    assert 1 <= work.events < 100
     assert not work.whole
 
 

