@@ -60,8 +60,9 @@ CHOOSY = {
     "POST /sandbox/events",
 }
 
-SHORT = pytest.param(("--max-examples", "15", "--seed", "1"), id="short")
-LONG = pytest.param(("--max-examples", "300"), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(600)])
+#: A minute or two, and many on a busy machine: schemathesis is all computation.
+SHORT = pytest.param(("--max-examples", "15", "--seed", "1"), id="short", marks=pytest.mark.timeout(1_200))
+LONG = pytest.param(("--max-examples", "300"), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])
 
 
 @dataclass(frozen=True)
