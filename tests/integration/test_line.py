@@ -14,7 +14,7 @@ from credhook.receiver.inbox.line import Line, packed
 
 @pytest.fixture
 async def line(async_redis: redis.asyncio.Redis) -> AsyncIterator[Line]:
-    line = await Line.open(async_redis, patience=1)
+    line = await Line.open(async_redis, patience=60)
     yield line
     line.close()
 
@@ -44,7 +44,8 @@ async def test_a_master_that_has_become_a_replica_ends_the_line(line: Line, redi
     assert not line.is_open
 
 
-async def test_silence_ends_the_line(line: Line, redis_client: Redis) -> None:
+async def test_silence_ends_the_line(async_redis: redis.asyncio.Redis, redis_client: Redis) -> None:
+    line = await Line.open(async_redis, patience=0.1)
     redis_client.client_pause(3_000)
     with pytest.raises(TimeoutError):
         await line.answer(packed("PING"))

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from granting import Handler, async_api, client, credentials
+from own_time import in_own_time
 
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
 from credhook.worker.api.http.body_limit import LONGEST_REFUSAL
@@ -85,18 +86,18 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 @pytest.mark.parametrize(
     ("status", "error"), [(429, TryLater), (404, NotThere), (400, InvalidRequest), (302, NotUnderstood)]
 )
-async def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(
+def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(
     status: int, error: type[ApiError], end: Exception | None
 ) -> None:
     headers = {"Retry-After": "20"}
-    refused = await outcome(lambda _: httpx.Response(status, stream=Broken(end), headers=headers), timeout=0.1)
+    refused = in_own_time(outcome(lambda _: httpx.Response(status, stream=Broken(end), headers=headers)))
     assert (type(refused), refused.status, refused.errors) == (error, status, ())
     assert getattr(refused, "retry_after", 20.0) == 20.0
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-async def test_a_success_without_the_rest_of_its_body_is_none(end: Exception | None) -> None:
-    failed = await outcome(lambda _: httpx.Response(200, stream=Broken(end)), timeout=0.1)
+def test_a_success_without_the_rest_of_its_body_is_none(end: Exception | None) -> None:
+    failed = in_own_time(outcome(lambda _: httpx.Response(200, stream=Broken(end))))
     assert (type(failed), failed.status) == (TryLater, None)
 
 
@@ -132,8 +133,8 @@ class Dripping(httpx.AsyncByteStream):
             yield b" "
 
 
-async def test_a_dripping_body_ends_with_the_time_of_the_request() -> None:
-    failed = await outcome(lambda _: httpx.Response(200, stream=Dripping()), timeout=0.1)
+def test_a_dripping_body_ends_with_the_time_of_the_request() -> None:
+    failed = in_own_time(outcome(lambda _: httpx.Response(200, stream=Dripping())))
     assert (type(failed), failed.cause) == (TryLater, "timeout")
 
 
@@ -142,8 +143,8 @@ async def never(_: httpx.Request) -> httpx.Response:
     raise AssertionError
 
 
-async def test_a_request_that_is_never_answered_ends_with_its_time() -> None:
-    failed = await outcome(never, timeout=0.05)
+def test_a_request_that_is_never_answered_ends_with_its_time() -> None:
+    failed = in_own_time(outcome(never))
     assert (type(failed), failed.cause) == (TryLater, "timeout")
     assert "TimeoutError" in str(failed)
 
