@@ -99,12 +99,9 @@ class Announcements:
         platform: Platform | None = None,
         alike: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """Prepare.
+        """`interval`: seconds between two rounds; `slots`: events under way at most; `in_flight`: how many just now.
 
-        Args:
-            interval: seconds between two rounds of it.
-            in_flight: how many events it has just now.
-            alike: settings that all workers of the queue should have alike: variable → its value.
+        `alike` holds the settings that all workers of the queue should have alike: variable → its value.
         """
         self._redis = redis
         self._key = Index(queue).handlers
