@@ -33,7 +33,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
     ("module", "never"),
     [
         ("credhook.receiver.command", {"aiohttp", "httpx", "rq"}),
-        ("credhook.worker.commands.worker", {"aiohttp", "httpx", "rq"}),  # The supervisor.
+        ("credhook.worker.commands.worker", {"aiohttp", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
         ("credhook.worker.commands.events.command", {"aiohttp", "rich.progress", "credhook.worker.handlers"}),
