@@ -28,13 +28,15 @@ _REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL
 _FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
 _REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
 _LOADING: Final = "Redis loads its data: wait"
+#: What fsyncs always does not outlive a disk that is full: it ends, rather than refuse writes.
+_GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
 _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
-    (ConnectionRefusedError, "nothing listens there: check REDIS_URL, and whether Redis runs"),
+    (ConnectionRefusedError, _GONE),
     (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
     (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
     (TimeoutError, _LATE),

@@ -74,12 +74,12 @@ def _differing(what: str, processes: Sequence[Process]) -> list[Remark]:
     settled = [one for one in processes if one.age >= DEPLOY]
     found = []
     for name in sorted({name for one in settled for name in one.alike}):
-        hosts: dict[str, set[str]] = {}
+        hosts: dict[str, list[str]] = {}
         for one in settled:
             if name in one.alike:
-                hosts.setdefault(one.alike[name], set()).add(one.host)
+                hosts.setdefault(one.alike[name], []).append(one.host)
         if len(hosts) > 1:
-            told = ", others on ".join(sorted(", ".join(sorted(each)[:5]) for each in hosts.values()))
+            told = "; ".join(sorted(f"{len(each)} on {', '.join(sorted(set(each))[:5])}" for each in hosts.values()))
             remedy = f"start all {what} of the queue with the same {name}"
-            found.append(Remark("settings", f"{what} have different {name}: some on {told}", remedy))
+            found.append(Remark("settings", f"{what} have different {name}: {told}", remedy))
     return found

@@ -75,5 +75,5 @@ def test_a_redis_that_is_not_there_is_one_line(events: Run) -> None:
         assert result.exit_code == 1
         assert result.stderr == (
             "Error: Redis does not answer (ConnectionError); "
-            "nothing listens there: check REDIS_URL, and whether Redis runs\n"
+            "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it\n"
         )

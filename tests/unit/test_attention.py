@@ -83,12 +83,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "secrets that differ": (
         {"receivers": (receiver(alike={"CREDHOOK_WEBHOOK_SECRETS": "0a0a"}), receiver(host="r2", alike=OTHER_SECRETS))},
         "settings",
-        "receivers have different CREDHOOK_WEBHOOK_SECRETS: some on r1, others on r2",
+        "receivers have different CREDHOOK_WEBHOOK_SECRETS: 1 on r1; 1 on r2",
     ),
     "workers of two platforms": (
         {"workers": (worker(alike={"CREDHOOK_API_URL": "1"}), worker(host="w2", alike={"CREDHOOK_API_URL": "2"}))},
         "settings",
-        "workers have different CREDHOOK_API_URL: some on w1, others on w2",
+        "workers have different CREDHOOK_API_URL: 1 on w1; 1 on w2",
     ),
     "handlers that differ": ({"workers": (worker(), worker(handlers={}))}, "handlers", "test.f"),
 }
