@@ -87,6 +87,10 @@ def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_ledger_hold
     redis_client.config_resetstat()
     assert events("list", "--count").exit_code == 0
     assert "cmdstat_zscan" not in redis_client.info("commandstats")
+    for command in ("replay", "erase"):
+        redis_client.config_resetstat()
+        assert events(command, "--all", "--dry-run").exit_code == 0
+        assert asked(redis_client)[0] <= 800
     # Half of the limit of one script, at the least, is brought by each.
     redis_client.config_resetstat()
     assert len(ids(events("list", "--json", "--limit", str(MANY)).stdout)) == MANY

@@ -1,6 +1,5 @@
 """`credhook events erase`: forgets an event, and all that was kept for its sake."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace as but
 from typing import Final, cast
@@ -10,9 +9,11 @@ from redis import Redis
 
 from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, Index, State, lua
 from credhook.ledger.job import job_id
+from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
 from credhook.worker.commands.search.search import lengths
 from credhook.worker.commands.search.selection import EventSummary, Selection
@@ -47,10 +48,10 @@ def erase(
     refuse_everything(selection, everything=everything)
     with ledger() as (redis, index):
         with interruptible():
-            events = find(redis, index, selection)[::-1]
             if dry_run:
-                print_counts(Counter((one.state, one.type) for one in events), as_json=as_json)
+                print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
                 return
+            events = find(redis, index, selection)[::-1]
             if events and not yes:
                 ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
             events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]

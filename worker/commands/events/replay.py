@@ -12,9 +12,11 @@ import click
 from redis import Redis
 
 from credhook.ledger import EVENT, HANDLER, State
+from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.options import refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.recovery.replay import How, Replay, Settled
@@ -75,6 +77,9 @@ def replay(
         raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
     with ledger() as (redis, index):
         with interruptible():
+            if dry_run and handler is None:
+                print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
+                return
             events = find(redis, index, selection)[::-1]
             wanted = _types_wanted(redis, handler, events) if handler is not None else frozenset[str]()
             if dry_run:
