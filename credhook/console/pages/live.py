@@ -56,7 +56,7 @@ class Streams:
             while self._goes_on(session_of(request)):
                 began = time.monotonic()
                 text, changes = await part()
-                pause = max(_EACH, _REST * (time.monotonic() - began))
+                pause = min(_SILENCE, max(_EACH, _REST * (time.monotonic() - began)))
                 if text != sent:
                     sent, silent = text, 0.0
                     yield f"data: {json.dumps(text)}\n\n"
