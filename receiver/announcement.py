@@ -13,7 +13,7 @@ from typing import Final
 from uuid import uuid4
 
 import structlog
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -138,13 +138,9 @@ class Announcer:
 
 
 def _alike(settings: ReceiverSettings) -> dict[str, str]:
-    def said(secret: SecretStr | None) -> str:
-        return secret.get_secret_value() if secret else ""
-
+    """No secret is among them, not even as a digest: who has another is seen by what is refused there."""
     return digests(
         {
-            "CREDHOOK_WEBHOOK_SECRETS": said(settings.webhook_secrets),
-            "CREDHOOK_PATH_SECRET": said(settings.path_secret),
             "CREDHOOK_WEBHOOK_PATH": settings.webhook_path,
             "CREDHOOK_TOLERANCE": settings.tolerance,
             "CREDHOOK_RETENTION": settings.retention,

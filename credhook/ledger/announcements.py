@@ -19,7 +19,7 @@ ANNOUNCE: Final = lua.load("credhook.ledger/announce.lua")
 #: Seconds that an announcement lasts unless it is renewed, at least.
 LASTS: Final = 60.0
 
-#: Bytes of a digest of a setting: enough to see that two processes differ, and far too few to find a secret by.
+#: Bytes of a digest of a setting: enough to see that two processes differ.
 _DIGEST: Final = 2
 
 _FORM: Final = re.compile(rb"(\d{1,15}) (\d{1,15}) (.+)", re.DOTALL)
@@ -48,15 +48,13 @@ def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
 
 
 def digests(settings: Mapping[str, object]) -> dict[str, str]:
-    """Of settings that all processes should have alike, by which it is seen that some differ. Pure.
+    """Of settings that all processes should have alike, none of them secret: by which one sees that some differ. Pure.
 
     Args:
-        settings: variable → its value; words count in any order, as of keys that are rotated.
+        settings: variable → its value.
     """
-    words = {name: sorted(value.split()) if isinstance(value, str) else value for name, value in settings.items()}
     return {
-        name: blake2b(json.dumps([name, value]).encode(), digest_size=_DIGEST).hexdigest()
-        for name, value in words.items()
+        name: blake2b(json.dumps(value).encode(), digest_size=_DIGEST).hexdigest() for name, value in settings.items()
     }
 
 

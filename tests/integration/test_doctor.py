@@ -111,10 +111,10 @@ def refusing(unauthenticated: int, outside_tolerance: int) -> Break:
     return lambda one: one.announced(RECEIVERS, {**said, **figures})
 
 
-def with_another_secret(one: Clinic) -> dict[str, str]:
+def with_another_retention(one: Clinic) -> dict[str, str]:
     one.older(RECEIVERS)
     said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
-    return one.announced(RECEIVERS, {**said, "alike": {"CREDHOOK_WEBHOOK_SECRETS": "none"}})
+    return one.announced(RECEIVERS, {**said, "alike": {"CREDHOOK_RETENTION": "none"}})
 
 
 def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
@@ -177,7 +177,7 @@ BROKEN = {
     "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
     "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no signature that holds", "CREDHOOK_WEBHOOK_SECRETS"),
     "the receiver's clock is wrong": Broken(refusing(5, 5), "fleet.refusals", "warn", "5 deliveries had a timestamp outside", "date -u"),
-    "a receiver has other secrets": Broken(with_another_secret, "fleet.settings", "warn", "receivers have different CREDHOOK_WEBHOOK_SECRETS", "start all receivers"),
+    "a receiver has another retention": Broken(with_another_retention, "fleet.settings", "warn", "receivers have different CREDHOOK_RETENTION", "start all receivers"),
     "a worker has another version": Broken(worker_with("0.0.9"), "fleet.versions", "warn", "0.0.9 on w2", "upgrade"),
     "a worker has other handlers": Broken(worker_with(handlers={"clinic.other": [COMPLETED]}), "fleet.handlers", "warn", "clinic.keep, clinic.other", "CREDHOOK_HANDLERS"),
 }  # fmt: skip

@@ -19,7 +19,7 @@ SERVER = Server(
     fsync="always",
     checks=(Check("noeviction", True, "set noeviction"),),
 )
-OTHER_SECRETS = {"CREDHOOK_WEBHOOK_SECRETS": "0b0b"}
+ANOTHER = {"CREDHOOK_RETENTION": "0b0b"}
 HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
@@ -80,10 +80,10 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "workers take from typo, and no receiver writes to it",
     ),
     "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "versions", "1 on r1, w1; 2 on w2"),
-    "secrets that differ": (
-        {"receivers": (receiver(alike={"CREDHOOK_WEBHOOK_SECRETS": "0a0a"}), receiver(host="r2", alike=OTHER_SECRETS))},
+    "settings that differ": (
+        {"receivers": (receiver(alike={"CREDHOOK_RETENTION": "0a0a"}), receiver(host="r2", alike=ANOTHER))},
         "settings",
-        "receivers have different CREDHOOK_WEBHOOK_SECRETS: 1 on r1; 1 on r2",
+        "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2",
     ),
     "workers of two platforms": (
         {"workers": (worker(alike={"CREDHOOK_API_URL": "1"}), worker(host="w2", alike={"CREDHOOK_API_URL": "2"}))},

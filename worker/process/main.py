@@ -174,7 +174,6 @@ def _announce(
             "CREDHOOK_CLIENT_ID": settings.client_id,
             "CREDHOOK_RATE": settings.rate,
             "CREDHOOK_RETENTION": settings.retention,
-            "CREDHOOK_SNAPSHOT_KEY": settings.snapshot_key.get_secret_value() if settings.snapshot_key else "",
         },
     )
     with suppress(RedisError):  # The rounds do it as well.
