@@ -218,13 +218,13 @@ class Processor:
         return settlement, following
 
     def _settlement(self, attempt: Attempt) -> Settlement:
-        if attempt.interruption is Interruption.DRAINED:
+        if attempt.interruption is None:
+            settlement = attempt.outcome.settlement(attempt.missing)
+        elif attempt.interruption is Interruption.DRAINED:
             settlement = Settlement(State.ACCEPTED, spend=False)
-        elif attempt.interruption is Interruption.STOPPED:
+        else:
             settlement = Settlement(State.DEAD, "Stopped")
             attempt.note(stopped())
-        else:
-            settlement = attempt.outcome.settlement(attempt.missing)
         claim, fetched, is_done = attempt.claim, attempt.fetched, settlement.state is _DONE
         causes: Mapping[str, str] = {}
         if not is_done:

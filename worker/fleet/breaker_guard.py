@@ -1,10 +1,12 @@
 """How calls pass the fleet's circuit breaker, and tell it what they came to."""
 
 from http import HTTPStatus
-from typing import Protocol
+from typing import Final, Protocol
 
 from credhook.worker.api.guard import Permit
 from credhook.worker.fleet.breaker import Outcome, outcome_of
+
+_OK: Final = HTTPStatus.OK.value
 
 
 class Breaker(Protocol):
@@ -52,7 +54,7 @@ class BreakerPermit:
 
     def answered(self, status: int, retry_after: float | None) -> None:
         """The platform answered."""
-        if status == HTTPStatus.OK and not self._probe and not self._is_over:
+        if status == _OK and not self._probe and not self._is_over:
             self._is_over = self._breaker.takes_success(prepaid=self._prepaid)
         if not self._is_over:
             self._end(outcome_of(status, retry_after, at=self._breaker.clock(), probe=self._probe))

@@ -107,8 +107,7 @@ class SharedBreaker:
 
     def pause(self) -> float:
         """Seconds until calls may be made again, from memory; 0 if now."""
-        circuit, now = self._circuit, self.clock()
-        return circuit.until - now if circuit.phase(now) is Phase.OPEN else 0.0
+        return max(0.0, self._circuit.until - self.clock()) if self._circuit.is_open else 0.0
 
     def retry_in(self) -> float:
         """Seconds after which to ask `admit` again when it gave less than was wanted; from memory."""
@@ -173,6 +172,8 @@ class SharedBreaker:
         if not self._snapshot.at:
             await self._load()
         due = None if prepaid else self._rate
+        if due is None and self._trial.is_over and not self._circuit.is_open:
+            return BreakerPermit(self, prepaid=prepaid)  # As nearly always.
         while True:
             phase = self._circuit.phase(self.clock())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):

@@ -88,15 +88,15 @@ class AiohttpTransport:
     async def _answer(self, taken: Taken, server: Server, sent: bytes) -> Response:
         message, payload = await taken.head_of_answer(sent)
         status, headers = message.code, message.headers
-        if status == HTTPStatus.SWITCHING_PROTOCOLS:
-            raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
-        if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and server.is_proxied:
-            raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
         if is_success(status):
             if payload.is_eof() and payload.total_bytes <= self._longest and is_plain(headers):  # As nearly always.
                 body = payload.read_nowait()
             else:
                 body = await read(status, headers, payload.iter_any(), self._longest)
+        elif status == HTTPStatus.SWITCHING_PROTOCOLS:
+            raise aiohttp.ClientPayloadError("nobody has asked for another protocol")
+        elif status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED and server.is_proxied:
+            raise ProxyFailed  # Where it is encrypted, aiohttp says so itself.
         else:
             try:
                 body = await read(status, headers, payload.iter_any(), self._longest)
