@@ -5,6 +5,7 @@ import json
 import pickle
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +48,29 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
 )
 def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
     assert read(operations.GET_PRESENTATION, response(200, body), NOW).id == "p"
+
+
+_WORDS = st.sampled_from(["iss_1", "completed", "", "2026-11-20T09:14:07.120Z", "Zoë", "NaN", "-Infinity", "1"])
+_VALUES = st.one_of(_WORDS, st.none(), st.booleans(), st.integers(), st.floats(), st.lists(_WORDS, max_size=2))
+_CREDENTIALS = st.dictionaries(st.sampled_from(["id", "status", "revocable", "other"]), _VALUES)
+_ISSUANCES = st.fixed_dictionaries(
+    {"id": _WORDS, "status": _WORDS},
+    optional={
+        "credentials": st.one_of(_VALUES, st.lists(st.one_of(_CREDENTIALS, _VALUES), max_size=3)),
+        **dict.fromkeys(("createdAt", "updated_at", "updatedAt", "format", "offerUri", "unknown"), _VALUES),
+    },
+)
+
+
+@given(st.one_of(_ISSUANCES, st.fixed_dictionaries({"data": st.one_of(_ISSUANCES, _VALUES)})))
+def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object) -> None:
+    found = []
+    for operation in (operations.GET_ISSUANCE, replace(operations.GET_ISSUANCE, whole=None)):
+        try:
+            found.append(read(operation, response(200, body), NOW).model_dump())
+        except NotUnderstood as error:
+            found.append({"error": str(error)})
+    assert repr(found[0]) == repr(found[1])
 
 
 @pytest.mark.parametrize("wrap", [True, False])

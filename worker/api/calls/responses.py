@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from credhook.worker.api.calls.envelope import Envelope
 from credhook.worker.api.calls.errors import (
     ApiError,
     ErrorObject,
@@ -65,7 +66,8 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
     elif operation.each is not None:
         result = cast("R", parse_each(operation.name, operation.each, response))
     elif operation.result is not None:
-        result = parse(operation.name, operation.result, response)
+        found = None if operation.whole is None else _at_once(operation.whole, response.body)
+        result = parse(operation.name, operation.result, response) if found is None else found
     else:
         return cast("R", None)
     if asked_for is not None:
@@ -76,6 +78,16 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
 def is_long(operation: Operation[Any], response: Response) -> bool:
     """Whether the answer is a list that takes long enough to be read beside an event loop."""
     return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
+
+
+def _at_once(whole: TypeAdapter[Envelope[R]], body: bytes) -> R | None:
+    """What is in the envelope; None where it is not so simple: `parse` reads it, or says what is wrong."""
+    if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # Which are no JSON.
+        return None
+    try:
+        return cast("R", whole.validator.validate_json(body, by_alias=True, by_name=False)["data"])
+    except ValidationError:
+        return None
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:

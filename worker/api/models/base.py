@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
 
 
 def mismatch(error: ValidationError) -> str:
@@ -15,9 +16,17 @@ def mismatch(error: ValidationError) -> str:
     return f"{place}: {first['type'].replace('_', ' ')}"
 
 
-def none_as_empty(value: object) -> object:
-    """Read null, where a list was observed, as an empty one."""
-    return () if value is None else value
+class NoneAsEmpty:
+    """Read null, where a list was observed, as an empty one.
+
+    A `BeforeValidator` says it in a line, and has the list made twice where models are read from bytes.
+    """
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Describe a list, or null, for pydantic."""
+        listed = core_schema.nullable_schema(handler(source))
+        return core_schema.no_info_after_validator_function(lambda value: () if value is None else value, listed)
 
 
 class Wire(BaseModel):

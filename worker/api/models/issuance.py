@@ -2,9 +2,9 @@
 
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, FailFast
+from pydantic import FailFast
 
-from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, Stateful, none_as_empty
+from credhook.worker.api.models.base import NoneAsEmpty, ObservedTimestamp, ResponseModel, Stateful
 
 
 class IssuedCredential(ResponseModel):
@@ -23,7 +23,7 @@ class Issuance(Stateful):
     shown: ClassVar = ("id", "status", "format", "credentials")
 
     id: str
-    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), BeforeValidator(none_as_empty)] = ()
+    credentials: Annotated[tuple[IssuedCredential, ...], FailFast(), NoneAsEmpty] = ()
     format: str | None = None
     exchange: str | None = None
     #: Who holds the offer can take the credential: never logged.

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, FailFast, Field, model_validator
 
-from credhook.worker.api.models.base import ObservedTimestamp, ResponseModel, Stateful, none_as_empty
+from credhook.worker.api.models.base import NoneAsEmpty, ObservedTimestamp, ResponseModel, Stateful
 
 
 def _only_a_boolean(value: object) -> bool | None:
@@ -39,7 +39,7 @@ class PresentedCredential(ResponseModel):
     type: str | None = None
     #: Empty where there are none, or where they can no longer be read.
     attributes: Annotated[dict[str, Any], BeforeValidator(_none_as_no_attributes)] = Field(default_factory=dict)
-    issues: Annotated[tuple[Any, ...], BeforeValidator(none_as_empty)] = ()
+    issues: Annotated[tuple[Any, ...], NoneAsEmpty] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -59,7 +59,7 @@ class Presentation(Stateful):
     id: str
     error: PresentationError | None = None
     presentation_template_id: str | None = None
-    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), BeforeValidator(none_as_empty)] = ()
+    credentials: Annotated[tuple[PresentedCredential, ...], FailFast(), NoneAsEmpty] = ()
     expires_at: ObservedTimestamp | None = None
     authorization_request_uri: str | None = None
     authorization_request_qr_uri: str | None = None
