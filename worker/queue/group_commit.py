@@ -120,7 +120,8 @@ def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation
         arguments: texts, in which Redis wants UTF-8, though a handler's words may hold what is none; numbers; truths,
             as 1 or 0; and what goes as JSON, or as "" if it is empty.
     """
-    return name, len(arguments), *map(_readable, arguments)
+    # The first condition is `_readable`'s own: asked here, it spares a call for most of them.
+    return name, len(arguments), *[one if type(one) is str and one.isascii() else _readable(one) for one in arguments]
 
 
 def _readable(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
