@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from http.client import HTTPResponse
 from itertools import pairwise
 from pathlib import Path
 
@@ -206,6 +207,14 @@ def test_an_endless_chunked_body_is_refused_at_the_limit_and_the_connection_clos
     assert b"connection: close" in received
 
 
+def status_of_next(raw: socket.socket) -> int:
+    """Of the next response, which is read whole, in however many pieces it comes."""
+    response = HTTPResponse(raw)
+    response.begin()
+    response.read()
+    return response.status
+
+
 def test_the_answer_to_a_declared_length_over_the_limit_closes_the_connection(patient: int) -> None:
     received = answers(patient, request(*signed(), "content-length: 70000", length=False))
     assert received.startswith(b"HTTP/1.1 413")
@@ -220,7 +229,7 @@ def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path:
     ):
         for number in range(3):
             raw.sendall(request(*signed(f"long_{number}", content=long), content=long))
-            assert raw.recv(65_536).startswith(b"HTTP/1.1 202")
+            assert status_of_next(raw) == 202
 
 
 def test_requests_far_ahead_of_their_answers_are_not_kept(patient: int) -> None:
@@ -249,4 +258,4 @@ def test_honest_connections_are_kept_for_their_next_request(patient: int) -> Non
     with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
         for number in range(5):
             raw.sendall(asked)
-            assert raw.recv(65_536).startswith(b"HTTP/1.1 200"), number
+            assert status_of_next(raw) == 200, number
