@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from http.client import HTTPResponse
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 import trustme
 from floods import DRIPPED_BODIES, DRIPPED_HEADS, FAST, SILENCE, Flood, Target, peak
 from following import whole, whole_lines
+from raw_response import next_response
 from refusals import BODY, request, signed
 from serving import receiver, running
 from signing import SECRET
@@ -207,14 +207,6 @@ def test_an_endless_chunked_body_is_refused_at_the_limit_and_the_connection_clos
     assert b"connection: close" in received
 
 
-def status_of_next(raw: socket.socket) -> int:
-    """Of the next response, which is read whole, in however many pieces it comes."""
-    response = HTTPResponse(raw)
-    response.begin()
-    response.read()
-    return response.status
-
-
 def test_the_answer_to_a_declared_length_over_the_limit_closes_the_connection(patient: int) -> None:
     received = answers(patient, request(*signed(), "content-length: 70000", length=False))
     assert received.startswith(b"HTTP/1.1 413")
@@ -229,7 +221,7 @@ def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path:
     ):
         for number in range(3):
             raw.sendall(request(*signed(f"long_{number}", content=long), content=long))
-            assert status_of_next(raw) == 202
+            assert next_response(raw)[0] == 202
 
 
 def test_requests_far_ahead_of_their_answers_are_not_kept(patient: int) -> None:
@@ -258,4 +250,4 @@ def test_honest_connections_are_kept_for_their_next_request(patient: int) -> Non
     with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
         for number in range(5):
             raw.sendall(asked)
-            assert status_of_next(raw) == 200, number
+            assert next_response(raw)[0] == 200, number

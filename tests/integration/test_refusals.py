@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from raw_response import next_response
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from refusals import Refusal, refusals, request, signed
@@ -36,15 +37,7 @@ def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of the first answer; the connection is closed after it."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         raw.sendall(sent)
-        received = b""
-        while b"\r\n\r\n" not in received:
-            received += _some(raw)
-        head, _, content = received.partition(b"\r\n\r\n")
-        first, *lines = head.decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        while len(content) < int(headers.get("content-length", 0)):
-            content += _some(raw)
-    return int(first.split()[1]), headers, content
+        return next_response(raw)
 
 
 def _some(raw: socket.socket) -> bytes:
