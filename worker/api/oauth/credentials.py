@@ -159,8 +159,17 @@ class ClientCredentials:
         except ApiError as error:
             outcome = error
         finally:
-            await self._tokens.release(outcome)
+            await self._release(outcome)
         return outcome
+
+    async def _release(self, outcome: Token | ApiError | None) -> None:
+        """Release, also if the fetch is given up meanwhile: the fleet would wait for a lock that stays."""
+        releasing = asyncio.ensure_future(self._tokens.release(outcome))
+        try:
+            await asyncio.shield(releasing)
+        except asyncio.CancelledError:
+            await releasing
+            raise
 
     async def _grant(self, transport: Transport) -> Token:
         asked_at = self._clock()
