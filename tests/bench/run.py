@@ -70,16 +70,16 @@ class Run:
             Spoilt: the load failed, or jobs are missing.
         """
         before, cpu_before = self._jobs_at_rest(), self._server.cpu_seconds()
-        redis_before, written_before = redis_seconds(self._redis), _written(self._redis)
+        redis_before, written_before = redis_seconds(self._redis), written(self._redis)
         answers = load.press(self._server.port, self._unseen, seconds=seconds, connections=self._connections)
-        cpu, redis_cpu, written = self._server.cpu_seconds(), redis_seconds(self._redis), _written(self._redis)
+        cpu, redis_cpu, written_after = self._server.cpu_seconds(), redis_seconds(self._redis), written(self._redis)
         self._check_jobs(before, answers.accepted, under_way=self._connections)
         return Throughput(
             answers.accepted / answers.seconds,
             cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / answers.accepted * 1e6,
             peak=self._server.peak_megabytes(),
             redis=(redis_cpu - redis_before) / answers.accepted * 1e6,
-            written=(written - written_before) / answers.accepted,
+            written=(written_after - written_before) / answers.accepted,
         )
 
     def latency(self, rate: float, seconds: float) -> Latency:
@@ -160,7 +160,7 @@ def redis_seconds(redis: Redis) -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def _written(redis: Redis) -> int:
+def written(redis: Redis) -> int:
     """Bytes in Redis's append-only file."""
     persistence: Any = redis.info("persistence")
     return int(persistence["aof_current_size"])
