@@ -93,10 +93,11 @@ def test_a_wrong_log_setting_ends_the_process_with_its_name(
 ROOT = Path(__file__).parents[2]
 ROOMS = ("credhook", "receiver", "worker", "sandbox")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-#: What does not hold it logs nothing, and is not parsed: who collects the tests waits for this.
+#: What does not hold it logs nothing, and is not parsed.
 CALL = re.compile(rf"\.\s*(?:{'|'.join(LEVELS)})\b")
 
 
+@pytest.fixture(scope="module")
 def logged() -> dict[str, set[str]]:
     """The names of the fields of each event that our code logs."""
     found: dict[str, set[str]] = {}
@@ -111,9 +112,6 @@ def logged() -> dict[str, set[str]]:
 def names(event: ast.expr) -> list[str]:
     """What stands there in so many words, also as one of two, or as the beginning of it."""
     return [one.value for one in ast.walk(event) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-
-
-LOGGED = logged()
 
 
 class Unspeakable:
@@ -163,32 +161,32 @@ VALUES: dict[str, Any] = {
 }
 
 
-def test_the_events_are_found_at_all() -> None:
-    assert LOGGED["loop_blocked"] == {"pid", "seconds", "stack", "hint"}
-    assert {"delivery_refused", "events_", "worker_suspended", "worker_resumed", "python_warning"} <= LOGGED.keys()
+def test_the_events_are_found_at_all(logged: dict[str, set[str]]) -> None:
+    assert logged["loop_blocked"] == {"pid", "seconds", "stack", "hint"}
+    assert {"delivery_refused", "events_", "worker_suspended", "worker_resumed", "python_warning"} <= logged.keys()
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("event", [*LOGGED, "of a handler"])
 def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], event: str, form: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], logged: dict[str, set[str]], form: str
 ) -> None:
     monkeypatch.setenv("CREDHOOK_LOG", form)
-    output = io.StringIO()
-    configure_logs(output)
-    fields = LOGGED.get(event, {"stack", "exception", "timestamp", "level", "logger", "positional_args"})
-    for value in VALUES.values():
-        structlog.get_logger("a").error(event, **dict.fromkeys(fields - {"exc_info"}, value))
-    lines = output.getvalue().removesuffix("\n").split("\n")
-    assert len(lines) == len(VALUES)
-    for line in lines:
-        assert event in line
-        assert [name for name in fields - {"exc_info"} if name not in line and form == "json"] == []
-        assert "Jane" not in line
-        assert "\x1b" not in line
-        assert line.isprintable()
-    assert event == "log_failed" or "log_failed" not in output.getvalue()
-    assert capsys.readouterr().err == ""
+    of_a_handler = {"stack", "exception", "timestamp", "level", "logger", "positional_args"}
+    for event, fields in {**logged, "of a handler": of_a_handler}.items():
+        output = io.StringIO()
+        configure_logs(output)
+        for value in VALUES.values():
+            structlog.get_logger("a").error(event, **dict.fromkeys(fields - {"exc_info"}, value))
+        lines = output.getvalue().removesuffix("\n").split("\n")
+        assert len(lines) == len(VALUES)
+        for line in lines:
+            assert event in line
+            assert [name for name in fields - {"exc_info"} if name not in line and form == "json"] == []
+            assert "Jane" not in line
+            assert "\x1b" not in line
+            assert line.isprintable()
+        assert event == "log_failed" or "log_failed" not in output.getvalue()
+        assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
