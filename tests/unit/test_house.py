@@ -21,7 +21,7 @@ LINKED = ("receiver", "worker", "sandbox")
 #: What a reader holds in mind. Those that are larger today may only become smaller.
 MOST_LINES, MOST_FILES, MOST_COLUMNS = 300, 10, 120
 LARGER = {
-    "worker/fleet/shared_breaker.py": 345,
+    "worker/fleet/shared_breaker.py": 340,
     "worker/process/concurrent.py": 320,
     "worker/api/models": 13,
     "worker/fleet": 11,

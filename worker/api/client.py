@@ -178,9 +178,6 @@ class AsyncApi(Platform[AsyncSender]):
         token = await self._auth.token(self._transport)
         permit = await self._guard.acquire(operation)
         response = await self._sent(call, url, token, permit)
-        if response.is_success:
-            permit.answered(response.status, None)
-            return response
         if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):
             goes_on = permit.outdated()
             try:

@@ -172,8 +172,6 @@ class SharedBreaker:
         if not self._snapshot.at:
             await self._load()
         due = None if prepaid else self._rate
-        if due is None and self._trial.is_over and not self._circuit.is_open:
-            return BreakerPermit(self, prepaid=prepaid)  # As nearly always.
         while True:
             phase = self._circuit.phase(self.clock())
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
