@@ -77,7 +77,7 @@ def test_poison_harms_nobody_else_and_can_be_replayed(rig: FleetHarness, size: s
     events = [(one, COMPLETED, f"iss_{one}") for one in (*poison, *good)]
     random.shuffle(events)
     rig.accept(*events)
-    settings = {"CREDHOOK_HANDLER_TIMEOUT": "1", "CREDHOOK_MAX_ATTEMPTS": "2"}
+    settings = {"CREDHOOK_HANDLER_TIMEOUT": "3", "CREDHOOK_MAX_ATTEMPTS": "2"}
     with rig.worker("worker", "--processes", "2", **settings) as worker:
         rig.settles(within=300)
         assert worker.stop() == 0
