@@ -1,25 +1,31 @@
 """What is run, and in which order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from bench import settled
 from bench.competitors import LIMITS, STRICT, Competitor
 from bench.deliveries import Deliveries, sign
-from bench.results import HALF, LOADS, Results
-from bench.run import Run, run
+from bench.results import HALF, LOADS, Latency, Results, Throughput
+from bench.run import Run, RunFailed, run
 from redis import Redis
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Seconds that a run takes beside its load: Redis, the server, counting, and time to spare.
 _AROUND: Final = 60
 
 #: One delivery in so many is kept for warming up.
 _WARM_UP_PART: Final = 8
+
+#: How often a run that was spoilt is made again.
+_AGAIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,7 @@ class Runs:
         for number in range(self._plan.rounds):
             turn = number % len(self._competitors)
             for competitor in (*self._competitors[turn:], *self._competitors[:turn]):
-                with self._run(competitor) as running:
-                    measured = running.throughput(self._plan.seconds)
+                measured = self._again(self._throughput, competitor)
                 results.throughput.setdefault(competitor.name, []).append(measured)
                 self._say(f"round {number + 1}: {competitor.title}: {measured.rate:,.0f} deliveries a second")
 
@@ -70,28 +75,46 @@ class Runs:
         """How long each takes to answer at parts of what it takes at most."""
         for number in range(self._plan.rounds):
             for competitor in self._competitors:
-                most = results.rate(competitor.name)
+                rates = {part: results.rate(competitor.name) * part for part in LOADS}
                 found = results.latency.setdefault(competitor.name, {})
-                with self._run(competitor) as running:
-                    for part in LOADS:
-                        measured = running.latency(most * part, self._plan.latency_seconds)
-                        found.setdefault(str(part), []).append(measured)
-                        self._say(
-                            f"round {number + 1}: {competitor.title} at {part:.0%}: "
-                            f"p50 {measured.p50:.1f} ms, p99 {measured.p99:.1f} ms"
-                        )
-                    if competitor in LIMITS and STRICT.name in results.throughput:
-                        measured = running.latency(results.rate(STRICT.name) * HALF, self._plan.latency_seconds)
-                        results.same_rate.setdefault(competitor.name, []).append(measured)
+                for part, measured in zip(LOADS, self._again(self._latencies, competitor, rates.values()), strict=True):
+                    found.setdefault(str(part), []).append(measured)
+                    self._say(
+                        f"round {number + 1}: {competitor.title} at {part:.0%}: "
+                        f"p50 {measured.p50:.1f} ms, p99 {measured.p99:.1f} ms"
+                    )
+                if competitor in LIMITS and STRICT.name in results.throughput:
+                    (measured,) = self._again(self._latencies, competitor, [results.rate(STRICT.name) * HALF])
+                    results.same_rate.setdefault(competitor.name, []).append(measured)
 
     def ledger(self, results: Results) -> None:
         """Whether a ledger that remembers more is slower."""
         for number in range(self._plan.rounds):
             for records in self._plan.records:
-                with self._run(STRICT, prepare=partial(settled.fill, records=records)) as running:
-                    measured = running.throughput(self._plan.seconds)
+                measured = self._again(self._throughput, STRICT, partial(settled.fill, records=records))
                 results.ledger.setdefault(str(records), []).append(measured)
                 self._say(f"round {number + 1}: {records:,} records: {measured.rate:,.0f} deliveries a second")
+
+    def _again(self, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What is measured; a run that was spoilt is made again, for hours should not be lost to a disk that stalls.
+
+        Raises:
+            RunFailed: time and again.
+        """
+        for _ in range(_AGAIN):
+            try:
+                return measure(*args, **kwargs)
+            except RunFailed as error:
+                self._say(f"{error}; once more")
+        return measure(*args, **kwargs)
+
+    def _throughput(self, competitor: Competitor, prepare: Callable[[Redis], None] = lambda _: None) -> Throughput:
+        with self._run(competitor, prepare) as running:
+            return running.throughput(self._plan.seconds)
+
+    def _latencies(self, competitor: Competitor, rates: Iterable[float]) -> list[Latency]:
+        with self._run(competitor) as running:
+            return [running.latency(rate, self._plan.latency_seconds) for rate in rates]
 
     @contextmanager
     def _run(self, competitor: Competitor, prepare: Callable[[Redis], None] = lambda _: None) -> Iterator[Run]:

@@ -12,6 +12,7 @@ from accepting import inbox_on
 from bench.competitors import BARE, GROUPED, STRICT
 from bench.deliveries import sign
 from bench.environments import ROOT
+from bench.plan import Plan, Runs
 from bench.programs.grouped_writes import SIZE
 from bench.results import LOADS, Results
 from bench.run import RunFailed, run, written
@@ -91,3 +92,12 @@ def test_the_ledger_can_be_filled_with_settled_events(redis_client: Redis) -> No
     key = keys[0]
     assert redis_client.hget(key, "state") == b"done"
     assert redis_client.ttl(key) > 86_400
+
+
+def test_a_run_that_was_spoilt_is_made_again_and_not_for_ever(tmp_path: Path) -> None:
+    said: list[str] = []
+    runs = Runs(Plan(requests=100, warm_up_seconds=0, seconds=1), [BARE], tmp_path, said.append)
+    with pytest.raises(RunFailed, match="raise --requests"):
+        runs.throughput(Results({}, {}))
+    assert len(said) == 2
+    assert all(line.endswith("once more") for line in said)
