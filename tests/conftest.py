@@ -12,6 +12,7 @@ import redis.asyncio
 import trustme
 from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
+from own_logs import own_logs
 from redis import Redis
 from serving import Platform, platform
 
@@ -44,6 +45,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
+    with own_logs():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -39,11 +39,13 @@ def over_tls(folder: Path, url: str) -> Iterator[Reached]:
     ready, over = threading.Event(), threading.Event()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(ConnectionError):
+                while data := await reader.read(65_536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:  # Also at the end of the loop, which cancels it.
+            writer.close()
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, downstream = await asyncio.open_connection("127.0.0.1", behind)

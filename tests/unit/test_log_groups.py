@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -15,17 +14,11 @@ from credhook.logs.timestamps import timestamping
 
 
 @pytest.fixture
-def output() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+def output() -> io.StringIO:
     output = io.StringIO()
     configure_logs(output)
     gather_lines()
-    yield output
-    flush_lines()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    return output
 
 
 def events(output: io.StringIO) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,6 @@ from credhook.logs.places import runs_now
 from credhook.worker.execution import running
 
 EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e'
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_they_were() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 class Terminal(io.StringIO):
