@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 
 import pytest
@@ -54,7 +54,7 @@ class Capricious:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._open += 1
-        with suppress(OSError, asyncio.IncompleteReadError):
+        with closing(writer), suppress(OSError, asyncio.IncompleteReadError):
             for number in count():
                 # Of most, a few tens of milliseconds: shorter than what a client keeps its own for.
                 patience = self._drawn.choice([0.0, 0.005, 0.02, 60.0]) if number else 60.0
@@ -70,7 +70,6 @@ class Capricious:
                 await asyncio.sleep(self._drawn.uniform(0.0, 0.01))
                 writer.write(GRANTED if target == TOKEN else presentation(target.removeprefix(PRESENTATION)))
                 await writer.drain()
-        writer.close()
         with suppress(OSError):
             await writer.wait_closed()
         self._open -= 1

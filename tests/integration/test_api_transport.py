@@ -7,8 +7,7 @@ import ssl
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
-from contextlib import aclosing as closing
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing, suppress
 from itertools import pairwise
 
 import pytest
@@ -137,7 +136,7 @@ async def test_a_connection_that_is_no_longer_good_is_not_used_again(sent: bytes
 
 
 async def test_idle_connections_are_closed_once_they_are_too_old_whether_or_not_anything_is_sent() -> None:
-    async with serving(HELLO) as (server, _), closing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
+    async with serving(HELLO) as (server, _), aclosing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
         await asyncio.gather(*(get(forgetful, server.url) for _ in range(3)))
         assert server.connections == 3
         await until_async(lambda: all(writer.transport.is_closing() for writer in server.writers))
@@ -182,7 +181,7 @@ async def test_a_few_interim_answers_are_passed_over() -> None:
 async def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
     """Five seconds are what many servers keep theirs for: a request that met the end would be lost."""
     assert KEPT < 5.0
-    async with serving(HELLO) as (server, transport), closing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
+    async with serving(HELLO) as (server, transport), aclosing(AiohttpTransport(5.0, kept=0.05)) as forgetful:
         for _ in range(2):
             await get(forgetful, server.url)
             await asyncio.sleep(0.1)
@@ -281,14 +280,14 @@ async def test_tls_is_verified() -> None:
     authority.configure_trust(ours)
     async with await asyncio.start_server(server.client, "127.0.0.1", 0, ssl=theirs) as listening:
         url = f"https://localhost:{listening.sockets[0].getsockname()[1]}"
-        async with closing(AiohttpTransport(5.0, ssl_context=ours)) as transport:
+        async with aclosing(AiohttpTransport(5.0, ssl_context=ours)) as transport:
             for _ in range(2):
                 assert (await get(transport, url)).body == b"hello"
             assert server.connections == 1
             with pytest.raises(Unanswered) as failure:  # The certificate is for another name.
                 await get(transport, url.replace("localhost", "127.0.0.1"))
             assert failure.value.cause == "certificate"
-        async with closing(AiohttpTransport(5.0)) as transport:
+        async with aclosing(AiohttpTransport(5.0)) as transport:
             with pytest.raises(Unanswered) as failure:
                 await get(transport, url)
             assert failure.value.cause == "certificate"
@@ -308,20 +307,19 @@ async def test_what_never_ends_ends_with_the_time_out() -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         name = head.split()[1].decode().removeprefix("/")
         begins, goes_on = ENDLESS[name]
-        with suppress(ConnectionError):
+        with closing(writer), suppress(ConnectionError):
             writer.write(begins)
             while not reader.at_eof():
                 writer.write(goes_on)
                 await writer.drain()
                 await asyncio.sleep(0.01)
-        writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
         served.append(name)
 
     async with await asyncio.start_server(endless, "127.0.0.1", 0) as listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        async with closing(AiohttpTransport(0.3)) as transport:
+        async with aclosing(AiohttpTransport(0.3)) as transport:
             for name in ENDLESS:
                 with pytest.raises(Unanswered) as failure:
                     await get(transport, f"{url}/{name}")
@@ -365,7 +363,7 @@ async def test_a_first_address_that_is_dead_costs_a_fraction_of_a_second() -> No
                     waiting = filled.enter_context(socket.socket())
                     waiting.setblocking(False)
                     waiting.connect_ex(deaf.getsockname())
-                async with closing(AiohttpTransport(5.0, resolver=Resolver())) as patient:
+                async with aclosing(AiohttpTransport(5.0, resolver=Resolver())) as patient:
                     assert (await get(patient, f"http://platform.test:{port}")).body == b"hello"
 
 

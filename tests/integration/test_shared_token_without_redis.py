@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 from redis import Redis
@@ -82,9 +82,8 @@ async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone(platform: Pl
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
         asked += 1
-        with suppress(ConnectionError):
+        with closing(writer), suppress(ConnectionError):
             await reader.read()  # Whatever comes, until they hang up.
-        writer.close()
 
     time = Time()
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:

@@ -5,7 +5,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,13 +39,10 @@ def over_tls(folder: Path, url: str) -> Iterator[Reached]:
     ready, over = threading.Event(), threading.Event()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(ConnectionError):
-                while data := await reader.read(65_536):
-                    writer.write(data)
-                    await writer.drain()
-        finally:  # Also at the end of the loop, which cancels it.
-            writer.close()
+        with closing(writer), suppress(ConnectionError):  # Closed also when the loop ends, which cancels it.
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, downstream = await asyncio.open_connection("127.0.0.1", behind)
