@@ -13,6 +13,7 @@ from credhook.status.fleet import Remark
 FLEET: Final = (
     "fleet.receivers",
     "fleet.workers",
+    "fleet.databases",
     "fleet.queues",
     "fleet.versions",
     "fleet.handlers",
@@ -25,6 +26,7 @@ def of_fleet(facts: Facts) -> Iterator[Finding]:
     """All of them."""
     yield _of("fleet.receivers", fleet.receivers(facts), _alive(facts.receivers))
     yield _of("fleet.workers", _workers(facts), _alive(facts.ours))
+    yield _of("fleet.databases", fleet.databases(facts), "what is missing here, if anything, is in no other database")
     yield _of("fleet.queues", fleet.queues(facts), "receivers and workers have the same queues")
     yield _of("fleet.versions", [*fleet.versions(facts), *_own_version(facts)], f"all run {version()}, as this command")
     yield _of("fleet.handlers", fleet.handlers(facts), "the workers of the queue have the same handlers")

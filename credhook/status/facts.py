@@ -102,10 +102,19 @@ class Platform(_Facts):
     refused: bool
 
 
+class Database(_Facts):
+    """Another database of the same Redis: how many receivers and workers of this queue's are alive there."""
+
+    number: int
+    receivers: int
+    workers: int
+
+
 class Facts(_Facts):
-    """All of it. Receivers and workers are those of all queues on this Redis; `oldest_open` is an age.
+    """All of it. Receivers and workers are those of all queues in this database of Redis; `oldest_open` is an age.
 
     There is one platform, unless workers have different settings. `suspended`: `rq suspend` has stopped the workers.
+    `elsewhere` is looked for only where there are no receivers, or no workers of this queue.
     """
 
     queue: str
@@ -116,6 +125,7 @@ class Facts(_Facts):
     receivers: tuple[Receiver, ...] = ()
     workers: tuple[Worker, ...] = ()
     platforms: tuple[Platform, ...] = ()
+    elsewhere: tuple[Database, ...] = ()
 
     @property
     def ours(self) -> tuple[Worker, ...]:

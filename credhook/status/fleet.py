@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from credhook.status.facts import Facts, Process
+from credhook.status.facts import Database, Facts, Process
 from credhook.worker.process.announcement import DEPLOY, difference
 
 
@@ -17,7 +17,7 @@ class Remark(NamedTuple):
 
 def remarks(facts: Facts) -> list[Remark]:
     """All of them."""
-    return [*receivers(facts), *queues(facts), *versions(facts), *handlers(facts), *settings(facts)]
+    return [*receivers(facts), *databases(facts), *queues(facts), *versions(facts), *handlers(facts), *settings(facts)]
 
 
 def receivers(facts: Facts) -> list[Remark]:
@@ -26,6 +26,20 @@ def receivers(facts: Facts) -> list[Remark]:
         return []
     what = "no receiver has announced itself on this Redis: deliveries are accepted nowhere, or elsewhere"
     return [Remark("no_receiver", what, "start `credhook receiver`, with the REDIS_URL of the workers")]
+
+
+def databases(facts: Facts) -> list[Remark]:
+    """Other databases where just that is alive which is missing here; with more than that it is a fleet of its own."""
+    missing = [
+        one for one in facts.elsewhere if not (one.receivers and facts.receivers) and not (one.workers and facts.ours)
+    ]
+    remedy = "let REDIS_URL end in the same number for receivers, workers and commands"
+    return [Remark("database", _alive_there(one, facts), remedy) for one in missing]
+
+
+def _alive_there(one: Database, facts: Facts) -> str:
+    who = " and ".join(name for name, number in (("receivers", one.receivers), ("workers", one.workers)) if number)
+    return f"{who} of {facts.queue} are alive in database {one.number} of this Redis, and not in {facts.server.address}"
 
 
 def queues(facts: Facts) -> list[Remark]:

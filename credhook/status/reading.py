@@ -13,7 +13,8 @@ from credhook.ledger.announcements import LASTS, Announced, announced
 from credhook.ledger.opened import oldest_open
 from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
 from credhook.redis import health
-from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
+from credhook.status.databases import other_databases
+from credhook.status.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
 from credhook.worker.fleet import circuit_store
 from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit
 from credhook.worker.fleet.circuit_snapshot import read as read_circuit
@@ -42,6 +43,7 @@ def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     receivers = read_receivers(redis)
     workers, keys = _workers(redis, {queue, *(one.queue for one in receivers), *_queues_of_rq(redis)}, now)
     strict = any(one.strict for one in receivers) or not receivers  # It is the default.
+    whole = receivers and any(one.queue == queue for one in workers)
     return Facts(
         queue=queue,
         server=_server(redis, address, strict=strict),
@@ -51,6 +53,7 @@ def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
         receivers=receivers,
         workers=workers,
         platforms=tuple(_platform(redis, one, now) for one in keys or ([platform] if platform else [])),
+        elsewhere=() if whole else _elsewhere(redis, queue, now),
     )
 
 
@@ -161,6 +164,19 @@ def _workers(redis: Redis, queues: Iterable[str], now: float) -> tuple[tuple[Wor
             if said.platform and said.platform not in keys:
                 keys.append(said.platform)
     return tuple(sorted(found, key=lambda one: (one.queue, one.host))), keys
+
+
+def _elsewhere(redis: Redis, queue: str, now: float) -> tuple[Database, ...]:
+    """The other databases in which receivers, or workers of the queue, are alive."""
+    found = (
+        Database(
+            number=number,
+            receivers=sum(one.queue == queue for one in read_receivers(other)),
+            workers=len(_workers(other, {queue}, now)[0]),
+        )
+        for number, other in other_databases(redis)
+    )
+    return tuple(one for one in found if one.receivers or one.workers)
 
 
 def _announced(redis: Redis, key: str) -> list[Announced]:

@@ -111,6 +111,20 @@ def test_a_redis_that_says_nothing_does_not_keep_it() -> None:
     assert "in time" in found["attention"][0]["remedy"]
 
 
+def test_workers_in_another_database_than_the_receivers_are_named_from_either_side(
+    harness: Harness, tmp_path: Path
+) -> None:
+    here, there = harness.redis_url, harness.redis_url.removesuffix("/0") + "/1"
+    with receiver(tmp_path, here), harness.worker(REDIS_URL=there):
+        seen = until(lambda: [one for one in facts(here)["attention"] if one["name"] == "database"], what="the workers")
+        assert seen[0]["what"] == f"workers of credhook are alive in database 1 of this Redis, and not in {here}"
+        (other,) = [one for one in facts(there)["attention"] if one["name"] == "database"]
+        assert other["what"] == f"receivers of credhook are alive in database 0 of this Redis, and not in {there}"
+        with harness.worker("another"):
+            until(lambda: facts(here)["workers"], what="a worker here")
+            assert "database" not in named(facts(here))
+
+
 @pytest.mark.parametrize("environment", [{"REDIS_URL": "gopher://x"}, {"CREDHOOK_QUEUE": "a queue"}])
 def test_a_wrong_setting_is_a_wrong_setting(redis_url: str, environment: dict[str, str]) -> None:
     done = credhook("status", environment={"REDIS_URL": redis_url, **environment})

@@ -6,7 +6,7 @@ import pytest
 
 from credhook.redis.health import Check
 from credhook.status.attention import Limits, age, attention
-from credhook.status.facts import Counts, Facts, Platform, Receiver, Server, Worker
+from credhook.status.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
 from credhook.status.page import lines
 from credhook.worker.process.announcement import DEPLOY
 
@@ -45,6 +45,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "memory_nearly_full", "90%"),
     "no receiver": ({"receivers": ()}, "no_receiver", "credhook receiver"),
+    "workers in another database": (
+        {"workers": (), "elsewhere": (Database(number=1, receivers=0, workers=2),)},
+        "database",
+        "workers of q are alive in database 1 of this Redis, and not in redis://r:6379/0",
+    ),
     "a wrong secret": (
         {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver())},
         "unauthenticated",
