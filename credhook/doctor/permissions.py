@@ -83,8 +83,8 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
 )
 
 
-def refused(redis: Redis) -> tuple[list[str], bool]:
-    """The commands that this user may not run, and whether some keys or channels are closed to it.
+def refused(redis: Redis) -> tuple[list[str], list[str]]:
+    """The commands that this user may not run, and which are closed to it of `keys` and `channels`.
 
     Raises:
         RedisError: Redis failed.
@@ -95,13 +95,13 @@ def refused(redis: Redis) -> tuple[list[str], bool]:
     return judged(TRIALS, pipeline.execute(raise_on_error=False))
 
 
-def judged(trials: Sequence[tuple[str | int, ...]], replies: Sequence[Any]) -> tuple[list[str], bool]:
+def judged(trials: Sequence[tuple[str | int, ...]], replies: Sequence[Any]) -> tuple[list[str], list[str]]:
     """The same, of the replies. Pure. Any other error, such as a memory that is full, is another check's matter."""
-    commands, closed = [], False
+    commands, closed = [], []
     for (command, *_), reply in zip(trials, replies, strict=True):
         if isinstance(reply, NoPermissionError):
             if "to run the" in str(reply):
                 commands.append(str(command))
             else:
-                closed = True
-    return commands, closed
+                closed.append("channels" if "channel" in str(reply) else "keys")
+    return list(dict.fromkeys(commands)), list(dict.fromkeys(closed))

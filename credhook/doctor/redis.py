@@ -1,11 +1,12 @@
 """Redis: whether it is reached, keeps what it is given, lets us do what we must, and has our time; the fleet on it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.retry import Retry
 
 from credhook.doctor import permissions
@@ -21,6 +22,9 @@ from credhook.status.reading import read_facts
 PATIENCE: Final = 5.0
 #: Seconds by which clocks may differ without anybody noticing.
 CLOSE: Final = 5.0
+
+#: The rules that open them. Redis refuses a rule for what is open already, and with it the whole command.
+_OPENS: Final = {"keys": "~credhook:* ~rq:*", "channels": "&credhook:* &rq:*"}
 
 _SAFETY: Final = (
     *("redis.version", "redis.no_cluster", "redis.noeviction", "redis.master", "redis.append_only_file"),
@@ -38,7 +42,8 @@ def check_redis(setup: Setup) -> Iterator[Finding]:
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with opened(address) as redis:
         try:
-            redis.ping()
+            with suppress(NoPermissionError):  # Which is named next, with all that is refused.
+                redis.ping()
             yield of_permissions(*permissions.refused(redis))
             yield of_clock("redis.clock", "Redis", redis_ahead(redis, setup.now), setup.tolerance)
             facts = read_facts(redis, str(address), settings.queue)
@@ -67,16 +72,13 @@ def of_safety(check: Check) -> Finding:
     return warn(name, what, remedy) if check.warning else fail(name, what, remedy)
 
 
-def of_permissions(commands: list[str], closed: bool) -> Finding:
+def of_permissions(commands: list[str], closed: list[str]) -> Finding:
     """What an access control list keeps from us."""
     if not commands and not closed:
         return ok("redis.permissions", "every command that we need is allowed")
-    named = list(dict.fromkeys(commands))
-    told = [f"REDIS_URL's user may not run {', '.join(named)}"] if named else []
-    rules = [f"+{command.lower()}" for command in named]
-    if closed:
-        told.append("keys or channels of ours are closed to REDIS_URL's user")
-        rules += ["~credhook:*", "~rq:*", "&credhook:*", "&rq:*"]
+    told = [f"REDIS_URL's user may not run {', '.join(commands)}"] if commands else []
+    told += [f"{kind} of ours are closed to REDIS_URL's user" for kind in closed]
+    rules = [*(f"+{command.lower()}" for command in commands), *(_OPENS[kind] for kind in closed)]
     return fail("redis.permissions", "; ".join(told), f"ACL SETUSER <user> {' '.join(rules)}")
 
 

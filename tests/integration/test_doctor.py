@@ -146,7 +146,9 @@ BROKEN = {
     "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
     "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
-    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "keys or channels", "~credhook:* ~rq:*"),
+    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "keys of ours", "~credhook:* ~rq:*"),
+    "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "channels of ours", "&credhook:* &rq:*"),
+    "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a misspelt variable": Broken(set_(CREDHOOK_QUEU="x"), "settings.unknown", "warn", "CREDHOOK_QUEU is not a setting", "did you mean CREDHOOK_QUEUE?"),
     "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.ledger", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
@@ -228,6 +230,15 @@ def test_what_is_broken_is_named_with_its_remedy(one: Clinic, name: str) -> None
     ):
         assert secret not in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("rights", ["~other:* &* +@all", "~* resetchannels &other:* +@all", "~* &* +@all -hset"])
+def test_redis_takes_the_rules_that_are_named_and_then_all_is_allowed(one: Clinic, rights: str) -> None:
+    limited = one.user(rights)
+    _, found, _ = one.doctor(**limited)
+    one.redis.execute_command(found["redis.permissions"]["remedy"].replace("<user>", "limited"))  # type: ignore[no-untyped-call]
+    _, found, said = one.doctor(**limited)
+    assert found["redis.permissions"]["verdict"] == "ok", said
 
 
 @pytest.mark.parametrize(("hours", "verdict"), [(0, "ok"), (1, "fail")])

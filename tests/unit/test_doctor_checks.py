@@ -83,7 +83,7 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
         NoPermissionError("this user has no permissions to access one of the keys used as arguments"),
         ResponseError("OOM command not allowed when used memory > 'maxmemory'."),
     ]
-    assert judged(trials, replies) == (["HSET"], True)
+    assert judged(trials, replies) == (["HSET"], ["keys"])
 
 
 RECEIVER = Receiver(queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=Mark().key)
