@@ -1,5 +1,6 @@
 """Settings: those in force, those that are wrong, those that are none; and certificates that they name."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from credhook.doctor.finding import Finding, apart, fail, ok, skipped, warn
 from credhook.doctor.setup import Read, Setup
 from credhook.misspelt import correction, misspelt
 from credhook.settings import in_force
+from credhook.tracing.switch import exporters
 from credhook.worker.commands import endpoints
 
 #: Its first part: these end the command with another exit code.
@@ -23,6 +25,7 @@ NAMES: Final = (
     "settings.unknown",
     "certificate.receiver",
     "certificate.client",
+    "traces.extra",
 )
 
 
@@ -39,6 +42,7 @@ def check_settings(setup: Setup) -> Iterator[Finding]:
         ("certificate.client", platform.client_certfile if platform else None, "CREDHOOK_CLIENT_CERTFILE"),
     ):
         yield of_file(name, certfile, variable, now=setup.now(), days=setup.days)
+    yield of_traces(exporters(os.environ))
 
 
 def of_group(name: str, read: Read[Any], absent: str) -> Finding:
@@ -59,6 +63,18 @@ def of_names(unknown: list[str]) -> Finding:
         return ok("settings.unknown", "every CREDHOOK_ variable is a setting")
     told = [apart(correction(name)) for name in unknown]
     return warn("settings.unknown", "; ".join(what for what, _ in told), "; ".join(remedy for _, remedy in told))
+
+
+def of_traces(names: tuple[str, ...]) -> Finding:
+    """Whether what exports traces is installed, where they are wanted."""
+    if not names:
+        return skipped("traces.extra", "no variable of OpenTelemetry's asks for traces here")
+    try:
+        importlib.import_module("credhook.tracing.provider")
+    except ModuleNotFoundError as missing:
+        what = f"traces are wanted ({', '.join(names)}), and {missing.name} is not installed"
+        return warn("traces.extra", what, "pip install 'credhook[otel]', or set OTEL_SDK_DISABLED=true")
+    return ok("traces.extra", "traces are wanted, and what they need is installed")
 
 
 def of_file(name: str, certfile: Path | None, variable: str, *, now: float, days: int) -> Finding:

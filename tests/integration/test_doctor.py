@@ -128,6 +128,14 @@ def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = 
     return make
 
 
+def without_opentelemetry(one: Clinic) -> dict[str, str]:
+    """As if the extra were not installed."""
+    folder = one.folder / "without_opentelemetry"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry'] = None\n")
+    return {"OTEL_TRACES_EXPORTER": "otlp", "PYTHONPATH": str(folder)}
+
+
 def without_receivers(one: Clinic) -> dict[str, str]:
     """On a database of Redis's that nobody else is on."""
     return {"REDIS_URL": one.environment["REDIS_URL"].removesuffix("/0") + "/9"}
@@ -157,6 +165,7 @@ BROKEN = {
     "a public URL without TLS": Broken(set_(CREDHOOK_PUBLIC_URL="http://inbox.example/webhooks"), "settings.endpoint", "fail", "CREDHOOK_PUBLIC_URL: should be an https://", "deploy/README.md", code=2),
     "our certificate has expired": Broken(functools.partial(own_certificate, days=-1), "certificate.receiver", "fail", "has expired", "CREDHOOK_TLS_CERTFILE"),
     "our certificate soon expires": Broken(functools.partial(own_certificate, days=5), "certificate.receiver", "warn", "expires in 5 days", "CREDHOOK_TLS_CERTFILE"),
+    "the extra for traces is missing": Broken(without_opentelemetry, "traces.extra", "warn", "opentelemetry is not installed", "pip install 'credhook[otel]'"),
     "the public host is not known": Broken(set_(CREDHOOK_PUBLIC_URL=f"https://{NOWHERE}/webhooks"), "public_url.reached", "fail", "not known here", "DNS record"),
     "nothing listens at the public URL": Broken(set_(CREDHOOK_PUBLIC_URL="https://127.0.0.1:1/webhooks"), "public_url.reached", "fail", "nothing listens", "start the proxy"),
     "no TLS at the public URL": Broken(lambda one: {"CREDHOOK_PUBLIC_URL": f"https://127.0.0.1:{one.receiver.port}/webhooks"}, "public_url.reached", "fail", "does not speak TLS", "CREDHOOK_TLS_CERTFILE"),
@@ -207,6 +216,7 @@ def test_a_fleet_that_is_well(one: Clinic) -> None:
     assert {name: row for name, row in found.items() if row["verdict"] != "ok"}.keys() == {
         "certificate.receiver",
         "certificate.client",
+        "traces.extra",
     }
     assert code == 0, said
     assert {row["remedy"] for row in found.values()} == {""}
