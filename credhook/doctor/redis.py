@@ -16,6 +16,8 @@ from credhook.doctor.setup import Setup
 from credhook.redis.address import RedisAddress
 from credhook.redis.connection import open_redis_sync
 from credhook.redis.health import Check, unanswered
+from credhook.status.attention import of_memory
+from credhook.status.facts import Server
 from credhook.status.reading import read_facts
 
 #: Seconds that Redis may take for one answer.
@@ -48,7 +50,7 @@ def check_redis(setup: Setup) -> Iterator[Finding]:
             yield of_clock("redis.clock", "Redis", redis_ahead(redis, setup.now), setup.tolerance)
             facts = read_facts(redis, str(address), settings.queue)
             yield ok("redis.reached", f"{address} answers")
-            yield from map(of_safety, facts.server.checks)
+            yield from of_server(facts.server)
             yield from of_fleet(facts)
         except (RedisError, OSError) as error:
             what, remedy = apart(unanswered(error))
@@ -61,6 +63,13 @@ def opened(address: RedisAddress) -> Redis:
     return open_redis_sync(
         address, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE, protocol=2
     )
+
+
+def of_server(server: Server) -> Iterator[Finding]:
+    """All that it says of itself: what would lose events, and a memory that is nearly full."""
+    nearly_full = [warn("redis.memory", one.what, one.remedy) for one in of_memory(server)]
+    for check in server.checks:
+        yield from nearly_full if check.name == "memory" and nearly_full else [of_safety(check)]
 
 
 def of_safety(check: Check) -> Finding:

@@ -38,10 +38,15 @@ def attention(facts: Facts, limits: Limits) -> tuple[Remark, ...]:
 
 def _of_server(server: Server) -> list[Remark]:
     found = [Remark(f"redis_{one.name}", "Redis is not safe", one.remedy) for one in server.checks if not one.passed]
-    if server.maxmemory and _NEARLY_FULL <= server.used_memory / server.maxmemory < 1:
-        used = f"Redis's memory is used up to {server.used_memory / server.maxmemory:.0%}"
-        found.append(Remark("memory_nearly_full", used, "raise its maxmemory, or lower CREDHOOK_RETENTION"))
-    return found
+    return found + of_memory(server)
+
+
+def of_memory(server: Server) -> list[Remark]:
+    """Whether there is not much left of a bounded memory; of one that is full its check speaks."""
+    if not server.maxmemory or not _NEARLY_FULL <= server.used_memory / server.maxmemory < 1:
+        return []
+    used = f"Redis's memory is used up to {server.used_memory / server.maxmemory:.0%}"
+    return [Remark("memory_nearly_full", used, "raise its maxmemory, or lower CREDHOOK_RETENTION")]
 
 
 def of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:

@@ -83,6 +83,13 @@ def foreign_tls(one: Clinic) -> dict[str, str]:
     return {"REDIS_URL": url.replace("https", "rediss")}
 
 
+def nearly_full(one: Clinic) -> dict[str, str]:
+    one.redis.setrange("ballast", 8_000_000, "x")  # Which takes that much memory, and no buffer that is freed later.
+    one.stack.callback(one.redis.delete, "ballast")
+    used: Any = one.redis.info("memory")
+    return one.config("maxmemory", str(used["used_memory"] * 10 // 9))
+
+
 def old_redis(one: Clinic) -> dict[str, str]:
     proxy = one.stack.enter_context(redis_proxy(one.environment["REDIS_URL"]))
     proxy.version = b"5.0.7"
@@ -151,6 +158,7 @@ BROKEN = {
     "Redis fsyncs each second": Broken(config("appendfsync", "everysec"), "redis.fsync", "fail", "power failure", "set appendfsync always"),
     "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
     "Redis is full": Broken(config("maxmemory", "1"), "redis.memory", "fail", "full", "raise maxmemory"),
+    "Redis is nearly full": Broken(nearly_full, "redis.memory", "warn", "used up to 9", "raise its maxmemory"),
     "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
     "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
