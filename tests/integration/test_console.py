@@ -82,6 +82,12 @@ def test_every_page_is_there_before_anything_has_happened(ada: httpx.Client) -> 
         assert "<h1>" in answer.text
 
 
+def test_plots_show_thousands_apart_as_the_other_numbers(ada: httpx.Client, redis_client: Redis) -> None:
+    redis_client.zadd(INDEX.dead, {f"m{one}": one for one in range(1_200)})
+    until(lambda: "<b>1\N{NARROW NO-BREAK SPACE}200</b>" in ada.get("/").text, what="the plot of what was given up")
+    assert "highest 1\N{NARROW NO-BREAK SPACE}200<" in ada.get("/").text
+
+
 def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client, redis_client: Redis) -> None:
     plant(redis_client, "msg_1", State.DEAD, resource="iss_1", ended=HANDLED, error="a.bad: ValueError")
     plant(redis_client, "msg_2", State.DONE, resource="iss_1")
