@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from credhook.status.facts import Database, Facts, Process
+from credhook.status.facts import Facts, Process
 from credhook.worker.process.announcement import DEPLOY, difference
 
 
@@ -29,17 +29,16 @@ def receivers(facts: Facts) -> list[Remark]:
 
 
 def databases(facts: Facts) -> list[Remark]:
-    """Other databases where just that is alive which is missing here; with more than that it is a fleet of its own."""
-    missing = [
-        one for one in facts.elsewhere if not (one.receivers and facts.receivers) and not (one.workers and facts.ours)
-    ]
+    """Other databases where that is alive which is missing here. Workers beside receivers are a fleet of their own."""
     remedy = "let REDIS_URL end in the same number for receivers, workers and commands"
-    return [Remark("database", _alive_there(one, facts), remedy) for one in missing]
-
-
-def _alive_there(one: Database, facts: Facts) -> str:
-    who = " and ".join(name for name, number in (("receivers", one.receivers), ("workers", one.workers)) if number)
-    return f"{who} of {facts.queue} are alive in database {one.number} of this Redis, and not in {facts.server.address}"
+    found = []
+    for one in facts.elsewhere:
+        receivers = "receivers" if one.receivers and not facts.receivers else ""
+        workers = "workers" if one.workers and not facts.ours and (receivers or not one.receivers) else ""
+        if who := " and ".join(filter(None, (receivers, workers))):
+            there = f"database {one.number} of this Redis, and not in {facts.server.address}"
+            found.append(Remark("database", f"{who} of {facts.queue} are alive in {there}", remedy))
+    return found
 
 
 def queues(facts: Facts) -> list[Remark]:

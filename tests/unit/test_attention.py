@@ -111,6 +111,12 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
     assert words in f"{remark.what} {remark.remedy}"
 
 
+def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are() -> None:
+    elsewhere = (Database(number=1, receivers=1, workers=2),)
+    _, remark = attention(Facts(**{**WELL, "receivers": (), "elsewhere": elsewhere}), Limits())
+    assert remark.what == "receivers of q are alive in database 1 of this Redis, and not in redis://r:6379/0"
+
+
 @pytest.mark.parametrize(
     "otherwise",
     [
@@ -121,6 +127,7 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"platforms": (Platform(**CLOSED),)},
+        {"workers": (), "elsewhere": (Database(number=1, receivers=1, workers=2),)},  # A fleet of its own.
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
