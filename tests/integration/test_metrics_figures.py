@@ -193,6 +193,7 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_a
         plant_many(redis_client, planted, State.ACCEPTED)
         if planted:
             redis_client.rpush(INDEX.jobs, *(f"e-msg_{number:05}" for number in range(planted)))
+        assert await target.keep() == [True, True]
         await target.scrape()
         with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py's gap
             await target.scrape()
