@@ -53,6 +53,11 @@ class Sent:
     begun: float
 
 
+def at_rate(rate: float, seconds: float) -> int:
+    """How many are sent within so many seconds: at least one, for none would be no measurement."""
+    return max(1, round(rate * seconds))
+
+
 def drive(
     port: int, deliveries: Deliveries, *, rate: float | None, seconds: float, connections: int, status: int = 202
 ) -> Sent:
@@ -128,7 +133,7 @@ class _Drive:
         self._size = size
         self._interval = 1 / rate if rate else 0.0
         there = len(requests) // size
-        self._total = min(there, round(rate * seconds)) if rate else there
+        self._total = min(there, at_rate(rate, seconds)) if rate else there
         #: When sending ends. At a steady rate it does not before all is sent, however late.
         self._seconds = float("inf") if rate else seconds
         self._sent = self._answered = self._refused = 0

@@ -88,7 +88,7 @@ class Run:
         Raises:
             Spoilt: a delivery was refused, or jobs are missing.
         """
-        deliveries, before = self._take(round(rate * seconds)), self._jobs_at_rest()
+        deliveries, before = self._take(generator.at_rate(rate, seconds)), self._jobs_at_rest()
         sent = generator.drive(self._server.port, deliveries, rate=rate, seconds=seconds, connections=self._connections)
         if sent.refused:
             raise Spoilt(f"{sent.refused} requests were refused")

@@ -57,10 +57,16 @@ def test_every_request_that_was_due_while_the_server_stalled_counts_as_late(deli
     assert sum(latency > 0.1 for latency in sent.latencies) >= 35
 
 
-def test_without_a_rate_all_connections_are_kept_busy_until_the_time_is_up(deliveries: Deliveries) -> None:
+def test_without_a_rate_all_connections_are_kept_busy_until_the_time_is_up(tmp_path: Path) -> None:
+    deliveries = sign(tmp_path / "deliveries", 20_000)
     with server(deliveries.size) as port:
-        sent = drive(port, deliveries, rate=None, seconds=0.02, connections=4)
-    assert 4 <= len(sent.latencies) < 1_000
+        sent = drive(port, deliveries, rate=None, seconds=0.2, connections=4)
+    assert 4 <= len(sent.latencies) < 20_000
+
+
+def test_at_a_rate_of_next_to_nothing_one_is_sent(deliveries: Deliveries) -> None:
+    with server(deliveries.size) as port:
+        assert len(drive(port, deliveries, rate=0.1, seconds=1, connections=4).latencies) == 1
 
 
 def test_a_refusal_is_counted_apart(deliveries: Deliveries) -> None:

@@ -27,8 +27,12 @@ async def settled(redis_url: str, batch: str) -> None:
     async with AsyncRedis.from_url(redis_url) as redis, inbox_on(redis) as inbox:
         await asyncio.gather(*(inbox.accept(webhook_id, event) for webhook_id, event in events.items()))
         queue = Claims(redis, queue="credhook", lease=15, retention=604_800)
-        claims = [await queue.claim(webhook_id) for webhook_id in events]
-        await asyncio.gather(*(queue.settle(claim, HANDLED) for claim in claims if isinstance(claim, Claim)))
+        claims = []
+        for webhook_id in events:
+            claim = await queue.claim(webhook_id)
+            assert isinstance(claim, Claim)
+            claims.append(claim)
+        await asyncio.gather(*(queue.settle(claim, HANDLED) for claim in claims))
 
 
 async def test_a_settled_event_costs_no_more_than_the_readme_says(redis_client: Redis, redis_url: str) -> None:
