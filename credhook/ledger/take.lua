@@ -86,6 +86,7 @@ end
 -- Returns the claims; the jobs that only Python can read, each followed by its data; ms until the next retry is due, or
 -- -1; 1 if there are suspects, else 0.
 local function take(wanted, share, idle)
+    claims, odd = {}, {}
     queue_due_retries()
     if idle == '1' then take_suspect() end
     if #claims == 0 then

@@ -15,8 +15,9 @@ from credhook.events import Event
 from credhook.ledger import State
 from credhook.ledger.job import job_id
 from credhook.worker.attempt.staleness import version
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Settlement, Worker, claim_from
 from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.group_commit import operation
 from credhook.worker.recovery.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -95,6 +96,16 @@ async def test_a_lost_reply_to_a_take_does_not_pass_for_data_that_was_seen(
     assert claim.attempt == 2
     assert not claim.seen
     assert not claim.first
+
+
+async def test_two_takes_get_different_events_even_from_one_script(async_redis: AsyncRedis) -> None:
+    await accept(async_redis, *((f"e{number}", f"r{number}") for number in range(6)))
+    claims = worker(async_redis, "w")
+    one, two = await asyncio.gather(claims.take(2, urgent=0), claims.take(1, urgent=0))
+    replies = await claims._run([operation("take", 2, 0, False), operation("take", 1, 0, False)])
+    taken = [[claim.event_id for claim in each.claims] for each in (one, two)]
+    taken += [[claim_from(raw).event_id for raw in claimed] for claimed, *_ in replies]
+    assert taken == [["e0", "e1"], ["e2"], ["e3", "e4"], ["e5"]]
 
 
 def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -> None:

@@ -54,8 +54,11 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     return made
 
 
-def attempt(claim: str) -> Attempt:
-    return Attempt(cast(Any, claim))
+def started(one: Any, claim: str) -> Attempt:
+    """The attempt at it, which has begun."""
+    one._start(claim)
+    attempts: set[Attempt] = one._attempts
+    return next(each for each in attempts if str(each.claim) == claim)
 
 
 async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_a_slot() -> None:
@@ -63,7 +66,7 @@ async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_
     one = worker(1, processor)
     processor.follows["first"] = "follower"
     for each in ("first", "other"):
-        one._start(attempt(each))
+        one._start(each)
     await until_async(lambda: one._slots._waiting, what="the other, which waits")
     processor.may_end.set()
     await asyncio.sleep(0)
@@ -84,19 +87,19 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
     if why == "stopping":
         one._stopping.set()
-    one._start(attempt("first"))
+    one._start("first")
     await one._drain()
     assert processor.asked == [not why]
 
 
 async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> None:
     two = worker(2, Processor())
-    assert two._capacity() == 2
+    assert two._room() == 2
     writing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]  # They hold no slot any more.
     two._tasks.update(writing)
-    assert two._capacity() == 1
+    assert two._room() == 1
     two._tasks.add(one_more := asyncio.create_task(asyncio.sleep(60)))
-    assert two._capacity() == 0
+    assert two._room() == 0
     for task in (*writing, one_more):
         task.cancel()
 
@@ -104,9 +107,7 @@ async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> 
 async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_others_finish() -> None:
     processor = Processor()
     one = worker(1, processor)
-    held, late = attempt("held"), attempt("late")
-    one._start(held)
-    one._start(late)
+    held, late = started(one, "held"), started(one, "late")
     await until_async(lambda: one._slots._waiting)
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: len(one._tasks) == 1, what="the end of the one that waited")
@@ -120,8 +121,7 @@ async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_oth
 async def test_a_drain_breaks_off_what_its_grace_does_not_suffice_for() -> None:
     processor = Processor()
     one = worker(1, processor, grace=0.05)
-    held = attempt("held")
-    one._start(held)
+    held = started(one, "held")
     draining = asyncio.create_task(one._drain())
     await until_async(lambda: held.interruption is Interruption.DRAINED)
     processor.may_end.set()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from waiting import until_async
 
 from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
 
@@ -27,6 +28,26 @@ async def test_settlements_wait_for_each_other_until_something_else_is_wanted() 
     assert await commit.write(("take",), patient=False) == 1
     assert await asyncio.gather(*settlements) == [1, 1]
     assert groups == [[("s1",), ("s2",), ("take",)]]
+
+
+async def test_a_group_has_one_large_operation_and_the_next_leaves_with_what_came_meanwhile() -> None:
+    groups: list[list[Operation]] = []
+    written = asyncio.Event()
+
+    async def run(operations: Sequence[Operation]) -> list[Any]:
+        groups.append(list(operations))
+        await written.wait()
+        return [len(groups)] * len(operations)
+
+    commit = GroupCommit(run, gather=LONG)
+    takes = [asyncio.create_task(commit.write((name,), large=True)) for name in ("take 1", "take 2")]
+    record = asyncio.create_task(commit.write(("record",)))
+    await until_async(lambda: groups)
+    settlement = asyncio.create_task(commit.write(("settle",), urgent=True))
+    await asyncio.sleep(0)
+    written.set()
+    assert await asyncio.gather(*takes, record, settlement) == [1, 2, 2, 2]
+    assert groups == [[("take 1",)], [("settle",), ("take 2",), ("record",)]]
 
 
 async def test_settlements_alone_wait_no_longer_than_they_are_to() -> None:

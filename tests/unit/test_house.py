@@ -22,7 +22,6 @@ LINKED = ("receiver", "worker", "sandbox")
 MOST_LINES, MOST_FILES, MOST_COLUMNS = 300, 10, 120
 LARGER = {
     "worker/fleet/shared_breaker.py": 340,
-    "worker/process/concurrent.py": 320,
     "worker/api/models": 13,
     "worker/fleet": 11,
     "sandbox/resources": 11,

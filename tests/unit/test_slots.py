@@ -60,7 +60,7 @@ async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_wor
     assert late.interruption is Interruption.DRAINED
     assert four.places == 4
     four.release(held.pop())
-    assert four.places == 5
+    assert four.places == 6
 
 
 async def test_what_was_let_go_leaves_as_many_slots_as_before() -> None:

@@ -29,7 +29,8 @@ from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.rq_presence import BEAT, VisibleWorker
 from credhook.worker.process.rq_worker import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claim import Claim, Worker
+from credhook.worker.queue.intake import Intake
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -40,8 +41,6 @@ GATHER: Final = 0.002
 #: A full worker takes its events in so many groups at least: those that begin together end together, and then all wait
 #: for Redis at once.
 GROUPS: Final = 4
-#: Of four slots, how many urgent events get before all others, while there are any.
-URGENT_SHARE: Final = 3, 4
 #: Seconds between two signs of life to the supervisor.
 PULSE: Final = 0.5
 #: Seconds that an idle worker waits for a job before it looks again.
@@ -67,14 +66,12 @@ class ConcurrentWorker(VisibleWorker):
         self._settings = settings
         self._registry = registry
         self._concurrency = settings.concurrency
-        self._group = max(1, settings.concurrency // GROUPS)
         #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
         #: Whether events wait for a process that has nothing else under way, or this one has such an event.
         self._wanted_alone = False
-        self._taken = 0
         self._exhausted = False
 
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
@@ -112,6 +109,14 @@ class ConcurrentWorker(VisibleWorker):
         async with assembled(settings, self._registry, worker=worker) as parts:
             self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
+            self._intake = Intake(
+                self._claims,
+                group=max(1, settings.concurrency // GROUPS),
+                room=self._room,
+                admit=self._breaker.admit,
+                give_back=self._breaker.give_back,
+                start=self._start,
+            )
             background = [
                 asyncio.create_task(_restarted(work))
                 for work in (
@@ -125,6 +130,7 @@ class ConcurrentWorker(VisibleWorker):
             try:
                 await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
+                await self._intake.finish()
                 await self._drain()
             finally:
                 for work in background:
@@ -133,28 +139,21 @@ class ConcurrentWorker(VisibleWorker):
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Fill the slots, again and again, until told to stop."""
-        waits = Waits(_BACKOFF)
+        waits, intake = Waits(_BACKOFF), self._intake
         while not self._stopping.is_set():
-            free = min(self._capacity(), self._group)
-            idle = not self._tasks
-            if free <= 0 or (self._wanted_alone and not idle):
-                await self._until_freed(None)
+            idle = not self._tasks and not intake.is_under_way
+            full = intake.room <= 0 or (self._wanted_alone and not idle)
+            if not intake.is_under_way and (full or self._suspended):
+                await (self._until_freed(None) if full else self._until_stopped(BEAT))
                 await asyncio.sleep(GATHER)
                 continue
-            if self._suspended:
-                await self._until_stopped(BEAT)
-                continue
             try:
-                admitted = await self._breaker.admit(free)
-                if admitted == 0:
+                taken = await intake.take(more=not full and not self._suspended, idle=idle)
+                if taken is None:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), BEAT)))
                     continue
-                taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
                 self._wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
-                for claim in taken.claims:
-                    self._start(Attempt(claim, admitted=True))
-                await self._breaker.give_back(admitted - len(taken.claims))
-                if not taken.claims and not taken.suspects:
+                if not taken.claims and not taken.suspects and not intake.is_under_way:
                     if burst and not self._tasks:
                         return
                     await self._until_work(IDLE if taken.due is None else min(IDLE, taken.due))
@@ -167,18 +166,12 @@ class ConcurrentWorker(VisibleWorker):
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
                 await self._until_stopped(_BACKOFF.longest)
 
-    def _urgent(self, number: int) -> int:
-        """How many of the next so many events may be urgent ones before all others: three of four, over time."""
-        share, whole = URGENT_SHARE
-        before, after = self._taken * share // whole, (self._taken + number) * share // whole
-        self._taken += number
-        return after - before
-
-    def _capacity(self) -> int:
-        """How many more events may be taken."""
+    def _room(self) -> int:
+        """How many more events may be under way."""
         return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
-    def _start(self, attempt: Attempt) -> None:
+    def _start(self, claim: Claim) -> None:
+        attempt = Attempt(claim, admitted=True)
         self._attempts.add(attempt)
         self._processor.keep(attempt)
         task = asyncio.create_task(self._process(attempt))

@@ -83,7 +83,8 @@ class Claims:
         """
         if self._worker is None:
             raise TypeError("only a worker of ours takes events")
-        claimed, odd, due, suspects = await self._commit.write(operation("take", wanted, urgent, idle), patient=False)
+        asked = operation("take", wanted, urgent, idle)
+        claimed, odd, due, suspects = await self._commit.write(asked, patient=False, large=True)
         claims = [claim_from(raw) for raw in claimed]
         if odd:
             claims += await self._take_odd(odd)

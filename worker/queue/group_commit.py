@@ -7,7 +7,6 @@ when Redis can be told. An operation that Redis, being well, refuses fails alone
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +37,7 @@ class _Written(NamedTuple):
     reply: "asyncio.Future[Any]"
     urgent: bool
     patient: bool
+    large: bool
 
 
 class GroupCommit:
@@ -56,38 +56,46 @@ class GroupCommit:
         """
         self._run = run
         self._gather = gather
-        #: Something waits that is not urgent: somebody waits for it.
-        self._pressed = asyncio.Event()
         self._sleep = sleep
         self._waiting: list[_Written] = []
         self._writer: asyncio.Task[None] | None = None
+        #: Starts the writer, once urgent ones have waited for others long enough.
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def write(self, operation: Operation, *, urgent: bool = False, patient: bool = True) -> Any:
+    async def write(
+        self, operation: Operation, *, urgent: bool = False, patient: bool = True, large: bool = False
+    ) -> Any:
         """Have it written with the next group, before others if it is urgent; its reply.
+
+        Of large ones a group has one: while Redis is busy with it, we are with the reply to the last.
 
         Raises:
             ResponseError: Redis refuses it, and would do so again.
             RedisError: Redis cannot be told, of one that is not to wait for that.
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Written(operation, reply, urgent, patient))
-        if not urgent:
-            self._pressed.set()
+        self._waiting.append(_Written(operation, reply, urgent, patient, large))
         if self._writer is None or self._writer.done():
-            # It writes for all, so it does not run in the context of the event that happens to be first.
-            self._writer = asyncio.create_task(self._write_all(), context=Context())
+            if not urgent:  # Somebody waits for it.
+                self._begin()
+            elif self._timer is None:
+                self._gather_more()
         return await reply
+
+    def _gather_more(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._gather, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        # It writes for all, so it does not run in the context of the event that happens to be first.
+        self._writer = asyncio.create_task(self._write_all(), context=Context())
 
     async def _write_all(self) -> None:
         waits = Waits(_BACKOFF)
         while self._waiting:
-            if all(one.urgent for one in self._waiting):
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._pressed.wait(), self._gather)
-            self._pressed.clear()
-            # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
-            waiting = sorted(self._waiting, key=lambda one: not one.urgent)
-            group, self._waiting = waiting[:MOST_WRITTEN], waiting[MOST_WRITTEN:]
+            group, self._waiting = _next_group(self._waiting)
             unwritten: list[_Written] = []
             reason: Any = None
             for one, reply in zip(group, await self._replies(group), strict=True):
@@ -96,13 +104,16 @@ class GroupCommit:
                     reason = reply
                 else:
                     _tell(one, reply)
-            if not unwritten:
-                waits.reset()
+            if unwritten:
+                wait = waits.next()
+                log.warning("ledger_unreachable", error=type(reason).__name__, waiting=len(unwritten), retry_in=wait)
+                self._waiting = unwritten + self._waiting
+                await self._sleep(wait)
                 continue
-            wait = waits.next()
-            log.warning("ledger_unreachable", error=type(reason).__name__, waiting=len(unwritten), retry_in=wait)
-            self._waiting = unwritten + self._waiting
-            await self._sleep(wait)
+            waits.reset()
+            if self._waiting and all(one.urgent for one in self._waiting):
+                self._gather_more()
+                return
 
     async def _replies(self, group: Sequence[_Written]) -> Sequence[Any]:
         """The reply to each of the group, or the error."""
@@ -110,6 +121,15 @@ class GroupCommit:
             return await self._run([one.operation for one in group])
         except Exception as error:  # noqa: BLE001  Whoever waits must hear of it, whatever it is.
             return [error] * len(group)
+
+
+def _next_group(waiting: Sequence[_Written]) -> tuple[list[_Written], list[_Written]]:
+    """What is written now, and what later."""
+    # Settlements first: they free memory, and a Redis that is full lets a script that begins so pass.
+    ordered = sorted(waiting, key=lambda one: not one.urgent)
+    large = [place for place, one in enumerate(ordered) if one.large]
+    end = min(MOST_WRITTEN, *large[1:2], len(ordered))
+    return ordered[:end], ordered[end:]
 
 
 def operation(name: str, *arguments: str | int | Mapping[str, Any]) -> Operation:
