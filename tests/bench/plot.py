@@ -1,6 +1,7 @@
 """Results as a picture: `python -m bench.plot RESULTS PICTURE`, in an environment that has matplotlib."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,18 @@ def draw(results: Results, picture: Path) -> None:
 
 def _throughput(axes: Any, results: Results, names: list[str], colours: dict[str, Any]) -> None:
     rates = [results.rate(name) for name in names]
-    bars = axes.barh(
-        [results.titles[name] for name in names], rates, color=[colours[name] for name in names], alpha=0.8
-    )
-    axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates], padding=6)
-    for row, name in enumerate(names):
-        rounds = [one.rate for one in results.throughput[name]]
-        axes.plot(rounds, [row] * len(rounds), "|", color="black", markersize=12)
-    axes.set_xlim(0, max(rates) * 1.18)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.barh([results.titles[name] for name in names], rates, color=[colours[name] for name in names], alpha=0.8)
+    label_rounds(axes, rates, [[one.rate for one in results.throughput[name]] for name in names])
     axes.set_title("Deliveries accepted per second (marks: rounds)")
+
+
+def label_rounds(axes: Any, rates: Sequence[float], rounds: Sequence[Sequence[float]]) -> None:
+    """Mark the rounds of each bar, and write its rate beside the last of them."""
+    for row, (rate, each) in enumerate(zip(rates, rounds, strict=True)):
+        axes.plot(each, [row] * len(each), "|", color="black", markersize=12)
+        axes.annotate(f"{rate:,.0f}", (max(each), row), (6, 0), textcoords="offset points", va="center")
+    axes.set_xlim(0, max(map(max, rounds)) * 1.18)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _latency(axes: Any, results: Results, names: list[str], colours: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt  # type: ignore[import-not-found]  # It is not among our requirements.
+from bench.plot import label_rounds
 from bench.work.results import Results, rate
 
 
@@ -23,13 +24,8 @@ def _field(axes: Any, results: Results, colours: dict[str, Any]) -> None:
     names = sorted(results.throughput, key=lambda name: rate(results.throughput[name]))
     rates = [rate(results.throughput[name]) for name in names]
     titles = [results.titles[name] for name in names]
-    bars = axes.barh(titles, rates, color=[colours[name] for name in names], alpha=0.8)
-    axes.bar_label(bars, [f"{each:,.0f}" for each in rates], padding=6)
-    for row, name in enumerate(names):
-        rounds = [one.rate for one in results.throughput[name]]
-        axes.plot(rounds, [row] * len(rounds), "|", color="black", markersize=12)
-    axes.set_xlim(0, max(rates) * 1.18)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.barh(titles, rates, color=[colours[name] for name in names], alpha=0.8)
+    label_rounds(axes, rates, [[one.rate for one in results.throughput[name]] for name in names])
     axes.set_title(f"Events handled per second, an API of {results.latency * 1_000:g} ms (marks: rounds)")
 
 
