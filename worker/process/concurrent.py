@@ -7,6 +7,7 @@ is a worker like any other: it registers, beats, and obeys suspend, stop-job and
 
 import asyncio
 import functools
+import math
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
@@ -56,6 +57,9 @@ class ConcurrentWorker(VisibleWorker):
 
     job_class = EventJob
 
+    #: When it was told to stop, in seconds of the loop.
+    _stopped_at: float | None = None
+
     def __init__(
         self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
     ) -> None:
@@ -70,8 +74,6 @@ class ConcurrentWorker(VisibleWorker):
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
-        #: Whether events wait for a process that has nothing else under way, or this one has such an event.
-        self._wanted_alone = False
         self._exhausted = False
 
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
@@ -130,6 +132,7 @@ class ConcurrentWorker(VisibleWorker):
             try:
                 await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
+                self._slots.evict(0)
                 await self._intake.finish()
                 await self._drain()
             finally:
@@ -142,7 +145,7 @@ class ConcurrentWorker(VisibleWorker):
         waits, intake = Waits(_BACKOFF), self._intake
         while not self._stopping.is_set():
             idle = not self._tasks and not intake.is_under_way
-            full = intake.room <= 0 or (self._wanted_alone and not idle)
+            full = intake.room <= 0 or (intake.wanted_alone and not idle)
             if not intake.is_under_way and (full or self._suspended):
                 await (self._until_freed(None) if full else self._until_stopped(BEAT))
                 await asyncio.sleep(GATHER)
@@ -152,7 +155,6 @@ class ConcurrentWorker(VisibleWorker):
                 if taken is None:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), BEAT)))
                     continue
-                self._wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
                 if not taken.claims and not taken.suspects and not intake.is_under_way:
                     if burst and not self._tasks:
                         return
@@ -168,6 +170,8 @@ class ConcurrentWorker(VisibleWorker):
 
     def _room(self) -> int:
         """How many more events may be under way."""
+        if self._stopping.is_set():
+            return 0
         return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
@@ -209,7 +213,7 @@ class ConcurrentWorker(VisibleWorker):
 
     def _may_follow(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
-        going_on = not self._stopping.is_set() and not self._suspended and not self._wanted_alone
+        going_on = not self._stopping.is_set() and not self._suspended and not self._intake.wanted_alone
         return going_on and self._breaker.pause() == 0
 
     async def _until_work(self, seconds: float) -> None:
@@ -248,18 +252,22 @@ class ConcurrentWorker(VisibleWorker):
             return
         log.info("worker_draining", under_way=len(self._attempts))
         self._stop_requested = True
+        self._stopped_at = asyncio.get_running_loop().time()
         self._stopping.set()
 
     async def _drain(self) -> None:
         """Finish what is under way, or hand it back when the grace time is over."""
         self._slots.evict(0)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.grace)
+            # What Redis has let us wait for meanwhile is a part of it: the supervisor waits no longer.
+            spent = 0.0 if self._stopped_at is None else asyncio.get_running_loop().time() - self._stopped_at
+            await asyncio.wait(self._tasks, timeout=max(0.0, self._settings.grace - spent))
         if self._tasks:
             self._interrupt_all()
             await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
 
     def _interrupt_all(self) -> None:
+        self._stopped_at = -math.inf  # What comes after this has no grace either.
         self._slots.evict(0)
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)

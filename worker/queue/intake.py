@@ -8,7 +8,10 @@ at once, 4,044 events a second became 5,788, on two cores.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
+
+from redis.exceptions import RedisError
 
 from credhook.worker.queue.claim import Claim, Taken
 from credhook.worker.queue.claims import Claims
@@ -20,7 +23,12 @@ URGENT_SHARE: Final = 3, 4
 
 
 class Intake:
-    """Takes events, and has each of them started."""
+    """Takes events, and has each of them started.
+
+    Attributes:
+        wanted_alone: whether events wait for a process that has nothing else under way, or this one was given such an
+            event, as the last answer says; it is said before what the answer brings is started.
+    """
 
     def __init__(
         self,
@@ -40,7 +48,7 @@ class Intake:
             room: how many more the worker has room for.
             admit: how many of so many the platform bears.
             give_back: told how many of these were not found.
-            start: told of each that was taken.
+            start: starts one that was taken.
         """
         self._claims = claims
         self._group = group
@@ -48,6 +56,7 @@ class Intake:
         self._admit = admit
         self._give_back = give_back
         self._start = start
+        self.wanted_alone = False
         self._takes: deque[asyncio.Task[tuple[Taken | None, bool]]] = deque()
         self._asked = 0
         #: Whether the last answer was as much as was asked for.
@@ -72,12 +81,13 @@ class Intake:
             idle: whether the process has nothing under way.
 
         Returns:
-            What was taken, or None if the platform is to be left alone.
+            What was taken, or None if the platform is to be left alone, or there is no room any more.
 
         Raises:
             RedisError, OSError: Redis cannot be asked.
         """
-        while more and len(self._takes) < (TAKES if self._plenty else 1) and self.room > 0:
+        most = TAKES if self._plenty and not idle else 1  # What an idle process is given may be to be worked on alone.
+        while more and len(self._takes) < most and self.room > 0:
             wanted = min(self.room, self._group)
             self._asked += wanted
             self._takes.append(asyncio.create_task(self._take(wanted, idle=idle)))
@@ -94,13 +104,16 @@ class Intake:
         """What was taken, and whether it was as much as was wanted."""
         try:
             admitted = await self._admit(wanted)
-            if admitted == 0:
-                return None, False
-            taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
-            for claim in taken.claims:
-                self._start(claim)
-            await self._give_back(admitted - len(taken.claims))
-            return taken, len(taken.claims) == wanted and not taken.suspects
+            taken = None
+            if admitted and self._room() > 0:  # It may have been told to stop meanwhile.
+                taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
+                self.wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
+                for claim in taken.claims:
+                    self._start(claim)
+            claims = taken.claims if taken else ()
+            with suppress(RedisError, OSError):  # The bucket fills by itself.
+                await self._give_back(admitted - len(claims))
+            return taken, len(claims) == wanted and not (taken and taken.suspects)
         finally:
             self._asked -= wanted
 
