@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
+from weakref import ref
 
 from credhook.listener.limits import Limits
 from credhook.listener.refusals import MADE_ROOM, Refusal
@@ -69,8 +70,9 @@ class Connections:
         self._tally = Tally(listener, count)
         self._open: set[Connection] = set()
         self._held = 0
-        self._idlers: deque[Connection] = deque()
-        self._hoarders: deque[Connection] = deque()
+        # They keep nobody alive who has gone: an encrypted connection leaves a hundred kilobytes behind.
+        self._idlers: deque[ref[Connection]] = deque()
+        self._hoarders: deque[ref[Connection]] = deque()
         self._searched = {id(self._idlers): -_SEARCH, id(self._hoarders): -_SEARCH}
 
     def __len__(self) -> int:
@@ -126,15 +128,15 @@ class Connections:
                 connection.end(refusal)
         self._tally.tell(now)
 
-    def _evict(self, queue: deque[Connection]) -> bool:
+    def _evict(self, queue: deque[ref[Connection]]) -> bool:
         """End the one that has kept us waiting longest; False if none has for long enough."""
         now = self.clock()
         if not queue and now - self._searched[id(queue)] >= _SEARCH:
             self._searched[id(queue)] = now
-            queue.extend(self._patience_lost(now, holding=queue is self._hoarders))
+            queue.extend(map(ref, self._patience_lost(now, holding=queue is self._hoarders)))
         while queue:
-            connection = queue.popleft()
-            if connection in self._open and connection.waiting(now) > _PATIENCE:
+            connection = queue.popleft()()
+            if connection is not None and connection in self._open and connection.waiting(now) > _PATIENCE:
                 self._tally.add(MADE_ROOM)
                 connection.end(MADE_ROOM)
                 self.remove(connection)

@@ -2,6 +2,7 @@
 
 import json
 from io import StringIO
+from weakref import ref
 
 import pytest
 
@@ -85,6 +86,17 @@ def test_who_was_slow_when_looked_for_and_is_not_now_stays(connections: Connecti
     second.busy = True
     assert not connections.admit()
     assert (first.ended, second.ended) == ([MADE_ROOM], [])
+
+
+def test_nobody_is_kept_in_memory_who_was_slow_when_looked_for_and_has_gone(connections: Connections) -> None:
+    Fake(connections, 90)
+    slow = Fake(connections, 91)
+    Fake(connections, 100)
+    assert connections.admit()
+    connections.remove(slow)
+    gone = ref(slow)
+    del slow
+    assert gone() is None
 
 
 def test_bytes_beyond_the_bound_are_made_room_for_by_those_who_hold_some(connections: Connections) -> None:
