@@ -1,8 +1,11 @@
 """Slots and leases of one process: who waits, who is let go, and what happens to an event that is taken twice."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.slots import Slot, Slots
@@ -61,6 +64,13 @@ async def test_what_waits_for_too_long_is_let_go_and_does_not_pass_for_quick_wor
     assert four.places == 4
     four.release(held.pop())
     assert four.places == 6
+
+
+@pytest.mark.parametrize(("pace", "ahead"), [(0.01, 50), (0.1, 50), (0.2, 25), (0.9, 6), (1.0, 0), (math.inf, 0)])
+def test_as_many_are_taken_ahead_as_end_while_redis_is_asked(pace: float, ahead: int) -> None:
+    hundred = slots(100)
+    hundred._pace = pace
+    assert hundred.places == 100 + ahead
 
 
 async def test_what_was_let_go_leaves_as_many_slots_as_before() -> None:
