@@ -80,6 +80,18 @@ async def asked(queue: Queue, number: int) -> None:
     await until_async(lambda: len(queue.asked) == number, what="a take")
 
 
+async def in_line(queue: Queue) -> tuple[Intake, "asyncio.Task[Taken | None]"]:
+    """An intake that was given `a`, all that it had asked for: now two takes are under way, the first awaited."""
+    intake = queue.intake(group=1)
+    taking = asyncio.create_task(intake.take(more=True, idle=True))
+    await asked(queue, 1)
+    queue.answer("a")
+    await taking
+    taking = asyncio.create_task(intake.take(more=True, idle=False))
+    await asked(queue, 3)
+    return intake, taking
+
+
 async def test_while_there_is_plenty_a_second_take_is_in_line() -> None:
     queue = Queue()
     intake = queue.intake(group=2)
@@ -116,13 +128,7 @@ async def test_nothing_is_asked_for_that_there_is_no_room_for() -> None:
 
 async def test_what_is_under_way_is_awaited_where_nothing_more_is_wanted() -> None:
     queue = Queue()
-    intake = queue.intake(group=1)
-    taking = asyncio.create_task(intake.take(more=True, idle=True))
-    await asked(queue, 1)
-    queue.answer("a")
-    await taking
-    taking = asyncio.create_task(intake.take(more=True, idle=False))
-    await asked(queue, 3)
+    intake, taking = await in_line(queue)
     queue.answer("b")
     await taking
     taking = asyncio.create_task(intake.take(more=False, idle=False))
@@ -194,13 +200,7 @@ async def test_a_platform_that_is_left_alone_is_said_and_takes_no_room() -> None
 
 async def test_a_take_that_fails_loses_nothing_of_the_one_behind_it() -> None:
     queue = Queue()
-    intake = queue.intake(group=1)
-    taking = asyncio.create_task(intake.take(more=True, idle=True))
-    await asked(queue, 1)
-    queue.answer("a")
-    await taking
-    taking = asyncio.create_task(intake.take(more=True, idle=False))
-    await asked(queue, 3)
+    intake, taking = await in_line(queue)
     queue.fail()
     with pytest.raises(RedisConnectionError):
         await taking
@@ -211,13 +211,7 @@ async def test_a_take_that_fails_loses_nothing_of_the_one_behind_it() -> None:
 
 async def test_at_the_end_all_that_was_asked_for_is_started() -> None:
     queue = Queue()
-    intake = queue.intake(group=1)
-    taking = asyncio.create_task(intake.take(more=True, idle=True))
-    await asked(queue, 1)
-    queue.answer("a")
-    await taking
-    taking = asyncio.create_task(intake.take(more=True, idle=False))
-    await asked(queue, 3)
+    intake, taking = await in_line(queue)
     queue.answer("b")
     await taking
     ending = asyncio.create_task(intake.finish())
