@@ -108,6 +108,13 @@ async def test_two_takes_get_different_events_even_from_one_script(async_redis: 
     assert taken == [["e0", "e1"], ["e2"], ["e3", "e4"], ["e5"]]
 
 
+async def test_an_idle_worker_waits_no_longer_than_until_the_next_retry_is_due(async_redis: AsyncRedis) -> None:
+    """Redis takes a thousandth of a second for no time-out, and waits for ever."""
+    claims = worker(async_redis, "idle")
+    for seconds in (0.001, 0.0004, 0.0):
+        await claims.wait_for_job(seconds)
+
+
 def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -> None:
     pipeline = redis_client.pipeline(transaction=False)
     now = redis_client.time()[0]

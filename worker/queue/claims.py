@@ -27,6 +27,8 @@ log = structlog.get_logger("credhook.worker")
 #: Seconds that settlements wait for each other, and for the take that fills their slots, so that one round trip serves
 #: them all: longer than slots wait for each other. Nobody waits for a settlement.
 GATHER: Final = 0.005
+#: Seconds. Redis cuts a time-out down to whole milliseconds, 0.001 to none at all, and with none it waits for ever.
+_SHORTEST_WAIT: Final = 0.01
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 
@@ -149,11 +151,12 @@ class Claims:
         return ending((how or b"").decode())[0]
 
     async def wait_for_job(self, seconds: float) -> None:
-        """Return once there is a job in the queue, or after so many seconds.
+        """Return once there is a job in the queue, or after so many seconds, a hundredth of one at least.
 
         The move of the first job to where it stands is Redis's own way to wait without taking it.
         """
         jobs = self._index.jobs
+        seconds = max(_SHORTEST_WAIT, seconds)
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _take_odd(self, odd: Sequence[bytes]) -> list[Claim]:
