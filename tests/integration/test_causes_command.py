@@ -13,6 +13,8 @@ from redis import Redis
 
 from credhook.ledger import EVENT, State
 from credhook.worker.commands.causes import causes as command
+from credhook.worker.commands.history.causes import standing as still_standing
+from credhook.worker.commands.search import reading
 
 BAD, SLOW = "0badc0de", "510e0000"
 
@@ -87,6 +89,21 @@ def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> N
     assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
     assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
     assert json.loads(events("list", "--cause", SLOW, "--count", "--json").stdout)["events"] == 1
+
+
+def test_what_is_done_while_they_are_read_is_not_done_again(
+    events: Run, failed: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker settles m3 after it was found to stand with the cause, and before its record is read."""
+
+    def settling(*what: Any) -> list[str]:
+        ids = list(still_standing(*what) or ())
+        failed.hset(EVENT + "m3", "state", State.DONE)
+        return ids
+
+    monkeypatch.setattr(reading, "standing", settling)
+    assert events("replay", "--cause", BAD).stdout == "replayed 2\n"
+    assert failed.hget(EVENT + "m3", "state") == b"done"
 
 
 @pytest.mark.usefixtures("failed")

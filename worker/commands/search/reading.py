@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from credhook.ledger import EVENT, Index
+from credhook.ledger import EVENT, Index, State
 from credhook.redis.connection import open_redis_sync
 from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
@@ -97,7 +97,9 @@ def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int
         if (ids := _named(redis, index, selection)) is not None:
             search = Search(redis, selection)
             named = (Candidate(raw(one), 0) for one in dict.fromkeys(ids))
-            return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(named))))
+            events = itertools.chain.from_iterable(map(summaries, search.among(named)))
+            # An event leaves its cause once it is done: that has happened to these since.
+            return _cut(selection, (one for one in events if not selection.cause or one.state != State.DONE))
         sets = present_sets(redis, selection.indexes(index))
         few = FEW_OF_ALL if selection.limit is None else FEW
         if selection.indexes(index) and sum(sets.values()) <= few:
