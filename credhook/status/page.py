@@ -16,7 +16,8 @@ def lines(facts: Facts | None, remarks: Sequence[Remark]) -> Iterator[str]:
         yield from _of_facts(facts)
         yield ""
     if not remarks:
-        yield "all is well"
+        retrying = facts is not None and facts.counts.retrying
+        yield "nothing wants attention yet: what is retried may come right by itself" if retrying else "all is well"
     for one in remarks:
         yield f"attention: {one.what}: {one.remedy}" if one.what else f"attention: {one.remedy}"
 
@@ -26,8 +27,10 @@ def _of_facts(facts: Facts) -> Iterator[str]:
     yield f"queue {facts.queue} on {_server(facts.server)}"
     yield ""
     yield _row("arriving", _arriving(facts))
-    for name in ("queued", "in_flight", "retrying", "open"):
-        yield _row(name.replace("_", " "), _count(getattr(counts, name)))
+    yield _row("queued", _count(counts.queued))
+    yield _row("in flight", _count(counts.in_flight))
+    yield _row("retrying", _count(counts.retrying) + ("; `credhook causes` says why" if counts.retrying else ""))
+    yield _row("open", _count(counts.open))
     oldest = "none" if facts.oldest_open is None else f"{age(facts.oldest_open)} ago"
     yield _row("oldest open", oldest)
     yield _row("dead", f"{_count(counts.dead)}, {_count(counts.dead_recently)} of them within a day")
@@ -66,7 +69,7 @@ def _server(server: Server) -> str:
 def _arriving(facts: Facts) -> str:
     ours = [one for one in facts.receivers if one.queue == facts.queue]
     idle = [one.idle for one in ours if one.idle is not None]
-    last = f"the last {age(min(idle))} ago" if idle else "none yet"
+    last = f"the last {age(min(idle))} ago" if idle else "none since their start"
     return f"{sum(one.per_second for one in ours):.1f}/s, {last}"
 
 

@@ -150,6 +150,13 @@ def test_what_is_shown_has_every_process_and_no_mark_and_nothing_that_a_terminal
     assert "secret-mark" not in text + str(facts.as_json())
 
 
+def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> None:
+    shown = list(lines(Facts(**WELL, counts=Counts(open=9, retrying=9)), ()))
+    assert "retrying     9; `credhook causes` says why" in shown
+    assert shown[-1].startswith("nothing wants attention yet")
+    assert list(lines(Facts(**WELL), ()))[-1] == "all is well"
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (259_200, "3 d")]
 )

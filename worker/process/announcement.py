@@ -6,7 +6,7 @@ longer is a mistake: a host that was left out, a misspelt setting, another versi
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,7 +15,9 @@ from redis.exceptions import RedisError
 
 from credhook.ledger import Index
 from credhook.ledger.announcements import ANNOUNCE, LASTS, digests, version
-from credhook.worker.handlers.registry import Registry
+
+if TYPE_CHECKING:  # It imports a client of the platform: half of the time that `credhook status` would take.
+    from credhook.worker.handlers.registry import Registry
 
 log = structlog.get_logger("credhook.worker")
 
@@ -91,7 +93,7 @@ class Announcements:
         *,
         queue: str,
         token: str,
-        registry: Registry,
+        registry: "Registry",
         host: str,
         interval: float,
         slots: int | None = None,
