@@ -10,12 +10,11 @@ import hmac
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from standardwebhooks import Webhook
+from standardwebhooks.webhooks import hmac_data
 
 #: The three headers of Standard Webhooks; the platform's specification names only the first.
 ID, TIMESTAMP, SIGNATURE = b"webhook-id", b"webhook-timestamp", b"webhook-signature"
@@ -73,17 +72,12 @@ class OutsideTolerance(Unauthenticated):
 class HmacKey:
     """A shared secret, `whsec_<base64>`: signatures are `v1`, HMAC-SHA256."""
 
-    webhook: Webhook = field(repr=False)
+    secret: bytes = field(repr=False)
     version: str = "v1"
 
-    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
-        """Whether the secret's owner signed exactly this delivery."""
-        try:
-            text = body.decode()
-        except UnicodeDecodeError:  # What is not text cannot have been signed as text, nor be JSON.
-            return False
-        signed = self.webhook.sign(delivery_id, datetime.fromtimestamp(timestamp, UTC), text)
-        return hmac.compare_digest(base64.b64decode(signed.removeprefix("v1,")), signature)
+    def made(self, signature: bytes, signed: bytes) -> bool:
+        """Whether the secret's owner signed exactly this."""
+        return hmac.compare_digest(hmac_data(self.secret, signed), signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +87,10 @@ class Ed25519Key:
     public_key: Ed25519PublicKey = field(repr=False)
     version: str = "v1a"
 
-    def made(self, signature: bytes, delivery_id: str, timestamp: int, body: bytes) -> bool:
-        """Whether the key's owner signed exactly this delivery."""
+    def made(self, signature: bytes, signed: bytes) -> bool:
+        """Whether the key's owner signed exactly this."""
         try:
-            self.public_key.verify(signature, b"%b.%d.%b" % (delivery_id.encode(), timestamp, body))
+            self.public_key.verify(signature, signed)
         except InvalidSignature:
             return False
         return True
@@ -125,7 +119,7 @@ def parse_key(text: str) -> Key:
 def _hmac_key(raw: bytes) -> HmacKey:
     if len(raw) not in _HMAC_KEY_BYTES:
         raise ValueError(f"a whsec_ key should hold 24 to 64 bytes, this one holds {len(raw)}")
-    return HmacKey(Webhook(raw))
+    return HmacKey(raw)
 
 
 def _ed25519_key(raw: bytes) -> Ed25519Key:
@@ -139,8 +133,7 @@ def _ed25519_key(raw: bytes) -> Ed25519Key:
     return Ed25519Key(Ed25519PublicKey.from_public_bytes(raw))
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What a delivery's headers say of it, before anybody has proved anything.
 
     Attributes:
@@ -193,9 +186,10 @@ def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, 
             f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare that with the "
             "sender's, then see CREDHOOK_TOLERANCE; an old delivery that is sent again is signed as it was",
         )
+    signed = b"%b.%d.%b" % (claim.delivery_id.encode(), claim.timestamp, body)
     for key in keys:
         for version, signature in claim.signatures:
-            if version == key.version and key.made(signature, claim.delivery_id, claim.timestamp, body):
+            if version == key.version and key.made(signature, signed):
                 return
     raise Unauthenticated("no signature matches", "check CREDHOOK_WEBHOOK_SECRETS")
 

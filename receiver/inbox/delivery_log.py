@@ -1,6 +1,7 @@
 """What the log says of the deliveries that were acknowledged: a line for many of them."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -21,34 +22,42 @@ class DeliveryLog:
 
     def __init__(self) -> None:
         """Begin with nothing to tell."""
-        self._untold: list[tuple[Delivery, Outcome]] = []
+        self._accepted: list[Delivery] = []
+        self._duplicate: list[Delivery] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, delivery: Delivery, outcome: Outcome) -> None:
-        """Tell of it within a tenth of a second."""
-        if outcome is Outcome.CONFLICT or outcome is Outcome.QUARANTINED:
-            log.warning("event_" + outcome.value, **_ids(delivery))
-            return
-        if outcome is Outcome.UNREADABLE:
-            hint = f"somebody else has written to {EVENT}{delivery.id}: repair or delete it"
-            log.error("event_unreadable", **_ids(delivery), hint=hint)
-            return
-        self._untold.append((delivery, outcome))
-        if len(self._untold) == _MOST:
+    def add(self, group: Iterable[tuple[Delivery, Outcome]]) -> None:
+        """Tell of each, within a tenth of a second."""
+        for delivery, outcome in group:
+            if outcome is Outcome.ACCEPTED:
+                self._accepted.append(delivery)
+            elif outcome is Outcome.DUPLICATE:
+                self._duplicate.append(delivery)
+            else:
+                _warn(delivery, outcome)
+        untold = len(self._accepted) + len(self._duplicate)
+        if untold >= _MOST:
             self.tell()
-        elif self._timer is None:
+        elif untold and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LATEST, self.tell)
 
     def tell(self) -> None:
         """Write what is left."""
-        untold, self._untold = self._untold, []
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        for outcome in (Outcome.ACCEPTED, Outcome.DUPLICATE):
-            events = [_ids(delivery) for delivery, became in untold if became is outcome]
-            if events:
-                log.info("events_" + outcome.value, events=events)
+        for outcome, deliveries in (("accepted", self._accepted), ("duplicate", self._duplicate)):
+            for first in range(0, len(deliveries), _MOST):
+                log.info("events_" + outcome, events=[_ids(one) for one in deliveries[first : first + _MOST]])
+            deliveries.clear()
+
+
+def _warn(delivery: Delivery, outcome: Outcome) -> None:
+    if outcome is Outcome.UNREADABLE:
+        hint = f"somebody else has written to {EVENT}{delivery.id}: repair or delete it"
+        log.error("event_unreadable", **_ids(delivery), hint=hint)
+    else:
+        log.warning("event_" + outcome.value, **_ids(delivery))
 
 
 def _ids(delivery: Delivery) -> dict[str, str]:

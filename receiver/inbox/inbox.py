@@ -237,8 +237,7 @@ class Inbox:
         for outcome in Outcome:
             if number := outcomes.count(outcome):
                 metrics.DELIVERIES.add(outcome.value, by=number)
-        for waiting, outcome in zip(group, outcomes, strict=True):
-            self._report.add(waiting.delivery, outcome)
+        self._report.add(zip((waiting.delivery for waiting in group), outcomes, strict=True))
 
     def _refuse(self, group: list[_Waiting], error: Exception) -> None:
         """One answer for all: each further group would only meet the same silence, seconds later."""
