@@ -15,12 +15,15 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
+from rq.worker import BaseWorker
 from stock import rq
 
 from credhook.events import Event
 from credhook.ledger import Index, State
 from credhook.ledger.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, job_id
 from credhook.receiver.inbox.script import Outcome
+from credhook.redis.connection import REDIS_TIMEOUT, open_redis_sync
+from credhook.worker.process.rq_presence import VisibleWorker
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 
@@ -272,3 +275,22 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
     assert redis_client.lrange("rq:queue:q", 0, -1) == [job_id("msg_1").encode()]
     assert [claim.attempt for claim in await taken(claims)] == [2]
     assert not redis_client.exists("rq:scheduled:q")
+
+
+class Visible(VisibleWorker):
+    def _under_way(self) -> tuple[()]:
+        return ()
+
+    def _before_beat(self) -> None: ...
+
+
+def test_rq_leaves_our_time_out_for_a_redis_that_is_silent(redis_url: str) -> None:
+    """It writes its own into the client that it is given, which others go on with."""
+
+    def time_out(kind: type[BaseWorker]) -> float:
+        redis = open_redis_sync(redis_url)
+        kind(["q"], name="w", connection=redis)
+        return float(redis.connection_pool.connection_kwargs["socket_timeout"])
+
+    assert time_out(StockWorker) > 60
+    assert time_out(Visible) == REDIS_TIMEOUT

@@ -109,7 +109,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         jobs.prepare()
         announcements = _announce(settings, redis, registry, pipes.token)
         _end_with(pipes.lifeline)
-        _work_isolated(settings, redis, name, burst=burst)
+        _work_isolated(settings, name, burst=burst)
         code = 0
     else:
         concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
@@ -189,8 +189,9 @@ def _leave_alone_what_stays() -> None:
     gc.set_threshold(*_GARBAGE)
 
 
-def _work_isolated(settings: WorkerSettings, redis: Redis, name: str, *, burst: bool) -> None:
+def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
     """Let RQ's forking worker work. It ends when Redis times out, is read-only or full; the fleet should not."""
+    redis = open_redis_sync(settings.redis_url.get_secret_value())  # RQ raises the time-out of its client to minutes.
     # Left to the supervisor, which then asks once: RQ takes a second signal as leave to kill the job at hand.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError
 from rq.command import parse_payload
 from rq.suspension import WORKERS_SUSPENDED
@@ -33,6 +34,10 @@ class VisibleWorker(BaseWorker):
         self._suspended = False
         #: Since the last beat.
         self._finished = 0
+
+    def _set_connection(self, connection: Redis) -> Redis:
+        """Leave its time-out as it is. RQ makes seven minutes of it, for its own workers wait for jobs by it."""
+        return connection
 
     @abstractmethod
     def _under_way(self) -> Collection[Attempt]:
