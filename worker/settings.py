@@ -128,8 +128,10 @@ class PlatformSettings(BaseSettings):
     fetch_timeout: float = Field(
         10.0,
         gt=0,
+        le=3_600,
+        allow_inf_nan=False,
         validation_alias="CREDHOOK_FETCH_TIMEOUT",
-        description="Seconds that one request to the platform may take.",
+        description="Seconds that one request to the platform may take, an hour at most.",
     )
     max_answer: int = Field(
         LONGEST_BODY,

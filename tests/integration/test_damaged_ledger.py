@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State
 from credhook.ledger.job import job_id
+from credhook.ledger.opened import oldest_open, oldest_open_async
 from credhook.listener.admin import create_admin
 from credhook.receiver.inbox.inbox import Unavailable
 from credhook.receiver.inbox.script import Outcome
+from credhook.worker.commands.causes import causes
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
@@ -251,6 +253,25 @@ async def test_conflicts_of_one_id_are_bounded_and_all_of_them_told(
         assert set(await asyncio.gather(*others)) == {Outcome.CONFLICT}
     assert redis_client.hlen(CONFLICT + "m1") == 100
     assert record(redis_client, "m1")["resource"] == "r-m1"
+
+
+@pytest.mark.parametrize("score", ["-inf", "+inf", "-5", "1e18"])
+async def test_what_stands_at_no_time_hides_nothing_and_breaks_nothing(
+    async_redis: AsyncRedis, redis_client: Redis, events: Any, score: str
+) -> None:
+    await accept(async_redis, "m1")
+    for key in (INDEX.open, INDEX.opened, INDEX.dead, INDEX.causes):
+        redis_client.zadd(key, {"stray": float(score)})
+    redis_client.hset(INDEX.cause("stray"), mapping={"who": "a.b", "what": "ValueError", "first": 1, "failures": 1})
+    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "m1")["received"])
+    assert await oldest_open_async(async_redis, INDEX) == oldest_open(redis_client, INDEX)
+    for arguments in ((), ("--state", "accepted"), ("--state", "accepted", "--state", "done", "--limit", "1")):
+        (listed,) = map(json.loads, events("list", "--json", *arguments).stdout.splitlines())
+        assert listed["webhook_id"] == "m1"
+    counted = [json.loads(line) for line in events("list", "--count", "--json").stdout.splitlines()]
+    assert counted == [{"state": "accepted", "type": COMPLETED, "events": 1}]
+    told = CliRunner().invoke(causes, catch_exceptions=False)
+    assert (told.exit_code, "a.b" in told.stdout) == (0, True)
 
 
 async def test_metrics_count_what_cannot_be_read_and_outlive_a_key_of_another_type(

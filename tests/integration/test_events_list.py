@@ -2,6 +2,7 @@
 
 import json
 
+from accepting import accept
 from click.testing import Result
 from events_command import Run, process
 from harness import COMPLETED, DATA
@@ -50,6 +51,15 @@ def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_cli
     assert "\x1b" not in printed
     plant(redis_client, "m2", State.QUARANTINED, "[blue]type")
     assert "[blue]type" in events("list", "--count").stdout
+
+
+def test_since_before_there_were_milliseconds_is_since_ever(redis_url: str, events: Run) -> None:
+    accept(redis_url, "m1", DATA, "r1")
+    for since in ("3000w", "1969-12-31"):
+        assert listed(events("list", "--json", "--since", since)) == ["m1"]
+        assert json.loads(events("list", "--count", "--json", "--since", since).stdout)["events"] == 1
+        assert events("replay", "--since", since, "--yes", "--dry-run").exit_code == 0
+        assert listed(events("list", "--json", "--until", since)) == []
 
 
 def test_counts_are_by_state_and_type(redis_client: Redis, events: Run) -> None:

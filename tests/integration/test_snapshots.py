@@ -37,6 +37,9 @@ async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_r
     await kept.keep("e1", b"second")
     assert 0 < await async_redis.ttl(key_name("e1")) <= 100
     assert await kept.find("e1") == b"second"
+    await async_redis.pexpire(key_name("e1"), 450)  # Redis's TTL says 0 of that.
+    await kept.keep("e1", b"third")
+    assert await async_redis.pttl(key_name("e1")) <= 450
 
 
 async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyncio.Redis, redis_client: Redis) -> None:

@@ -94,6 +94,8 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_MAX_ANSWER", "1000"),
         (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
         (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
+        (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "inf"),
+        (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "3601"),
         (EndpointSettings, "CREDHOOK_PUBLIC_URL", "http://inbox.example/webhooks"),
     ],
 )

@@ -9,5 +9,5 @@ local snapshot, event, sealed, seconds = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 if redis.call('EXISTS', event) == 0 then return end
 redis.call('HSET', event, 'seen', 1)
 if sealed == '' then return end
-local left = redis.call('TTL', snapshot)
-redis.call('SET', snapshot, sealed, 'EX', left > 0 and left or seconds)
+local left = redis.call('PTTL', snapshot)  -- TTL rounds: of what has half a second left it says 0.
+redis.call('SET', snapshot, sealed, 'PX', left >= 0 and math.max(1, left) or seconds * 1000)

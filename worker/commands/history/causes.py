@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from redis import Redis
 
-from credhook.ledger import BLAMED, EVENT, MOST_CAUSES, Index, State
+from credhook.ledger import BLAMED, EVENT, LATEST, MOST_CAUSES, Index, State
 from credhook.worker.commands.history.times import written
 
 #: Digits of the longest time that can be written.
@@ -122,4 +122,4 @@ def _number(text: str) -> int:
 
 
 def _moment(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1_000, UTC)
+    return datetime.fromtimestamp(min(max(0, milliseconds), LATEST) / 1_000, UTC)

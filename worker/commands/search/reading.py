@@ -12,7 +12,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, LATEST, Index, State
 from credhook.redis.connection import open_redis_sync
 from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
@@ -184,16 +184,21 @@ def members(redis: Redis, keys: Iterable[str]) -> Iterator[Candidate]:
         for member, score in redis.zscan_iter(key, count=PAGE):
             if member not in seen:
                 seen.add(member)
-                yield Candidate(member, int(score))
+                yield Candidate(member, _time(score))
 
 
 def _last_move(redis: Redis, sets: Iterable[str]) -> int:
     """When the last of the members of these sorted sets came there, in ms."""
     pipeline = redis.pipeline(transaction=False)
     for key in sets:
-        pipeline.zrange(key, -1, -1, withscores=True)
+        pipeline.zrevrangebyscore(key, LATEST, 0, 0, 1, withscores=True)
     replies = cast(list[list[tuple[bytes, float]]], pipeline.execute())
     return int(max((score for reply in replies for _, score in reply), default=0))
+
+
+def _time(score: float) -> int:
+    """What a score says, in ms; 0 where somebody else has written what is no time."""
+    return int(score) if 0 <= score <= LATEST else 0
 
 
 def list_what_is_missing(redis: Redis) -> None:

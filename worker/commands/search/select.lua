@@ -33,7 +33,7 @@ local function add(id, time)
 end
 
 local function listed_at(id)
-    return tonumber(string.match(times[id], '^%d+'))
+    return tonumber(string.match(times[id], '^%d+') or 0)  -- Somebody else may have written what is no time.
 end
 
 local function is_in_one_of(sets, most, id)

@@ -112,8 +112,8 @@ class Selection:
     @property
     def span(self) -> tuple[int, int]:
         """The time within which its events came, in ms since the epoch, the end not included."""
-        since = 0 if self.since is None else _milliseconds(self.since)
-        until = LATEST + 1 if self.until is None else _milliseconds(self.until)
+        since = 0 if self.since is None else max(0, _milliseconds(self.since))
+        until = LATEST + 1 if self.until is None else max(0, _milliseconds(self.until))
         return since, until if self.after is None else min(until, self.after.received + 1)
 
     def options(self) -> list[str]:
