@@ -9,7 +9,7 @@ from harness import COMPLETED
 from planting import INDEX
 from redis import Redis
 
-from credhook.ledger import LATE, LISTED, ROUNDS, WHOLE, bucket, place
+from credhook.ledger import EVENT, LATE, LISTED, ROUNDS, WHOLE, bucket, place
 from credhook.worker.recovery.reconcile import Reconciler
 from credhook.worker.recovery.rounds import read_rounds
 
@@ -52,3 +52,34 @@ def test_a_note_of_another_type_costs_a_round_a_day_and_stops_nothing(redis_clie
         reconcile(redis_client)
     assert redis_client.zrange(LATE + PLACE, 0, -1) == [b"m1"]
     assert not read_rounds(redis_client).prune_is_due(int(time.time() * 1_000))
+
+
+def test_what_is_listed_beside_the_streams_is_pruned_however_long_a_look_at_the_whole_ledger_takes(
+    redis_client: Redis,
+) -> None:
+    """Of 20 million events it takes a day, and is begun anew by each leader: a deploy changes them."""
+    redis_client.zadd(LATE + PLACE, {"gone": int(time.time() * 1_000)})
+    fill = redis_client.pipeline(transaction=False)
+    for number in range(20_000):
+        fill.hset(f"{EVENT}e{number}", "state", "done")
+    fill.execute()
+    reconcile(redis_client)
+    assert not redis_client.exists(WHOLE)  # The look has not come to its end.
+    assert not redis_client.exists(LATE + PLACE)
+
+
+def test_an_event_whose_record_is_about_to_expire_is_not_listed_a_second_time(
+    redis_client: Redis, redis_url: str
+) -> None:
+    """It was settled some seconds after it came, and its record lasts for the retention time from then on."""
+    accept(redis_url, "m1", COMPLETED, "r1")
+    redis_client.delete(INDEX.open, INDEX.opened)
+    came = int(redis_client.time()[0]) * 1_000 - 3_600_000
+    listed: Any = redis_client.xrange(LISTED + PLACE)
+    ((_, entry),) = listed
+    redis_client.delete(LISTED + PLACE)
+    redis_client.hset(EVENT + "m1", "received", came - 30_000)
+    redis_client.xadd(LISTED + PLACE, entry, id=f"{came - 30_000}-0")
+    reconcile(redis_client)
+    assert redis_client.xlen(LISTED + PLACE) == 1
+    assert not redis_client.exists(LATE + PLACE)

@@ -19,6 +19,9 @@ log = structlog.get_logger("credhook.reconciler")
 #: Entries that one script looks at, which holds up Redis for a few milliseconds; and those that one round sweeps.
 PAGE: Final = 500
 MOST_SWEPT: Final = 20_000
+#: Milliseconds within which nearly all events are settled. The record of one lasts for the retention time from then on:
+#: swept any sooner, each would be listed beside its stream for the seconds that its record has left.
+_SETTLED: Final = 60_000
 #: Steps that one round takes through the whole ledger.
 _STEPS: Final = 4
 
@@ -42,6 +45,8 @@ class Upkeep:
         self._start = 0
         self._steps: Iterator[int] = iter(())
         self._listed = 0
+        #: Whether it was pruned last, which may be impossible to note.
+        self._pruned = False
         self._odd: set[str] = set()
 
     def run(self, now: int) -> None:
@@ -50,7 +55,7 @@ class Upkeep:
         Raises:
             RedisError: Redis failed.
         """
-        self._sweep_all(now - self._retention * 1_000)
+        self._sweep_all(now - self._retention * 1_000 - _SETTLED)
         gone, more = self._reopen(keys=[self._index.open, self._index.opened], args=[self._start, PAGE])
         self._start = self._start + PAGE - gone if more else 0
         self._step(now)
@@ -70,22 +75,28 @@ class Upkeep:
         self._odd = odd
 
     def _step(self, now: int) -> None:
-        """Some steps of the round through the whole ledger that is under way, or is due."""
+        """Some steps of the round through the whole ledger, or of the pruning, that is under way or is due."""
         for _ in range(_STEPS):
-            listed = next(self._steps, None)
-            if listed is not None:
-                self._listed += listed
-                continue
-            if self._listed:
-                log.info("events_listed", count=self._listed, hint="an older version had accepted them")
-                self._listed = 0
-            rounds = read_rounds(self._redis)
-            if rounds.whole_is_due(now):
-                self._steps = list_all(self._redis)
-            elif rounds.prune_is_due(now):
-                self._steps = prune_late(self._redis)
-            else:
-                return
+            while (listed := next(self._steps, None)) is None:
+                if not self._begin(now):
+                    return
+            self._listed += listed
+
+    def _begin(self, now: int) -> bool:
+        """Begin with what is due; whether anything is."""
+        if self._listed:
+            log.info("events_listed", count=self._listed, hint="an older version had accepted them")
+            self._listed = 0
+        rounds = read_rounds(self._redis)
+        # The short one first: through a large ledger it takes hours, and each leader begins anew.
+        if rounds.prune_is_due(now) and not self._pruned:
+            self._steps, self._pruned = prune_late(self._redis), True
+            return True
+        self._pruned = False
+        if rounds.whole_is_due(now):
+            self._steps = list_all(self._redis)
+            return True
+        return False
 
 
 def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
