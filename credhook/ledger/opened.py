@@ -5,7 +5,7 @@ parked or retried since: these stand a second time, by when they came. A worker 
 may leave an event there; the reconciler takes it out within seconds. Where Redis fails, RedisError is raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from redis import Redis
@@ -13,18 +13,25 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.ledger import LATEST, Index
 
-#: The lowest score that is a time, and the first that has it: somebody else may have written what is none.
-_FIRST: Final = 0, LATEST, 0, 1
+#: The first whose score is a time: somebody else may have written what is none.
+_FIRST: Final[Mapping[str, Any]] = {
+    "start": 0,
+    "end": LATEST,
+    "byscore": True,
+    "offset": 0,
+    "num": 1,
+    "withscores": True,
+}
 
 
 def oldest_open(redis: Redis, index: Index) -> int | None:
     """When the oldest open event came, in ms since the epoch; None if none is open."""
-    return _earliest([redis.zrangebyscore(key, *_FIRST, withscores=True) for key in (index.open, index.opened)])
+    return _earliest([redis.zrange(key, **_FIRST) for key in (index.open, index.opened)])
 
 
 async def oldest_open_async(redis: AsyncRedis, index: Index) -> int | None:
     """The same for asynchronous code."""
-    return _earliest([await redis.zrangebyscore(key, *_FIRST, withscores=True) for key in (index.open, index.opened)])
+    return _earliest([await redis.zrange(key, **_FIRST) for key in (index.open, index.opened)])
 
 
 def _earliest(firsts: Sequence[Any]) -> int | None:

@@ -24,6 +24,8 @@ local function queue_due_retries()
             redis.call('RPUSH', jobs, job)
             if id then
                 redis.call('ZADD', open, 'XX', now, id)
+                -- It has been due: should the clock go back, it would be in the queue and nobody could claim it.
+                unless_odd('HDEL', $EVENT .. id, 'due')
                 if is_urgent(unless_odd('HGET', $EVENT .. id, 'type')) then hint(urgent, job) end
             end
         end

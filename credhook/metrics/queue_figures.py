@@ -22,6 +22,8 @@ from credhook.metrics.turn import Turn
 #: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
 _VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
 _MOST_VERSIONS: Final = 10
+#: Seconds that an announcement can last: a few of the longest leases.
+_LONGEST: Final = 86_400.0
 
 
 class QueueFigures:
@@ -143,8 +145,8 @@ def _workers(said: Any, clock: Any) -> GaugeMetricFamily:
         return family
     versions = Counter[str]()
     for one in announced(said):
-        if one.renewed >= (clock[0] - LASTS) * 1_000:
-            version = _version_in(one.said)
+        version, lasts = _version_in(one.said)
+        if one.renewed >= (clock[0] - lasts) * 1_000:
             known = version in versions or len(versions) < _MOST_VERSIONS
             versions[version if known else "unknown"] += 1
     for version, number in sorted(versions.items()) or [("unknown", 0)]:
@@ -152,10 +154,12 @@ def _workers(said: Any, clock: Any) -> GaugeMetricFamily:
     return family
 
 
-def _version_in(announcement: bytes) -> str:
-    """The version that a worker announces."""
+def _version_in(announcement: bytes) -> tuple[str, float]:
+    """The version that a worker announces, and for how many seconds that holds."""
     try:
-        version = json.loads(announcement)["version"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "unknown"
-    return version if isinstance(version, str) and _VERSION.fullmatch(version) else "unknown"
+        said = json.loads(announcement)
+        version, lasts = said["version"], float(said.get("lasts", LASTS))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return "unknown", LASTS
+    version = version if isinstance(version, str) and _VERSION.fullmatch(version) else "unknown"
+    return version, lasts if LASTS <= lasts <= _LONGEST else LASTS

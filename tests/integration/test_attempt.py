@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +193,19 @@ async def test_details_serve_the_event_that_follows_only_if_they_are_later(made:
     assert len(stub.calls) == 1  # It had come before the look.
     await made.accept("e3", DATA, "pre_1")
     await made.make(Attempt(await made.claim(), known=second.fetched))
+    assert len(stub.calls) == 2
+
+
+async def test_details_that_are_later_than_the_claim_itself_serve_nobody(made: Attempts, stub: Stub) -> None:
+    """Redis's clock has gone back: by it the event came before they were fetched, though it came afterwards."""
+    await made.accept("e1", DATA, "pre_1")
+    first = Attempt(await made.claim())
+    await made.make(first)
+    assert first.fetched is not None
+    await made.accept("e2", DATA, "pre_1")
+    claim = await made.claim()
+    ahead = replace(first.fetched, since=claim.now + 60_000)
+    await made.make(Attempt(claim, known=ahead))
     assert len(stub.calls) == 2
 
 

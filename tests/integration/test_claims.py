@@ -18,6 +18,7 @@ from credhook.worker.attempt.staleness import version
 from credhook.worker.queue.claim import Settlement, Worker, claim_from
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import operation
+from credhook.worker.recovery.put_back import PutBack
 from credhook.worker.recovery.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -113,6 +114,33 @@ async def test_an_idle_worker_waits_no_longer_than_until_the_next_retry_is_due(a
     claims = worker(async_redis, "idle")
     for seconds in (0.001, 0.0004, 0.0):
         await claims.wait_for_job(seconds)
+
+
+async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    """As then, the schedule has said that it is due, and the record says that it will be in a minute."""
+    await accept(async_redis, ("e1", "r"))
+    claims = worker(async_redis, "first")
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    await claims.settle(claim, Settlement(State.WAITING, wait=60.0))
+    assert not (await claims.take(1, urgent=0)).claims
+    redis_client.zadd("rq:scheduled:credhook", {job_id("e1"): 1})
+    (again,) = (await claims.take(1, urgent=0)).claims
+    assert (again.event_id, again.age >= 0) == ("e1", True)
+
+
+async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"))
+    ahead = int(redis_client.time()[0]) * 1_000 + 3_600_000
+    redis_client.zadd("credhook:credhook:open", {"e1": ahead})
+    (claim,) = (await worker(async_redis, "dies").take(1, urgent=0)).claims
+    redis_client.delete("credhook:credhook:leases", "credhook:credhook:busy:r")
+    put_back = PutBack(redis_client, queue="credhook", retention=3_600)
+    assert put_back(claim.event_id, in_transit=0, first=True) == 1
+    assert [one.event_id for one in (await worker(async_redis, "next").take(1, urgent=0)).claims] == ["e1"]
 
 
 def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -> None:

@@ -85,8 +85,8 @@ class Claim(NamedTuple):
 
     @property
     def age(self) -> float:
-        """Seconds since the event was stored, by Redis's clock."""
-        return self.now / 1000 - self.received_at.timestamp()
+        """Seconds since the event was stored, by Redis's clock, which may have gone back since."""
+        return max(0.0, self.now / 1000 - self.received_at.timestamp())
 
 
 class Settlement(NamedTuple):

@@ -28,7 +28,8 @@ local event, open, leases, scheduled, failed, jobs, rq_job = unpack(KEYS)
 local started, executions, urgent, intermediate, dead, unreadable, unhandled, opened = unpack(KEYS, 8)
 local id, job, data, transit, busy, patient, chance, retention, push = unpack(ARGV)
 local moved = call('ZSCORE', open, id)
-if not moved or now - moved < tonumber(transit) then return 0 end
+local since = moved and now - moved
+if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- The clock may have gone back since.
 local fields = unless_odd('HMGET', event, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due')
 local state, type, resource, received, fence, attempts, due = unpack(fields or {})
 
