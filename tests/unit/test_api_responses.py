@@ -250,12 +250,20 @@ def test_errors_keep_what_they_say_when_copied_and_pickled(error: type[ApiError]
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | None) -> None:
-    assert seconds_to_wait(text, NOW) == seconds
+    assert seconds_to_wait({} if text is None else {"retry-after": text}, NOW) == seconds
 
 
-@given(st.text())
-def test_no_retry_after_breaks_anything(text: str) -> None:
-    seconds = seconds_to_wait(text, NOW)
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [("Sun, 01 Nov 2026 10:01:50 GMT", 10.0), ("Sun, 01 Nov 2026 11:00:00 GMT", 0.0), ("soon", 120.0), ("", 120.0)],
+)
+def test_such_a_date_counts_from_when_the_platform_says_that_it_answered(date: str, seconds: float) -> None:
+    assert seconds_to_wait({"retry-after": "Sun, 01 Nov 2026 10:02:00 GMT", "date": date}, NOW) == seconds
+
+
+@given(st.text(), st.text())
+def test_no_retry_after_breaks_anything(text: str, date: str) -> None:
+    seconds = seconds_to_wait({"retry-after": text, "date": date}, NOW)
     assert seconds is None or seconds >= 0
 
 

@@ -193,7 +193,7 @@ class AsyncApi(Platform[AsyncSender]):
         if response.is_success:
             permit.answered(response.status, None)
         else:
-            wait = responses.seconds_to_wait(response.headers.get("Retry-After"), datetime.now(UTC))
+            wait = responses.seconds_to_wait(response.headers, datetime.now(UTC))
             permit.answered(response.status, wait)
         return response
 

@@ -1,6 +1,7 @@
 """From an HTTP response to a result, or to the error that says what to do. Pure: nothing is sent here."""
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -197,7 +198,7 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
     errors = error_objects(response.body)
     message = f"{operation}: the platform answered {status}{_reference(errors)}"
     if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        retry_after = seconds_to_wait(response.headers.get("retry-after"), now)
+        retry_after = seconds_to_wait(response.headers, now)
         return TryLater(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
     if status < HTTPStatus.BAD_REQUEST:
         return NotUnderstood(f"{message}; redirects are refused", operation=operation, status=status, cause="redirect")
@@ -219,16 +220,25 @@ def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
     return tuple(ErrorObject.model_validate(each) for each in listed[:_MOST_ERRORS] if isinstance(each, dict))
 
 
-def seconds_to_wait(retry_after: str | None, now: datetime) -> float | None:
-    """Read a `Retry-After`, which is a number of seconds or an HTTP date; None if it is neither."""
-    text = (retry_after or "").strip()
+def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
+    """What `Retry-After` asks for, which is a number of seconds or an HTTP date; None if it is neither.
+
+    From when such a date counts the answer's own `Date` says, and `now` where there is none: our clock may be wrong,
+    and the whole fleet would wait by it.
+    """
+    text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
+    then, answered = _http_date(text), _http_date(headers.get("date", ""))
+    return None if then is None else max(0.0, (then - (answered or now)).total_seconds())
+
+
+def _http_date(text: str) -> datetime | None:
     try:
-        then = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - now).total_seconds())
+    return date.replace(tzinfo=date.tzinfo or UTC)
 
 
 def _reference(errors: tuple[ErrorObject, ...]) -> str:
