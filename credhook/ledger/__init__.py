@@ -11,7 +11,7 @@ One hash per event is its record and its mark of having been seen, so that neith
                                   brought it; trace, where the receiver traces, see traces.py
 
     accepted ──▶ done             every matching handler has run
-        │  ▲──── waiting          an attempt failed; due says when the next one is
+        │  ▲──── waiting          an attempt failed; due says when the next one is, until it is queued
         ├──────▶ dead             given up, kept for replay
         ├──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
         └──────▶ unhandled        the worker that took it has no handler for it; accepted again as soon as another has

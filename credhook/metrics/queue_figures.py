@@ -22,8 +22,8 @@ from credhook.metrics.turn import Turn
 #: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
 _VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
 _MOST_VERSIONS: Final = 10
-#: Seconds that an announcement can last: a few of the longest leases.
-_LONGEST: Final = 86_400.0
+#: Seconds that an announcement can last: as long as the longest lease, and as much again.
+_LONGEST: Final = 600.0
 
 
 class QueueFigures:

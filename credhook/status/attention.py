@@ -65,7 +65,7 @@ def of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
     if unsigned:
         what = f"{unsigned} deliveries had no signature that holds, {last}"
         remedy = (
-            "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, beside which an old one may stand, and "
+            "CREDHOOK_WEBHOOK_SECRETS should hold the platform's secret (an old one may stand beside it): compare, and "
             "restart the receivers; delivery_refused in their log says more"
         )
         found.append(Remark("unauthenticated", what, remedy))

@@ -69,7 +69,7 @@ def _server(server: Server) -> str:
 def _arriving(facts: Facts) -> str:
     ours = [one for one in facts.receivers if one.queue == facts.queue]
     idle = [one.idle for one in ours if one.idle is not None]
-    last = f"the last {age(min(idle))} ago" if idle else "none since their start"
+    last = f"the last {age(min(idle))} ago" if idle else "none since the receivers started" if ours else "no receiver"
     return f"{sum(one.per_second for one in ours):.1f}/s, {last}"
 
 

@@ -119,7 +119,7 @@ def test_what_waits_is_left_unless_it_should_be_now(redis_client: Redis, events:
     assert events("replay", "--all").stdout == "replayed 0, left 3 (3 open)\n"
     assert events("replay", "--all", "--now").stdout == "replayed 1, left 2 (1 open, 1 of another queue)\n"
     after = record(redis_client, "m1")
-    assert int(after["due"]) <= time.time() * 1000 + 1_000
+    assert "due" not in after  # It is queued.
     assert (after["state"], after["attempts"], after["h:a.bad"]) == ("waiting", "3", "dead: ValueError")
     assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("m1").encode()]
     assert not redis_client.exists(INDEX.scheduled)

@@ -83,3 +83,15 @@ def test_an_event_whose_record_is_about_to_expire_is_not_listed_a_second_time(
     reconcile(redis_client)
     assert redis_client.xlen(LISTED + PLACE) == 1
     assert not redis_client.exists(LATE + PLACE)
+
+
+def test_one_leader_looks_once(redis_client: Redis, redis_url: str) -> None:
+    accept(redis_url, "m1", COMPLETED, "r1")
+    leader = Reconciler(redis_client, queue="credhook", name="n", interval=0.001, retention=3_600)
+    leader.run()
+    noted = redis_client.get(WHOLE)
+    assert noted
+    for _ in range(3):
+        time.sleep(0.01)
+        leader.run()
+    assert redis_client.get(WHOLE) == noted

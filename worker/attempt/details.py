@@ -55,7 +55,7 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
         ApiError: the platform did not say.
         DataGone: it has them no longer.
     """
-    # Claimed before it was fetched for: Redis's clock has gone back, and nobody knows what came first.
+    # By Redis's clock they may be later than this claim: it has gone back then, and nobody knows what came first.
     covered = known is not None and claim.received_at.timestamp() <= known.since / 1000 <= claim.now / 1000
     if known is not None and covered and _suffices(known, claim):
         return await _looked_at(claim, known, snapshots)

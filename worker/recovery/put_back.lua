@@ -84,6 +84,7 @@ for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
     unless_odd('ZREM', started, job .. ':' .. execution)
     call('DEL', 'rq:execution:' .. job .. ':' .. execution)
 end
+call('HDEL', event, 'due')
 call('DEL', rq_job, executions)
 call('HSET', rq_job, 'data', data, unpack(ARGV, 10))
 unless_odd('SADD', 'rq:queues', jobs)

@@ -101,7 +101,7 @@ local function replay(id, job, data, selected)
         if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
         local lease = redis.call('ZSCORE', leases, id)
         if lease and tonumber(lease) > now then return 'open' end
-        redis.call('HSET', key, 'due', now)
+        redis.call('HDEL', key, 'due')
         enqueue(id, job, data, received)
         pcall(explain, id)
         publish(id, state, type, resource, {replayed = true})

@@ -1,4 +1,4 @@
--- Take from streams of listed events what is older than the retention time.
+-- Take from streams of listed events what is older than a given time.
 --
 -- Most of these events have been forgotten by then. Those that have not (open for long, or settled late) stay listed in
 -- the sorted set beside the stream, so that nobody has to look at them again in each round.

@@ -45,7 +45,7 @@ class Upkeep:
         self._start = 0
         self._steps: Iterator[int] = iter(())
         self._listed = 0
-        #: Whether it was pruned last, which may be impossible to note.
+        #: Whether pruning was begun last: where that cannot be noted, it would be due for ever.
         self._pruned = False
         self._odd: set[str] = set()
 
@@ -58,7 +58,7 @@ class Upkeep:
         self._sweep_all(now - self._retention * 1_000 - _SETTLED)
         gone, more = self._reopen(keys=[self._index.open, self._index.opened], args=[self._start, PAGE])
         self._start = self._start + PAGE - gone if more else 0
-        self._step(now)
+        self._step()
 
     def _sweep_all(self, before: int) -> None:
         left, odd = MOST_SWEPT, set[str]()
@@ -74,21 +74,22 @@ class Upkeep:
             log.error("keys_unusable", keys=dict.fromkeys(new, "not of our type"), hint=hint)
         self._odd = odd
 
-    def _step(self, now: int) -> None:
+    def _step(self) -> None:
         """Some steps of the round through the whole ledger, or of the pruning, that is under way or is due."""
         for _ in range(_STEPS):
             while (listed := next(self._steps, None)) is None:
-                if not self._begin(now):
+                if not self._begin():
                     return
             self._listed += listed
 
-    def _begin(self, now: int) -> bool:
+    def _begin(self) -> bool:
         """Begin with what is due; whether anything is."""
         if self._listed:
             log.info("events_listed", count=self._listed, hint="an older version had accepted them")
             self._listed = 0
-        rounds = read_rounds(self._redis)
-        # The short one first: through a large ledger it takes hours, and each leader begins anew.
+        # By the clock as it is now: what has ended in this step would otherwise have ended in the future, and be due.
+        rounds, now = read_rounds(self._redis), clock(self._redis)
+        # Pruning first: a look through a large ledger takes hours, and each leader begins it anew.
         if rounds.prune_is_due(now) and not self._pruned:
             self._steps, self._pruned = prune_late(self._redis), True
             return True

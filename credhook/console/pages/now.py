@@ -73,7 +73,7 @@ def tiles(facts: Facts) -> list[Tile]:
     unhandled = sum(counts.unhandled.values())
     ours = [one for one in facts.receivers if one.queue == facts.queue]
     idle = [one.idle for one in ours if one.idle is not None]
-    last = f"last {age(min(idle))} ago" if idle else "none since their start"
+    last = f"last {age(min(idle))} ago" if idle else "none since the start" if ours else "no receiver"
     oldest = "none" if facts.oldest_open is None else age(facts.oldest_open)
     found = [
         Tile("arriving", f"{sum(one.per_second for one in ours):.1f}/s", last),

@@ -223,8 +223,8 @@ def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
 def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     """What `Retry-After` asks for, which is a number of seconds or an HTTP date; None if it is neither.
 
-    From when such a date counts the answer's own `Date` says, and `now` where there is none: our clock may be wrong,
-    and the whole fleet would wait by it.
+    Such a date counts from the answer's own `Date`, or from `now` where there is none: our clock may be wrong, and the
+    whole fleet would wait by it.
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():

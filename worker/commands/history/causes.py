@@ -59,7 +59,7 @@ class Cause:
 
 def causes(redis: Redis, index: Index, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
     """The causes, those first that have failed last; settled events are remembered for `retention` seconds."""
-    latest = cast(list[tuple[bytes, float]], redis.zrevrange(index.causes, 0, limit - 1, withscores=True))
+    latest = cast(list[tuple[bytes, float]], redis.zrange(index.causes, 0, limit - 1, desc=True, withscores=True))
     now = int(redis.time()[0]) * 1_000
     forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
     pipeline = redis.pipeline(transaction=False)

@@ -191,7 +191,7 @@ def _last_move(redis: Redis, sets: Iterable[str]) -> int:
     """When the last of the members of these sorted sets came there, in ms."""
     pipeline = redis.pipeline(transaction=False)
     for key in sets:
-        pipeline.zrevrangebyscore(key, LATEST, 0, 0, 1, withscores=True)
+        pipeline.zrange(key, LATEST, 0, desc=True, byscore=True, offset=0, num=1, withscores=True)
     replies = cast(list[list[tuple[bytes, float]]], pipeline.execute())
     return int(max((score for reply in replies for _, score in reply), default=0))
 
