@@ -117,9 +117,9 @@ def refusals() -> list[Refusal]:
         Refusal("a delivery from the future", request(*signed(at=now + 330)), 401, "webhook-timestamp is outside the tolerance"),
         Refusal("a signature of another version", request(*signed(signature="v2," + three.partition(",")[2])), 401, "no signature matches"),
         Refusal("junk for a signature", request(*signed(signature="v1,%%% ,, v1")), 401, "no signature matches"),
-        Refusal("a body that is no text", malformed(b"\xff\xfe"), 401, "no signature matches"),
         Refusal("a cut body", chunked(BODY[:-1], headers=signed()), 401, "no signature matches"),
         # JSON, only once the sender is known.
+        Refusal("a body that is no text", malformed(b"\xff\xfe"), 400, "the body should be JSON in UTF-8"),
         Refusal("an empty body", malformed(b""), 400, "the body should be JSON in UTF-8"),
         Refusal("no JSON", malformed(b"{"), 400, "the body should be JSON in UTF-8"),
         Refusal("an array", malformed(b"[]"), 400, "the body should be a JSON object"),
