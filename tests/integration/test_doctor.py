@@ -158,7 +158,7 @@ BROKEN = {
     "Redis fsyncs each second": Broken(config("appendfsync", "everysec"), "redis.fsync", "fail", "power failure", "set appendfsync always"),
     "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
     "Redis is full": Broken(config("maxmemory", "1"), "redis.memory", "fail", "full", "raise maxmemory"),
-    "Redis is nearly full": Broken(nearly_full, "redis.memory", "warn", "used up to 9", "raise its maxmemory"),
+    "Redis is nearly full": Broken(nearly_full, "redis.memory", "warn", "memory is used up to", "raise its maxmemory"),
     "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
     "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
