@@ -21,7 +21,6 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     ("SET", _STRING, 1, "PX", 5_000),
     ("GET", _STRING),
     ("MGET", _STRING),
-    ("SETNX", _STRING, 1),
     ("GETRANGE", _STRING, 0, 0),
     ("EXISTS", _STRING),
     ("TYPE", _STRING),

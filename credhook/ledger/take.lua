@@ -85,8 +85,8 @@ local function take_suspect()
 end
 
 -- Take so many events, of which a share urgent before all others; `idle` is '1' if the process has nothing under way.
--- Returns the claims; the jobs that only Python can read, each followed by its data; ms until the next retry is due, or
--- -1; 1 if there are suspects, else 0.
+-- Returns in one list ms until the next retry is due, or -1; 1 if there are suspects, else 0; how many entries the jobs
+-- have that only Python can read; these, each followed by its data; and the claims.
 local function take(wanted, share, idle)
     claims, odd = {}, {}
     queue_due_retries()
@@ -100,6 +100,9 @@ local function take(wanted, share, idle)
     end
     hold(claims, who)
     local due = unless_odd('ZRANGE', scheduled, 0, 0, 'WITHSCORES') or {}
-    return {claims, odd, due[2] and math.max(0, math.ceil(due[2] * 1000 - now)) or -1,
-            (unless_odd('ZCARD', solitary) or 0) > 0 and 1 or 0}
+    local reply = {due[2] and math.max(0, math.ceil(due[2] * 1000 - now)) or -1,
+                   (unless_odd('ZCARD', solitary) or 0) > 0 and 1 or 0, #odd}
+    add_to(reply, odd)
+    for _, got in ipairs(claims) do add_to(reply, got) end
+    return reply
 end

@@ -15,7 +15,7 @@ from credhook.events import Event
 from credhook.ledger import State
 from credhook.ledger.job import job_id
 from credhook.worker.attempt.staleness import version
-from credhook.worker.queue.claim import Settlement, Worker, claim_from
+from credhook.worker.queue.claim import Settlement, Worker, claims_from
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.group_commit import operation
 from credhook.worker.recovery.put_back import PutBack
@@ -105,7 +105,7 @@ async def test_two_takes_get_different_events_even_from_one_script(async_redis: 
     one, two = await asyncio.gather(claims.take(2, urgent=0), claims.take(1, urgent=0))
     replies = await claims._run([operation("take", 2, 0, False), operation("take", 1, 0, False)])
     taken = [[claim.event_id for claim in each.claims] for each in (one, two)]
-    taken += [[claim_from(raw).event_id for raw in claimed] for claimed, *_ in replies]
+    taken += [[claim.event_id for claim in claims_from(reply[3:])] for reply in replies]
     assert taken == [["e0", "e1"], ["e2"], ["e3", "e4"], ["e5"]]
 
 

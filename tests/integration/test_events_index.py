@@ -16,7 +16,6 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.ledger import EVENT, LATE, LISTED, WHOLE, State, bucket, place
-from credhook.ledger.job import job_id
 from credhook.ledger.opened import oldest_open, oldest_open_async
 from credhook.receiver.inbox.script import Outcome
 from credhook.worker.commands.search.reading import read_page
@@ -188,18 +187,6 @@ def test_the_leader_lists_it_as_well_and_takes_out_what_is_forgotten(redis_clien
         reconcile(redis_client)
     assert redis_client.zrange(LATE + PLACE, 0, -1) == [b"m1"]
     assert redis_client.exists(WHOLE)
-
-
-async def test_what_an_older_receiver_accepts_is_listed_when_it_is_settled(
-    redis_client: Redis, async_redis: AsyncRedis
-) -> None:
-    async with inbox_on(async_redis) as inbox:
-        await inbox.accept("m1", Event(COMPLETED, "r1"))
-    forget_lists(redis_client)
-    redis_client.hset("rq:job:" + job_id("m1"), "group_id", "")
-    await settle_all(async_redis)
-    received = float(record(redis_client, "m1")["received"])
-    assert redis_client.zrange(LATE + PLACE, 0, -1, withscores=True) == [(b"m1", received)]
 
 
 async def test_the_oldest_open_event_is_known_whoever_accepts_and_settles(

@@ -33,6 +33,8 @@ class NotClaimed(Enum):
     SUSPECT = "suspect"
 
 
+#: What the scripts tell of each claim; the last is how many fields follow, of an event that was held before.
+_PARTS: Final = 14
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _DONE: Final = State.DONE
@@ -183,8 +185,17 @@ def read_job(job: str, data: bytes) -> str | None:
         return None
 
 
-def claim_from(raw: Sequence[Any]) -> Claim:
-    """A claim, as the scripts return it."""
+def claims_from(raw: Sequence[Any]) -> list[Claim]:
+    """The claims that one reply of the scripts holds. Pure."""
+    claims, start = [], 0
+    while start < len(raw):
+        end = start + _PARTS + raw[start + _PARTS - 1]
+        claims.append(_claim(raw[start : start + _PARTS], raw[start + _PARTS : end]))
+        start = end
+    return claims
+
+
+def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
     (
         event_id,
         job,
@@ -195,12 +206,12 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         received,
         fence,
         attempts,
-        before,
         latest,
         killed,
         suspect,
-        *trace,
-    ) = raw
+        trace,
+        _,
+    ) = parts
     rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
     claim = Claim(
         event_id=event_id.decode(),
@@ -218,7 +229,7 @@ def claim_from(raw: Sequence[Any]) -> Claim:
         execution=execution.decode(),
         killed=killed,
         suspect=bool(suspect),
-        trace=trace[0].decode(errors="replace") if trace else None,
+        trace=None if trace is None else trace.decode(errors="replace"),
     )
     return _with_history(claim, before) if before else claim
 

@@ -7,7 +7,7 @@ under any token, since it is true whoever holds the claim.
 What a process writes goes out in groups (worker/queue/group_commit.py).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any, Final
@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from credhook.ledger import Index, ending
 from credhook.ledger.job import FAILURE_TTL, job_id
 from credhook.worker.queue import scripts
-from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claim_from, read_job
+from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claims_from, read_job
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell, operation
 
@@ -73,7 +73,7 @@ class Claims:
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
         reply = await self._claim(keys=self._keys, args=[event_id, job_id(event_id), self._lease_ms])
-        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claim_from(reply)
+        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
     async def take(self, wanted: int, *, urgent: int, idle: bool = False) -> Taken:
         """Take up to so many events from the queue, of which so many urgent ones before all others.
@@ -86,10 +86,10 @@ class Claims:
         if self._worker is None:
             raise TypeError("only a worker of ours takes events")
         asked = operation("take", wanted, urgent, idle)
-        claimed, odd, due, suspects = await self._commit.write(asked, patient=False, large=True)
-        claims = [claim_from(raw) for raw in claimed]
+        due, suspects, odd, *rest = await self._commit.write(asked, patient=False, large=True)
+        claims = claims_from(rest[odd:])
         if odd:
-            claims += await self._take_odd(odd)
+            claims += await self._take_odd(rest[:odd])
         return Taken(tuple(claims), None if due < 0 else due / 1000, bool(suspects))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
@@ -104,7 +104,7 @@ class Claims:
             Whether it was ours to settle, and the claim of the event that follows.
         """
         latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
-        ours, following = await self._commit.write(
+        ours, *following = await self._commit.write(
             operation(
                 *("settle", claim.event_id, claim.fence, claim.job, claim.execution, settlement.state),
                 *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
@@ -112,7 +112,7 @@ class Claims:
             ),
             urgent=True,
         )
-        return bool(ours), claim_from(following) if following else None
+        return bool(ours), claims_from(following)[0] if following else None
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """Prolong the leases, in one round trip; those that were lost.
@@ -128,7 +128,7 @@ class Claims:
             if is_unwell(stands):
                 raise stands
         # One whose renewal fails by itself has a record that somebody else has written to.
-        return [claim for claim, stands in zip(claims, standing, strict=True) if stands != 1]
+        return [claim for claim, stands in zip(claims, standing, strict=True) if stands != [1]]
 
     async def record(
         self, claim: Claim, handler: str, how: str, pending: Iterable[str] = (), failure: Failure | None = None
@@ -147,7 +147,7 @@ class Claims:
 
     async def ended(self, claim: Claim, handler: str) -> str:
         """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""
-        how: bytes | None = await self._commit.write(operation("ended", claim.event_id, handler))
+        (how,) = await self._commit.write(operation("ended", claim.event_id, handler))
         return ending((how or b"").decode())[0]
 
     async def wait_for_job(self, seconds: float) -> None:
@@ -176,7 +176,7 @@ class Claims:
             await self.refuse(foreign)
         if not ours:
             return []
-        return [claim_from(raw) for raw in await self._take_read(keys=self._keys, args=[*self._who(), *ours])]
+        return claims_from(await self._take_read(keys=self._keys, args=[*self._who(), *ours]))
 
     async def refuse(self, jobs: Iterable[bytes]) -> None:
         """Take jobs that are none of ours out of RQ's reach, and keep them aside for a day."""
@@ -191,5 +191,16 @@ class Claims:
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         self._before()
         arguments = [self._retention, *self._who(), *chain.from_iterable(operations)]
-        replies: list[Any] = await self._write_script(keys=self._keys, args=arguments)
-        return replies
+        return list(_replies(await self._write_script(keys=self._keys, args=arguments)))
+
+
+def _replies(flat: Sequence[Any]) -> Iterator[Any]:
+    """The reply to each operation, a list or an error, of what write.lua has sent."""
+    place = 0
+    while place < len(flat):
+        count, place = flat[place], place + 1
+        if isinstance(count, Exception):
+            yield count
+        else:
+            yield flat[place : place + count]
+            place += count

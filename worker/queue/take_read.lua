@@ -2,7 +2,7 @@
 --
 -- KEYS: as in worker_keys.lua.
 -- ARGV: lease in ms, worker's name, its token, the time as RQ writes it; then the id of each job and its webhook-id.
--- Reply: the claims.
+-- Reply: the claims, in one list.
 
 --! include credhook.ledger/claim_event.lua
 
@@ -14,4 +14,6 @@ for i = 5, #ARGV, 2 do
     if claim_into(claims, id, job, who) == 'missing' then redis.call('DEL', 'rq:job:' .. job) end
 end
 hold(claims, who)
-return claims
+local reply = {}
+for _, got in ipairs(claims) do add_to(reply, got) end
+return reply

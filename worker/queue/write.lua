@@ -12,13 +12,12 @@
 --   ended: webhook-id, handler. Asks for that
 --   renew: webhook-id, fence, job, execution, since when there is this claim, in ms
 --   take: how many, how many of them urgent, '1' if the process has nothing under way; see take.lua
--- Reply: one for each operation, in their order:
+-- Reply: flat; of each operation, in their order, the error if it has failed, else the length of what follows, which is
 --   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
 --   record: 1
 --   ended: how, or nil
 --   renew: 1 if the claim still stands, else 0
 --   take: see take.lua
---   any that failed: the error
 
 --! include credhook.ledger/by_field.lua
 --! include credhook.ledger/causes.lua
@@ -26,7 +25,6 @@
 --! include credhook.ledger/changes.lua
 --! include credhook.ledger/event_of_job.lua
 --! include credhook.ledger/heartbeat.lua
---! include credhook.ledger/listed.lua
 --! include credhook.ledger/story.lua
 
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
@@ -128,7 +126,7 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
         local nobodys = not record.fence or (record.fence == next_fence and not call('ZSCORE', leases, id))
-        return {nobodys and record.state == state and 1 or 0, false}
+        return {nobodys and record.state == state and 1 or 0}
     end
     local is_open, closes = state == $WAITING or state == $ACCEPTED, state == $DONE
     local set, unset = {key, 'state', state}, {key}
@@ -172,11 +170,6 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
         call('PEXPIREAT', key, forgotten)
         if state == $DONE and sealed == '1' then gone[#gone + 1] = $SNAPSHOT .. id end
         if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
-        -- Only older receivers write what is empty of a job, and the oldest of them do not list what they accept.
-        local of_older = unless_odd('HEXISTS', 'rq:job:' .. job, 'group_id') == 1
-        if of_older and is_word(type) and resource and is_count(received) then
-            list_missing((place_of(type, resource)), id, received)
-        end
         closes = closes or unless_odd('ZADD', state == $UNHANDLED and unhandled .. (type or '') or dead, now, id)
     end
     if listened() then
@@ -186,7 +179,7 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
         })
     end
     local one = {id = id, resource = resource, latest = latest, follow = follow == '1', what = what, is_open = is_open,
-                 closes = closes, gone = gone, reply = {1, false}}
+                 closes = closes, gone = gone, reply = {1}}
     settled[#settled + 1] = one
     return one.reply
 end
@@ -243,12 +236,11 @@ local function go_on()
         local ok, following = pcall(let_next, one.resource, one.follow)
         if ok and following then
             claims[#claims + 1] = following
-            one.reply[2] = following
+            one.following = following
         end
     end
-    if not pcall(hold, claims, who) then
-        for _, one in ipairs(settled) do one.reply[2] = false end
-    end
+    if not pcall(hold, claims, who) then return end
+    for _, one in ipairs(settled) do add_to(one.reply, one.following or {}) end
 end
 
 local ended, replies = {}, {}
@@ -259,7 +251,7 @@ local function run(i, settlements)
         local last = i + 1 + ARGV[i + 1]
         local ok, reply = pcall(write[ARGV[i]], unpack(ARGV, i + 2, last))
         if not ok then reply = {err = type(reply) == 'table' and reply.err or tostring(reply)} end
-        replies[#replies + 1] = reply
+        replies[#replies + 1] = type(reply) == 'table' and reply or {reply}
         i = last + 1
     end
     return i
@@ -278,4 +270,9 @@ if #settled > 0 then
     pcall(go_on)
 end
 run(rest, false)
-return replies
+local flat = {}
+for _, reply in ipairs(replies) do
+    flat[#flat + 1] = reply.err and reply or #reply
+    add_to(flat, reply)
+end
+return flat
