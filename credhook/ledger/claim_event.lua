@@ -1,7 +1,7 @@
 -- How a worker gets the right to work on an event.
 --
--- Claims are made one by one and held together: what has been claimed is nobody's until `hold`. Each is a flat list, and
--- so are the replies that have claims: a list within a reply costs Redis 6.2 a packet of its own, 5 us measured.
+-- Claims are made one by one and held together: what has been claimed is nobody's until `hold`. Each is a flat list,
+-- and so are the replies that have claims: a list within a reply costs Redis 6.2 a packet of its own, 5 us measured.
 --
 -- Defines: claim, claim_into, hold, add_to.
 

@@ -23,6 +23,8 @@ local function event_of(job)
     if name ~= $JOB_FUNCTION or instance ~= cjson.null or type(named) ~= 'table' or next(named) then
         return nil, data
     end
-    if type(arguments) ~= 'table' or #arguments ~= 1 or type(arguments[1]) ~= 'string' then return nil, data end
+    if type(arguments) ~= 'table' then return nil, data end
+    if not next(arguments) and string.sub(job, 1, 2) == 'e-' then return string.sub(job, 3), data end
+    if #arguments ~= 1 or type(arguments[1]) ~= 'string' then return nil, data end
     return arguments[1], data
 end

@@ -20,7 +20,7 @@ from stock import rq
 
 from credhook.events import Event
 from credhook.ledger import Index, State
-from credhook.ledger.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, job_id
+from credhook.ledger.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.receiver.inbox.script import Outcome
 from credhook.redis.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.worker.process.rq_presence import VisibleWorker
@@ -35,7 +35,7 @@ def written_by_rq(redis: Redis, event_id: str) -> dict[Any, Any]:
     queue = Queue("q", connection=redis, serializer=JSONSerializer)
     job = queue.enqueue(
         JOB_FUNCTION,
-        args=(event_id,),
+        args=(),
         job_id=job_id(event_id),
         job_timeout=JOB_TIMEOUT,
         result_ttl=0,
@@ -84,13 +84,20 @@ async def test_rq_reads_the_job_back(redis_client: Redis, async_redis: AsyncRedi
         await written_by_us(async_redis, event_id)
         job = Job.fetch(job_id(event_id), connection=redis_client, serializer=JSONSerializer)
         assert job.func_name == JOB_FUNCTION
-        assert job.args == [event_id]
+        assert event_of(job.id, job.args) == event_id
         assert job.kwargs == {}
         assert job.timeout == JOB_TIMEOUT
         assert job.get_result_ttl(500) == 0
         assert job.created_at is not None
         assert abs((datetime.now(UTC) - job.created_at).total_seconds()) < 60
     assert Queue("q", connection=redis_client).count == 3
+
+
+async def test_redis_keeps_a_job_in_one_piece(redis_client: Redis, async_redis: AsyncRedis) -> None:
+    """Of which no value may have more than 64 bytes; the other way takes it three times the memory."""
+    event_id = "msg_" + "x" * 200
+    await written_by_us(async_redis, event_id)
+    assert redis_client.object("encoding", "rq:job:" + job_id(event_id)) in {b"ziplist", b"listpack"}
 
 
 def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:

@@ -22,6 +22,14 @@ def test_a_job_as_we_write_it_or_as_rq_packs_it_anew_is_ours(event_id: str) -> N
     assert read_job(job_id(event_id), packed([JOB_FUNCTION, None, [event_id], {}])) == event_id
 
 
+def test_one_of_an_event_that_its_id_says_needs_no_more() -> None:
+    data = packed([JOB_FUNCTION, None, [], {}])
+    assert read_job("e-m1", data) == "m1"
+    assert read_job("d-m1", data) is None
+    assert read_job("e-m.1", data) is None
+    assert read_job("m1", data) is None
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -36,6 +44,8 @@ def test_a_job_as_we_write_it_or_as_rq_packs_it_anew_is_ours(event_id: str) -> N
         packed([JOB_FUNCTION, "x", ["m1"], {}]),
         packed([JOB_FUNCTION, None, ["m1"], {"a": 1}]),
         packed([JOB_FUNCTION, None, ["m1", "m1"], {}]),
+        packed([JOB_FUNCTION, None, [""], {}]),
+        packed([JOB_FUNCTION, None, [None], {}]),
         packed([JOB_FUNCTION, None, {"m1": 1}, {}]),
         packed([JOB_FUNCTION, None, "m1", {}]),
         packed([JOB_FUNCTION, None, [1], {}]),

@@ -1,4 +1,4 @@
-"""The job: `process(event_id)`. Claim the event, fetch what it refers to, run the handlers, settle.
+"""The job, `process`: claim the event, fetch what it refers to, run the handlers, settle.
 
 Stock `rq worker` can run it, one event at a time; concurrent.py keeps many under way. It never fails in RQ's eyes:
 whatever goes wrong is decided in worker/attempt/ and kept in the ledger, so that RQ stores neither results nor
@@ -16,6 +16,7 @@ import structlog
 
 from credhook import tracing
 from credhook.ledger import State
+from credhook.ledger.job import event_of
 from credhook.logs import configure_logs
 from credhook.metrics.counting import flush
 from credhook.worker.api.oauth.tokens import TokenCache
@@ -32,12 +33,13 @@ log = structlog.get_logger("credhook.worker")
 _RQ_NEVER_STOPS: Final = 1_000_000
 
 
-async def process(event_id: str) -> rq.Retry | None:
-    """Work on one event, as the job that the receiver enqueued.
+async def process(event_id: str | None = None) -> rq.Retry | None:
+    """Work on one event, as the job that the receiver enqueued: the one that its id says, if none is given.
 
     Returns:
         `rq.Retry` if another attempt is due later, which RQ's scheduler then starts; None otherwise.
     """
+    event_id = event_id or _of_current_job()
     shared = _shared()
     async with assembled(shared.settings, shared.registry, token=shared.token) as parts:
         background = parts.processor.leases.keep(), parts.breaker.watch()
@@ -59,6 +61,14 @@ async def process(event_id: str) -> rq.Retry | None:
         return None
     # RQ counts whole seconds, and an interval of 0 would enqueue at once.
     return rq.Retry(max=_RQ_NEVER_STOPS, interval=max(1, math.ceil(settlement.wait)))
+
+
+def _of_current_job() -> str:
+    job = rq.get_current_job()
+    event_id = event_of(job.id, ()) if job else None
+    if event_id is None:
+        raise TypeError("neither its arguments nor its id say which event this job is for")
+    return event_id
 
 
 def prepare() -> None:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from credhook.ledger import BLAMED, HANDLER, ONLY, PENDING, State, ending
-from credhook.ledger.job import JOB_FUNCTION, LONGEST_JOB, job_id
+from credhook.ledger.job import JOB_FUNCTION, LONGEST_JOB, event_of
 from credhook.worker.queue.failure import Failure
 
 
@@ -179,8 +179,7 @@ def read_job(job: str, data: bytes) -> str | None:
         name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, LONGEST_JOB))
         if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list):
             return None
-        (event_id,) = arguments
-        return event_id if job_id(event_id) == job else None
+        return event_of(job, arguments)
     except (zlib.error, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
