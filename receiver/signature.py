@@ -216,7 +216,7 @@ def _signatures(header: bytes) -> tuple[tuple[str, bytes], ...]:
     for token in tokens:
         version, comma, encoded = token.partition(b",")
         try:
-            signature = base64.b64decode(encoded, validate=True)
+            signature = binascii.a2b_base64(encoded, strict_mode=True)
         except (binascii.Error, ValueError):
             continue
         if comma and signature:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ResponseError
+from redis.exceptions import MasterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
 from structlog.testing import capture_logs
 from waiting import until_async
 
@@ -22,7 +22,7 @@ from credhook.worker.commands.events import command as history
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.group_commit import GroupCommit, Operation
+from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
 from credhook.worker.queue.leases import Leases
 from credhook.worker.recovery.reclaim import RECLAIM, arguments
 from credhook.worker.recovery.reconcile import HEAD, Reconciler
@@ -260,6 +260,24 @@ async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go
     assert groups[-1] == [("refused",), ("settle",), ("mark",)]
     assert isinstance(refused, ResponseError)
     assert (settled, mark) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        ResponseError(
+            "Error running script: @user_script: 1: -OOM command not allowed when used memory > 'maxmemory'."
+        ),
+        ReadOnlyError("You can't write against a read only replica."),
+        NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
+        MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+        RedisConnectionError("closed"),
+    ],
+)
+def test_what_redis_says_that_is_unwell_is_known_from_redis_7_on_too(said: Exception) -> None:
+    assert is_unwell(said)
+    assert not is_unwell(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
 
 
 # the reconciler

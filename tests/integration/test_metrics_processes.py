@@ -109,6 +109,7 @@ def second(event, context):
     with harness.worker("worker", "--processes", "2", CREDHOOK_ADMIN=admin, CREDHOOK_LEASE="15") as worker:
         until(lambda: "worker_started" in worker.text)
         until(lambda: {"credhook_platform_breaker", "credhook_token_age_seconds"} <= Scrape.of(admin).names)
+        settled_at(admin, "credhook_handler_duration_seconds_count", 42)  # A process writes one figure after another.
         scrape = settled_at(admin, "credhook_attempts_total", 21)
         runs = scrape.series("credhook_handler_runs_total")
         assert runs == {

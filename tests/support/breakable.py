@@ -1,5 +1,6 @@
 """A ledger whose scripts may all break off, with workers and a reconciler that are no processes."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import hiredis
@@ -10,7 +11,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import EVENT_TYPES, Event
 from credhook.ledger import EVENT, Index, State
-from credhook.ledger.job import job_data, job_id
+from credhook.ledger.job import job_data, job_fields, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
 from credhook.worker.attempt import snapshots
@@ -96,7 +97,7 @@ class Ledger:
                 self.redis.hset(key, "due", 1)
 
     def replay(self, webhook_id: str, state: str | bytes) -> Any:
-        fields = [1, "origin", "credhook"]
+        fields = [2, "origin", "credhook", "data", job_fields("credhook", datetime.now(UTC))["data"]]
         job, data = job_id(webhook_id), job_data(webhook_id)
         return self.replaying(replay.keys(INDEX), ["", "", "", "{}", *fields, webhook_id, job, data, state])
 

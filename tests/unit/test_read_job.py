@@ -2,11 +2,12 @@
 
 import json
 import zlib
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from credhook.ledger.job import JOB_FUNCTION, job_data, job_id
+from credhook.ledger.job import JOB_FUNCTION, job_data, job_fields, job_id
 from credhook.worker.queue.claim import read_job
 
 OURS: list[Any] = [JOB_FUNCTION, None, ["m1"], {}]
@@ -18,7 +19,9 @@ def packed(content: Any) -> bytes:
 
 @pytest.mark.parametrize("event_id", ["m1", "m:1", "m.1"])
 def test_a_job_as_we_write_it_or_as_rq_packs_it_anew_is_ours(event_id: str) -> None:
-    assert read_job(job_id(event_id), job_data(event_id)) == event_id
+    data = job_data(event_id) or job_fields("q", datetime.now(UTC))["data"]
+    assert isinstance(data, bytes)
+    assert read_job(job_id(event_id), data) == event_id
     assert read_job(job_id(event_id), packed([JOB_FUNCTION, None, [event_id], {}])) == event_id
 
 

@@ -11,7 +11,15 @@ from contextvars import Context
 from typing import Any, Final, NamedTuple
 
 import structlog
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from credhook.backoff import Backoff, Waits
 
@@ -22,10 +30,12 @@ MOST_WRITTEN: Final = 200
 #: Waits between two tries to write while Redis is away.
 _BACKOFF: Final = Backoff(first=0.05, longest=1.0)
 #: What a Redis says that cannot write just now, or not for us; the last is how Redis 6.2 says NOPERM within a script.
+#: From Redis 7 on the same comes from scripts as from commands: redis-py makes the first word a class and drops it.
 _UNWELL: Final = (
     "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
     "The user executing the script",
 )  # fmt: skip
+_UNWELL_CLASSES: Final = (OutOfMemoryError, ReadOnlyError, NoPermissionError, MasterDownError, AuthenticationError)
 
 
 #: Its name, the number of its arguments, and these.
@@ -154,7 +164,7 @@ def _readable(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
 
 def is_unwell(reply: object) -> bool:
     """Whether it says that Redis cannot be told just now, rather than that it refuses this."""
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, ResponseError) and not isinstance(reply, _UNWELL_CLASSES):
         return any(word in str(reply) for word in _UNWELL)
     return isinstance(reply, RedisError | OSError)
 

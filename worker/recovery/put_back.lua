@@ -8,9 +8,10 @@
 -- KEYS: event, open events, leases, RQ's schedule, RQ's failed jobs, RQ's queue, job, RQ's started jobs, the job's
 --   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events,
 --   the prefix of the unhandled events of a type, open events by when they came.
--- ARGV: webhook-id; job's id; job's data; ms that an event may be on its way from one place to the next; prefix of a
---   resource's lock; attempts after which an event whose worker has died has to wait; which part of that wait, from 0
---   to 1; retention in s; LPUSH or RPUSH; then the other fields of the job and their values.
+-- ARGV: webhook-id; job's id; its data unless that is among the fields; ms that an event may be on its way from one
+--   place to the next; prefix of a resource's lock; attempts after which an event whose worker has died has to
+--   wait; which part of that wait, from 0 to 1; retention in s; LPUSH or RPUSH; then the fields of the job and
+--   their values.
 -- Reply: 1 if the event was put back, 0 if not, or which part of its record cannot be read.
 
 --! include credhook.ledger/lock_holder.lua
@@ -86,7 +87,8 @@ for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
 end
 call('HDEL', event, 'due')
 call('DEL', rq_job, executions)
-call('HSET', rq_job, 'data', data, unpack(ARGV, 10))
+call('HSET', rq_job, unpack(ARGV, 10))
+if data ~= '' then call('HSET', rq_job, 'data', data) end
 unless_odd('SADD', 'rq:queues', jobs)
 call(push, jobs, job)
 if is_urgent(type) then hint(urgent, job) end

@@ -11,7 +11,7 @@
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
 --   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
---   webhook-id, job's id, job's data, and the state in which it was selected.
+--   webhook-id, job's id, its data unless that is among the fields, and the state in which it was selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
 --! include credhook.ledger/causes.lua
@@ -33,7 +33,8 @@ local outcomes, jobs = {}, {}
 
 local function enqueue(id, job, data, received)
     redis.call('DEL', 'rq:job:' .. job)
-    redis.call('HSET', 'rq:job:' .. job, 'data', data, unpack(ARGV, 6, 5 + 2 * fields))
+    redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
+    if data ~= '' then redis.call('HSET', 'rq:job:' .. job, 'data', data) end
     redis.call('ZADD', open, now, id)
     unless_odd('ZADD', opened, received or now, id)
     redis.call('ZREM', leases, id)
