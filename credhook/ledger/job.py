@@ -54,9 +54,8 @@ _OF_ITS_ID: Final = _packed()
 def job_data(event_id: str) -> bytes:
     """The job's own `data`, or nothing if its id says which event it is for, as nearly always.
 
-    It then has the `data` of `job_fields`. A hash whose values have 64 bytes at most is kept by
-    Redis in one piece, and with the event's id in its data no job would be: it took Redis 912 bytes and two dozen
-    allocations for each, where it now takes 320.
+    It then has the `data` of `job_fields`. A hash whose values have 64 bytes at most is kept by Redis in one piece, and
+    with the event's id in its data no job would be: it took Redis 7 912 bytes for each, where it now takes 408.
     """
     return b"" if _JOB_ID_CHARACTERS.fullmatch(event_id) else _packed(event_id)
 
