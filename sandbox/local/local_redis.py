@@ -47,7 +47,8 @@ def find_server() -> str:
 def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]:
     """Run a server that keeps its append-only file in `folder`; the URL to reach it.
 
-    It is configured as deploy/redis.conf demands: append-only, every write fsynced, nothing evicted.
+    It is configured as deploy/redis.conf demands: append-only, every write fsynced, nothing evicted, no rehashing
+    by itself.
 
     Raises:
         NoRedis: there is none, or it did not start; its log is in `folder`.
@@ -75,6 +76,7 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
     arguments = [
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--logfile", str(log)),
         *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction"),
+        *("--activerehashing", "no"),
         *options,
     ]
     process = subprocess.Popen(  # noqa: S603  The program is a Redis server that we looked up ourselves.

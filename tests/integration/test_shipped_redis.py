@@ -61,3 +61,11 @@ def test_it_wants_its_password_which_no_list_of_processes_shows(shipped: tuple[i
     arguments = Path(f"/proc/{process}/cmdline").read_bytes()
     assert b"redis-server" in arguments  # The shell has made room for it, so that it hears SIGTERM.
     assert PASSWORD.encode() not in arguments
+
+
+@pytest.mark.parametrize("name", ["appendonly", "appendfsync", "save", "maxmemory-policy", "activerehashing"])
+def test_the_redis_of_sandbox_tests_and_bench_is_configured_like_it(
+    shipped: tuple[int, int], redis_client: Redis, name: str
+) -> None:
+    with Redis(port=shipped[1], password=PASSWORD) as client:
+        assert client.config_get(name) == redis_client.config_get(name)
