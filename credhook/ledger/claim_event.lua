@@ -34,7 +34,7 @@ end
 -- Claim the event for `who`. Returns what a worker has to know of it, or the reason why it cannot be claimed.
 --
 -- Fields of `who`: `lease`, in ms; `alone`, whether the process would have nothing else under way; for a worker of ours
--- also `name`, `token`, and `time`, the current time as RQ writes it. For its own workers RQ keeps the job's records.
+-- also `name` and `token`. For its own workers RQ keeps the job's records.
 local function claim(id, job, who)
     local key = $EVENT .. id
     local fields = unless_odd('HGETALL', key)
@@ -76,13 +76,8 @@ local function claim(id, job, who)
     else
         redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '')
     end
-    local execution = ''
-    if who.name then
-        execution = fence  -- No other claim of the event has the same.
-        unless_odd('HSET', 'rq:job:' .. job, 'status', 'started', 'started_at', who.time, 'worker_name', who.name)
-    end
     claimed[id] = true
-    return add_to({id, job, execution, now, type, resource, received, fence, attempts, false, killed,
+    return add_to({id, job, now, type, resource, received, fence, attempts, false, killed,
                    suspect and 1 or 0, record[$TRACE] or false, #ended}, ended)
 end
 
@@ -93,13 +88,13 @@ local function hold(claims, who)
     local rq_ends, held, executions, resources = string.format('%.0f', now / 1000 + $RQ_PATIENCE), {}, {}, {}
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = who.ends, got[1]
-        executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[3]
-        resources[place] = $RESOURCE .. got[6]
+        executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
+        resources[place] = $RESOURCE .. got[5]
     end
     redis.call('ZADD', leases, unpack(held))
     if who.name then unless_odd('ZADD', started, unpack(executions)) end
     for place, state in ipairs(redis.call('MGET', unpack(resources))) do
-        claims[place][10] = latest_of(state) and state or false
+        claims[place][9] = latest_of(state) and state or false
     end
 end
 

@@ -215,6 +215,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
     }
     with rig.worker(**settings) as worker:
         until(lambda: "stopped" in notes(rig))
+        until(lambda: rig.redis.hget("rq:job:" + job_id("stopped"), "worker_name"))
         send_stop_job_command(rig.redis, job_id("stopped"), serializer=JSONSerializer)
         assert rig.redis.exists("credhook:snapshot:stopped")
         assert_nowhere(rig)

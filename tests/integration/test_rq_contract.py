@@ -26,6 +26,7 @@ from credhook.redis.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.worker.process.rq_presence import VisibleWorker
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.leases import SHOWN_AFTER, Leases
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}
@@ -184,21 +185,54 @@ async def test_a_job_whose_lease_was_renewed_looks_like_one_that_rq_has_started(
     assert shape(redis_client, claim.execution) == rq_wrote
 
 
-async def test_rq_reads_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+async def test_rq_counts_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+    await written_by_us(async_redis, "msg_1")
+    await taken(claims)
+    job = our_job(redis_client)
+    assert job.started_job_registry.get_job_ids() == [job.id]
+    assert job.started_job_registry.count == 1
+    assert Queue("q", connection=redis_client).count == 0
+
+
+async def test_rq_reads_what_has_been_under_way_for_a_second(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    now = [0.0]
+    leases = Leases(claims, clock=lambda: now[0])
+    leases.hold(claim, lambda: None)
+    now[0] = SHOWN_AFTER - 0.01
+    await leases.show()
+    assert our_job(redis_client).get_status() is JobStatus.QUEUED
+    now[0] = SHOWN_AFTER
+    await leases.show()
     job = our_job(redis_client)
     assert job.get_status() is JobStatus.STARTED
     assert job.worker_name == "our-worker"
     assert job.started_at is not None
     assert abs((datetime.now(UTC) - job.started_at).total_seconds()) < 60
     assert job.started_job_registry.get_job_ids() == [job.id]
-    assert job.started_job_registry.count == 1
-    assert Queue("q", connection=redis_client).count == 0
-    assert await claims.renew([claim]) == []
     execution = Execution.fetch(claim.execution, job.id, connection=redis_client)
     assert execution.worker_name == "our-worker"
     assert [one.id for one in job.get_executions()] == [claim.execution]
+
+
+async def test_what_was_shown_is_not_shown_again(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
+    """The next renewal is that of the lease."""
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    now = [0.0]
+    leases = Leases(claims, clock=lambda: now[0])
+    leases.hold(claim, lambda: None)
+    now[0] = SHOWN_AFTER
+    await leases.show()
+    redis_client.hset("rq:job:" + claim.job, "status", "as it was")
+    now[0] = 3 * SHOWN_AFTER
+    await leases.show()
+    assert redis_client.hget("rq:job:" + claim.job, "status") == b"as it was"
+    await leases.renew()
+    assert our_job(redis_client).get_status() is JobStatus.STARTED
 
 
 async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
@@ -239,6 +273,17 @@ async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
     await claims.settle(claim, Settlement(state))
+    assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
+
+
+async def test_once_an_event_is_settled_rq_knows_nothing_of_who_worked_on_it(
+    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
+) -> None:
+    await written_by_us(async_redis, "msg_1")
+    (claim,) = await taken(claims)
+    assert await claims.renew([claim]) == []
+    claim = claim._replace(now=claim.now - 1000 * int(SHOWN_AFTER))
+    await claims.settle(claim, Settlement(State.DONE))
     assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
 
 

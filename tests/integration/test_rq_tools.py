@@ -97,6 +97,7 @@ def test_stop_job_ends_one_event_as_dead_and_no_other(harness: Harness) -> None:
     with harness.worker() as worker:
         until(lambda: sorted(harness.notes()) == ["begun m1", "begun m2"])
         until(lambda: '"worker_started"' in worker.text)
+        until(lambda: harness.redis.hget("rq:job:" + job_id("m1"), "worker_name"), what="who works on it")
         send_stop_job_command(harness.redis, job_id("m1"), serializer=JSONSerializer)
         assert harness.reaches("m1", "dead")["error"] == "Stopped"
         (harness.folder / "go").touch()

@@ -26,7 +26,6 @@ CLAIM = Claim(
     seen=False,
     latest=(0, 0),
     job="j1",
-    execution="x1",
 )
 
 

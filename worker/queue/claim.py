@@ -34,7 +34,7 @@ class NotClaimed(Enum):
 
 
 #: What the scripts tell of each claim; the last is how many fields follow, of an event that was held before.
-_PARTS: Final = 14
+_PARTS: Final = 13
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _DONE: Final = State.DONE
@@ -56,7 +56,6 @@ class Claim(NamedTuple):
         seen: whether an earlier attempt has had the presented data in its hands.
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
         job: its RQ job.
-        execution: RQ's name for this attempt; empty where RQ itself keeps the job's records.
         killed: how many workers have died with it as the only one under way.
         suspect: whether it is to be the only one under way.
         only: the handlers that alone are to run; none stands for all that want it.
@@ -77,13 +76,17 @@ class Claim(NamedTuple):
     seen: bool
     latest: tuple[int, int]
     job: str
-    execution: str
     killed: int = 0
     suspect: bool = False
     only: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     causes: Mapping[str, str] = _NONE
     trace: str | None = None
+
+    @property
+    def execution(self) -> str:
+        """RQ's name for this attempt, where we keep the job's records: no other claim of the event has its fence."""
+        return str(self.fence)
 
     @property
     def age(self) -> float:
@@ -198,7 +201,6 @@ def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
     (
         event_id,
         job,
-        execution,
         now,
         kind,
         resource,
@@ -225,7 +227,6 @@ def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
         seen=False,
         latest=(int(rank), int(updated)),
         job=job.decode(),
-        execution=execution.decode(),
         killed=killed,
         suspect=bool(suspect),
         trace=None if trace is None else trace.decode(errors="replace"),

@@ -7,6 +7,7 @@ under any token, since it is true whoever holds the claim.
 What a process writes goes out in groups (worker/queue/group_commit.py).
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
@@ -106,7 +107,7 @@ class Claims:
         latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.fence, claim.job, claim.execution, settlement.state),
+                *("settle", claim.event_id, claim.fence, claim.job, self._since(claim), settlement.state),
                 *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
                 *chain.from_iterable(settlement.records.items()),
             ),
@@ -122,7 +123,11 @@ class Claims:
         """
         if not claims:
             return []
-        operations = [operation("renew", one.event_id, one.fence, one.job, one.execution, one.now) for one in claims]
+        now = _as_rq(time.time())
+        operations = [
+            operation("renew", one.event_id, one.fence, one.job, self._since(one), _as_rq(one.now / 1000), now)
+            for one in claims
+        ]
         standing = await self._run(operations)
         for stands in standing:
             if is_unwell(stands):
@@ -183,15 +188,23 @@ class Claims:
         await self._refuse(keys=self._keys, args=[FAILURE_TTL, *jobs])
 
     def _who(self) -> tuple[Any, ...]:
-        """For whom a script claims: lease, worker's name or nothing, its token, and the time as RQ writes it."""
+        """For whom a script claims: lease, worker's name or nothing, and its token."""
         worker = self._worker or Worker("", "")
-        time = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-        return self._lease_ms, worker.name, worker.token, time
+        return self._lease_ms, worker.name, worker.token
+
+    def _since(self, claim: Claim) -> int | str:
+        """Since when there is this claim, in ms; nothing where RQ itself keeps the job's records."""
+        return claim.now if self._worker else ""
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         self._before()
         arguments = [self._retention, *self._who(), *chain.from_iterable(operations)]
         return list(_replies(await self._write_script(keys=self._keys, args=arguments)))
+
+
+def _as_rq(seconds: float) -> str:
+    """A time, in seconds since the epoch, as RQ writes it."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _replies(flat: Sequence[Any]) -> Iterator[Any]:

@@ -1,14 +1,14 @@
 -- Claim the events of jobs that take.lua could not read and Python could.
 --
 -- KEYS: as in worker_keys.lua.
--- ARGV: lease in ms, worker's name, its token, the time as RQ writes it; then the id of each job and its webhook-id.
+-- ARGV: lease in ms, worker's name, its token; then the id of each job and its webhook-id.
 -- Reply: the claims, in one list.
 
 --! include credhook.ledger/claim_event.lua
 
-local who = {lease = ARGV[1], name = ARGV[2], token = ARGV[3], time = ARGV[4]}
+local who = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
 local claims = {}
-for i = 5, #ARGV, 2 do
+for i = 4, #ARGV, 2 do
     local job, id = ARGV[i], ARGV[i + 1]
     unless_odd('LREM', intermediate, 0, job)
     if claim_into(claims, id, job, who) == 'missing' then redis.call('DEL', 'rq:job:' .. job) end

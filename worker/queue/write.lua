@@ -5,12 +5,13 @@
 -- script write to the same keys is written for all of them together.
 --
 -- KEYS: as in worker_keys.lua.
--- ARGV: retention in s; for whom events are claimed: lease in ms, worker's name or '', its token, and the time as RQ
---   writes it; then each operation, settlements first: its name, how many arguments it has, and these:
---   settle: webhook-id, fence, job, execution, and how the attempt has ended; see below. Gives up the claim
+-- ARGV: retention in s; for whom events are claimed: lease in ms, worker's name or '', and its token; then each
+--   operation, settlements first: its name, how many arguments it has, and these:
+--   settle: webhook-id, fence, job, since when there is this claim, in ms, or '' where RQ keeps the job's records, and
+--     how the attempt has ended; see below. Gives up the claim
 --   record: webhook-id, handler, how that has ended, what the event waits for, what the handler has failed with
 --   ended: webhook-id, handler. Asks for that
---   renew: webhook-id, fence, job, execution, since when there is this claim, in ms
+--   renew: webhook-id, fence, job, since when there is this claim, likewise; this and the time now, as RQ writes them
 --   take: how many, how many of them urgent, '1' if the process has nothing under way; see take.lua
 -- Reply: flat; of each operation, in their order, the error if it has failed, else the length of what follows, which is
 --   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
@@ -27,11 +28,12 @@
 --! include credhook.ledger/heartbeat.lua
 --! include credhook.ledger/story.lua
 
+local FIRST = 5            -- Where the operations begin.
 local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
-local who = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4], time = ARGV[5]}
+local who = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
 local write, settled = {}, {}
 
 --! include credhook.ledger/take.lua
@@ -57,7 +59,7 @@ function write.ended(id, handler)
     return call('HGET', $EVENT .. id, $HANDLER .. handler)
 end
 
-function write.renew(id, fence, job, execution, since)
+function write.renew(id, fence, job, since, started_at, time)
     local held, resource = unpack(unless_odd('HMGET', $EVENT .. id, 'fence', 'resource') or {})
     if held ~= fence or not resource then return 0 end
     local holder = holder_of(busy .. resource)
@@ -67,7 +69,7 @@ function write.renew(id, fence, job, execution, since)
         call('SET', busy .. resource, id, 'PX', who.lease)
     end
     call('ZADD', leases, now + who.lease, id)
-    if execution ~= '' then beat(job, execution, since, who) end
+    if since ~= '' then beat(job, fence, since, started_at, time, who.name) end
     return 1
 end
 
@@ -113,16 +115,16 @@ end
 -- the handlers that an unhandled event waits for, and `pending`, those that a waiting one does, with spaces between
 -- them; `failures`, as `blame` wants them; `causes` and `absolved`, who has failed and with which cause the event
 -- stands, and stands no more; `story`, an object in JSON.
-function write.settle(id, fence, job, execution, state, latest, follow, sealed, more, ...)
+function write.settle(id, fence, job, since, state, latest, follow, sealed, more, ...)
     local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or {}
     local record = by_field(call('HGETALL', key))
     local type, resource, attempts, received = record.type, record.resource, record.attempts, record.received
-    local gone = {'rq:execution:' .. job .. ':' .. execution, 'rq:executions:' .. job}
+    local gone = shown(job, fence, since, who.lease)
     if record.fence ~= fence then
         local failed = {}
         for _, failure in ipairs(what.failures or {}) do failed[failure.who] = cjson.encode(failure) end
         for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
-        call('DEL', unpack(gone))
+        if #gone > 0 then call('DEL', unpack(gone)) end
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
         local nobodys = not record.fence or (record.fence == next_fence and not call('ZSCORE', leases, id))
@@ -160,7 +162,7 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
             unless_odd('LPUSH', jobs, job)
             set_status(job, 'queued')
-        elseif execution ~= '' then
+        elseif since ~= '' then
             unless_odd('ZADD', scheduled, (now + (what.wait or 0)) / 1000, job)
             set_status(job, 'scheduled')
         end
@@ -169,7 +171,7 @@ function write.settle(id, fence, job, execution, state, latest, follow, sealed, 
     else
         call('PEXPIREAT', key, forgotten)
         if state == $DONE and sealed == '1' then gone[#gone + 1] = $SNAPSHOT .. id end
-        if execution ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
+        if since ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
         closes = closes or unless_odd('ZADD', state == $UNHANDLED and unhandled .. (type or '') or dead, now, id)
     end
     if listened() then
@@ -216,7 +218,7 @@ local function release()
             call('SET', latest, found[latest], 'EX', LATEST_LASTS)
         end
     end
-    call('DEL', unpack(gone))
+    if #gone > 0 then call('DEL', unpack(gone)) end
     if #closed > 0 then
         unless_odd('ZREM', opened, unpack(closed))
         unless_odd('ZREM', open, unpack(closed))
@@ -258,13 +260,13 @@ local function run(i, settlements)
 end
 
 -- A Redis that is full allows a script everything once it has written something: begin with what needs no memory.
-local i = 6
+local i = FIRST
 while ARGV[i] == 'settle' do
-    ended[#ended + 1] = ARGV[i + 4] .. ':' .. ARGV[i + 5]
+    ended[#ended + 1] = ARGV[i + 4] .. ':' .. ARGV[i + 3]
     i = i + 2 + ARGV[i + 1]
 end
 if #ended > 0 then unless_odd('ZREM', started, unpack(ended)) end
-local rest = run(6, true)
+local rest = run(FIRST, true)
 if #settled > 0 then
     release()
     pcall(go_on)
