@@ -28,6 +28,9 @@ log = structlog.get_logger("credhook.receiver")
 #: limit.
 MAX_GROUP: Final = 500
 
+#: Deliveries that are answered within 0.2 ms.
+_FEW: Final = 16
+
 #: Seconds after which Redis is asked again whether it keeps what it is given: somebody may have changed that meanwhile.
 _FACTS_LAST: Final = 10.0
 #: Seconds that an answer about readiness lasts: the question is public, and each answer costs Redis a little.
@@ -203,18 +206,20 @@ class Inbox:
         """Tell whoever waits what became of the group, and go on with the next."""
         metrics.STORE_SECONDS.observe(time.monotonic() - began)
         following: list[_Waiting] = []
+        at_once = False
         try:
             outcomes = self._read(replies, len(group))
         except Exception as error:  # noqa: BLE001  Likewise.
             self._refuse(group, error)
         else:
             following = self._take()
+            if at_once := _goes_before_answers(len(following), len(group)):
+                self._write(following)
             self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
             self._tell(group, outcomes)
         finally:
-            # Who waited by then comes next, but after the answers have left: senders then prepare their next requests
-            # while Redis works, and half of them need not wait for the other half. Measured, a tenth of all deliveries.
-            asyncio.get_running_loop().call_soon(self._write, following)
+            if not at_once:
+                asyncio.get_running_loop().call_soon(self._write, following)
 
     def _read(self, replies: list[Any] | Exception, number: int) -> list[Outcome]:
         if isinstance(replies, Exception):
@@ -250,6 +255,17 @@ class Inbox:
         for waiting in group:
             if not waiting.outcome.done():
                 waiting.outcome.set_exception(refusal)
+
+
+def _goes_before_answers(following: int, answered: int) -> bool:
+    """Whether the next group is sent before the answers to the last, by how many deliveries either has. Pure.
+
+    If it is, Redis works while we answer. But of two groups of like size half of all senders would wait for the other
+    half: they prepare their next requests once they are answered, while Redis works. Sent after the answers always, a
+    large and a small group took turns for seconds, and Redis waited for us meanwhile: at full load, eight runs each, a
+    third fewer deliveries with `standard`, and a sixth fewer with `strict`.
+    """
+    return following > 0 and (answered <= _FEW or 2 * following < answered)
 
 
 def _why(error: Exception) -> str:

@@ -23,6 +23,7 @@ from waiting import until, until_async
 from credhook.events import Event
 from credhook.metrics.counting import flush
 from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.line import Line
 from credhook.receiver.inbox.script import Outcome
 from credhook.redis.health import examine
 from credhook.sandbox.local.local_redis import find_server, free_port, local_redis
@@ -220,6 +221,44 @@ async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) ->
         await asyncio.gather(*(inbox.accept(f"m{number}", EVENT) for number in range(1_001)))
         assert groups("500.0") - before == 3
         assert groups("500.0") == groups("+Inf")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [
+        (40, 40, ["sent", "answered", "sent"]),
+        (40, 20, ["sent", "answered", "sent"]),
+        (40, 19, ["sent", "sent", "answered"]),
+        (16, 16, ["sent", "sent", "answered"]),
+        (17, 17, ["sent", "answered", "sent"]),
+        (40, 0, ["sent", "answered"]),
+    ],
+)
+async def test_a_small_group_or_one_after_few_is_sent_before_the_last_is_answered(
+    async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, first: int, second: int, order: list[str]
+) -> None:
+    happened: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+    ask = Line.ask
+
+    async with inbox_on(async_redis) as inbox:
+
+        async def deliver(number: int) -> None:
+            assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
+            if number == 0:
+                happened.append("answered")
+
+        def sent(line: Line, *arguments: Any, **options: Any) -> None:
+            if not happened:  # The second group waits from now on.
+                tasks.extend(asyncio.create_task(deliver(number)) for number in range(first, first + second))
+            happened.append("sent")
+            ask(line, *arguments, **options)
+
+        assert await inbox.accept("warm", EVENT) is Outcome.ACCEPTED
+        monkeypatch.setattr(Line, "ask", sent)
+        await asyncio.gather(*(deliver(number) for number in range(first)))
+        await asyncio.gather(*tasks)
+    assert happened == order
 
 
 async def test_readiness_is_asked_of_redis_once_a_second_however_often_it_is_asked_of_us(redis_url: str) -> None:
