@@ -27,7 +27,8 @@ local FIRST_FENCE = string.format('%.0f', now + 1)
 
 -- Add what is in a list to another one, which is returned.
 local function add_to(list, more)
-    for place = 1, #more do list[#list + 1] = more[place] end
+    local length = #list  -- Lua looks for the end of a list whenever it is asked.
+    for place = 1, #more do list[length + place] = more[place] end
     return list
 end
 

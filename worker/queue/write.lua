@@ -28,11 +28,15 @@
 --! include credhook.ledger/heartbeat.lua
 --! include credhook.ledger/story.lua
 
-local FIRST = 5            -- Where the operations begin.
-local LATEST_LASTS = 86400  -- Seconds that the latest state of a resource is remembered. After that the details decide.
+local FIRST = 5                -- Where the operations begin.
+local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
+
+-- What an event has no more once it is closed; and what stands for a table that is not there, to make none.
+local CLOSED_WITHOUT, NOTHING = {'fence', 'deaths', 'killed', $PENDING}, {}
 
 local call = redis.call
 local retention, forgotten = ARGV[1], string.format('%.0f', now + 1000 * ARGV[1])
+local latest_forgotten = string.format('%.0f', now + LATEST_LASTS)
 local who = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
 local write, settled = {}, {}
 
@@ -101,9 +105,9 @@ end
 
 -- Count why an attempt has failed, and tell of it.
 local function explain(id, what, is_open)
-    for _, cause in pairs(what.absolved or {}) do stands_no_more(causes, id, cause) end
-    for _, failure in ipairs(what.failures or {}) do blame(causes, failure, retention) end
-    for _, cause in pairs(what.causes or {}) do stand(causes, id, cause, is_open, retention) end
+    for _, cause in pairs(what.absolved or NOTHING) do stands_no_more(causes, id, cause) end
+    for _, failure in ipairs(what.failures or NOTHING) do blame(causes, failure, retention) end
+    for _, cause in pairs(what.causes or NOTHING) do stand(causes, id, cause, is_open, retention) end
     if what.story then tell(id, what.story, not is_open and retention) end
 end
 
@@ -116,13 +120,13 @@ end
 -- them; `failures`, as `blame` wants them; `causes` and `absolved`, who has failed and with which cause the event
 -- stands, and stands no more; `story`, an object in JSON.
 function write.settle(id, fence, job, since, state, latest, follow, sealed, more, ...)
-    local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or {}
+    local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or NOTHING
     local record = by_field(call('HGETALL', key))
     local type, resource, attempts, received = record.type, record.resource, record.attempts, record.received
     local gone = shown(job, fence, since, who.lease)
     if record.fence ~= fence then
         local failed = {}
-        for _, failure in ipairs(what.failures or {}) do failed[failure.who] = cjson.encode(failure) end
+        for _, failure in ipairs(what.failures or NOTHING) do failed[failure.who] = cjson.encode(failure) end
         for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
         if #gone > 0 then call('DEL', unpack(gone)) end
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
@@ -136,9 +140,9 @@ function write.settle(id, fence, job, since, state, latest, follow, sealed, more
     local function drop(field) if record[field] then unset[#unset + 1] = field end end
     for i = 1, #records, 2 do put($HANDLER .. records[i], records[i + 1]) end
     if what.error then put('error', what.error) else drop('error') end
-    for name, cause in pairs(what.causes or {}) do put($BLAMED .. name, cause) end
-    for name in pairs(what.absolved or {}) do
-        if not (what.causes or {})[name] then drop($BLAMED .. name) end
+    for name, cause in pairs(what.causes or NOTHING) do put($BLAMED .. name, cause) end
+    for name in pairs(what.absolved or NOTHING) do
+        if not (what.causes or NOTHING)[name] then drop($BLAMED .. name) end
     end
     drop('holder')
     if what.unspent then
@@ -151,7 +155,7 @@ function write.settle(id, fence, job, since, state, latest, follow, sealed, more
         if what.pending then put($PENDING, what.pending) end
     else
         put('settled', now_text)
-        for _, field in ipairs({'fence', 'deaths', 'killed', $PENDING}) do drop(field) end
+        for _, field in ipairs(CLOSED_WITHOUT) do drop(field) end
         if not what.unspent and tonumber(attempts) == 1 then drop('attempts') end
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) elseif what.only then put($ONLY, what.only) end
@@ -215,7 +219,7 @@ local function release()
         if found[lock] == one.id then gone[#gone + 1] = lock end
         if one.resource and one.latest ~= '' then
             found[latest] = later(one.latest, found[latest])
-            call('SET', latest, found[latest], 'EX', LATEST_LASTS)
+            call('SET', latest, found[latest], 'PXAT', latest_forgotten)
         end
     end
     if #gone > 0 then call('DEL', unpack(gone)) end
