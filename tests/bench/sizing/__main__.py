@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from bench import results, tables, targets
 from bench.environments import SCRATCH
-from bench.sizing.model import Costs, NotMeasured, costs, sheet
+from bench.sizing.model import Costs, NotMeasured, costs, redis_of_both, sheet
 from bench.work import results as work
 from rich.console import Console
 
@@ -24,20 +24,22 @@ _MOST_REDIS = 60
 def main(*, out: Path) -> None:
     """Print both, and write them to sizing.md."""
     try:
-        found = costs(results.Results.read(out / "ingest.json"), work.Results.read(out / "work.json"))
+        ingested, worked = results.Results.read(out / "ingest.json"), work.Results.read(out / "work.json")
+        found = costs(ingested, worked)
     except FileNotFoundError as error:
         raise click.ClickException(f"{error.filename} is missing: run bench.ingest and bench.work first") from error
     except NotMeasured as error:
         raise click.ClickException(str(error)) from error
-    sheets = [targets.sheet([redis_target(found)]), sheet(found)]
+    judged = [redis_target(what, each) for what, each in redis_of_both(ingested, worked).items()]
+    sheets = [targets.sheet(judged), sheet(found)]
     tables.show(_setting(found), sheets, Console(width=None if sys.stdout.isatty() else 120))
     (out / "sizing.md").write_text(tables.markdown(_setting(found), sheets))
 
 
-def redis_target(found: Costs) -> targets.Target:
-    """Whether one Redis carries enough."""
-    what = f"Redis's own processor time per event, receiver and worker together, µs ({1e6 / found.redis:,.0f} a second)"
-    return targets.at_most(what, found.redis, _MOST_REDIS, "{:.0f}")
+def redis_target(of: str, each: float) -> targets.Target:
+    """Whether one Redis carries enough; `each` in microseconds."""
+    what = f"Redis's own processor time per event, receiver and worker together, µs: {of} ({1e6 / each:,.0f} a second)"
+    return targets.at_most(what, each, _MOST_REDIS, "{:.0f}")
 
 
 def _setting(found: Costs) -> dict[str, str]:

@@ -12,10 +12,13 @@ from bench.competitors import STRICT
 from bench.results import Results
 from bench.tables import Sheet
 from bench.work import results as work
-from bench.work.competitors import OURS
+from bench.work.competitors import OURS, OURS_CROWDED
 
 #: What the table is printed for.
 A_DAY: Final = (100_000, 1_000_000, 10_000_000, 100_000_000)
+
+#: Latencies of the API, in milliseconds, with which a worker has enough to do for Redis to be judged by.
+_BUSY: Final = ("0", "50")
 
 #: Seconds.
 _DAY: Final = 86_400
@@ -102,6 +105,17 @@ def costs(ingest: Results, worked: work.Results) -> Costs:
         redis=ingest.redis(STRICT.name) + work.redis(handled),
         kept=kept,
     )
+
+
+def redis_of_both(ingest: Results, worked: work.Results) -> dict[str, float]:
+    """Microseconds of Redis for a delivery and its event, by how many events the worker had at once and its API."""
+    fields = {f"{worked.latency * 1_000:g}": worked.throughput, **worked.latencies}
+    return {
+        f"{worked.titles[ours]}, an API of {latency} ms": ingest.redis(STRICT.name) + work.redis(field[ours])
+        for ours in (OURS.name, OURS_CROWDED.name)
+        for latency, field in fields.items()
+        if ours in field and latency in _BUSY
+    }
 
 
 def need(costs: Costs, a_day: float, habits: Habits = Habits()) -> Need:
