@@ -73,13 +73,16 @@ class Leases:
                 await self.show()
 
     async def renew(self) -> None:
-        """Renew what is held, once."""
-        await self._renew(list(self._held.values()))
+        """Renew what is held, once, but for what was claimed just now."""
+        await self._renew([one for one in self._held.values() if not one.is_new or one.since <= self._shown_since])
 
     async def show(self) -> None:
         """Renew what has been held for a while and was not renewed yet."""
-        shown_since = self._clock() - SHOWN_AFTER
-        await self._renew([one for one in self._held.values() if one.is_new and one.since <= shown_since])
+        await self._renew([one for one in self._held.values() if one.is_new and one.since <= self._shown_since])
+
+    @property
+    def _shown_since(self) -> float:
+        return self._clock() - min(SHOWN_AFTER, self._claims.lease / _RENEWALS)
 
     async def _renew(self, held: Sequence[_Held]) -> None:
         asked_at = self._clock()
