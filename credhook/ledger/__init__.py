@@ -3,7 +3,7 @@
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
     credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
-                                  holder, the token of the worker that has it; deaths and killed, how often a
+                                  deaths and killed, how often a
                                   worker has died with it among others, and with it alone; only and pending, the
                                   handlers that it still waits for; h:<name> as each handler ends; c:<name> as
                                   long as it stands with a cause of failures; again and again_at, how often the
@@ -158,9 +158,9 @@ class Index:
     synced = _Key(PREFIX, ":synced")
     #: List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well.
     urgent = _Key(PREFIX, ":urgent")
-    #: The event of a resource that a worker holds, for as long as its lease; the resource's id follows.
-    busy = _Key(PREFIX, ":busy:")
-    #: Sorted set of the jobs that wait for that event to be settled, by when their events came; likewise.
+    #: Hash of the locks: resource → the event of it that a worker holds, and its claim; see lock.lua.
+    locks = _Key(PREFIX, ":locks")
+    #: Sorted set of the jobs that wait for such an event to be settled, by when these came; the resource's id follows.
     parked = _Key(PREFIX, ":parked:")
     #: Sorted set of the jobs that one process is to work on alone, by when their events came. A hint.
     solitary = _Key(PREFIX, ":solitary")

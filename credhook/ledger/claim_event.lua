@@ -7,11 +7,11 @@
 
 --! include credhook.ledger/by_field.lua
 --! include credhook.ledger/latest_state.lua
---! include credhook.ledger/lock_holder.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
 --! include credhook.ledger/unless_odd.lua
 --! include credhook.ledger/worker_keys.lua
+--! include credhook.ledger/lock.lua
 
 -- Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
 local EARLY = 2000
@@ -20,8 +20,11 @@ local PARKED_LASTS = 86400
 -- Deaths of processes in which an event was one of several under way, after which it is worked on alone.
 local COMMON_DEATHS = 2
 
--- The events that this script has claimed; and what a claim of an event that nobody has held writes, for each the same:
--- fences start at the clock, so that if an event is erased and its id comes again, they do not repeat the earlier ones.
+-- Fields, with their values, of the record of a new event. Of one that has more, marks may be among them.
+local NEW = 8
+
+-- The events that this script has claimed, by their resources; and the fence of an event that nobody has held: fences
+-- start at the clock, so that if an event is erased and its id comes again, they do not repeat the earlier ones.
 local claimed = {}
 local FIRST_FENCE = string.format('%.0f', now + 1)
 
@@ -46,8 +49,9 @@ local function claim(id, job, who)
     local fence, attempts, due, killed, deaths = record.fence, record.attempts, record.due, record.killed, record.deaths
     if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
-    local lease = fence and redis.call('ZSCORE', leases, id)
-    if claimed[id] or lease and tonumber(lease) > now then return 'held' end
+    local locked_by, its_fence, its_attempts = lock_of(resource)
+    local holder = claimed[resource] or locked_by and runs(locked_by) and locked_by
+    if holder == id or fence and runs(id) then return 'held' end
     if state == $WAITING and due and tonumber(due) > now + EARLY then return 'early' end
     received, killed = received or now_text, is_count(killed) and tonumber(killed) or 0
     local suspect = killed > 0 or is_count(deaths) and tonumber(deaths) >= COMMON_DEATHS
@@ -56,42 +60,45 @@ local function claim(id, job, who)
         redis.call('EXPIRE', solitary, PARKED_LASTS)
         return 'suspect'
     end
-    who.ends = who.ends or string.format('%.0f', now + who.lease)
-    if not redis.call('SET', busy .. resource, id, 'NX', 'PXAT', who.ends) then
-        local holder = holder_of(busy .. resource)
-        if holder and holder ~= id then
-            if unless_odd('ZADD', parked .. resource, received, job) then
-                redis.call('EXPIRE', parked .. resource, PARKED_LASTS)
-            end
-            unless_odd('ZADD', opened, received, id)
-            redis.call('ZADD', open, now, id)
-            return 'parked'
+    if holder then
+        if unless_odd('ZADD', parked .. resource, received, job) then
+            redis.call('EXPIRE', parked .. resource, PARKED_LASTS)
         end
-        redis.call('SET', busy .. resource, id, 'PXAT', who.ends)
+        unless_odd('ZADD', opened, received, id)
+        redis.call('ZADD', open, now, id)
+        return 'parked'
     end
-    local ended = fence and fields or {}
+    if locked_by == id then
+        fence, attempts = last_claim(id, record)
+    elseif locked_by then
+        remember(locked_by, its_fence, its_attempts)
+    end
+    local held_before = fence or #fields > (record[$TRACE] and NEW + 2 or NEW)
+    local ended = held_before and fields or {}
     fence, attempts = fence and string.format('%.0f', fence + 1) or FIRST_FENCE, (tonumber(attempts) or 0) + 1
     if state == $WAITING then
-        redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '', 'state', $ACCEPTED)
+        redis.call('HSET', key, 'state', $ACCEPTED)
         redis.call('HDEL', key, 'due')
-    else
-        redis.call('HSET', key, 'fence', fence, 'attempts', attempts, 'holder', who.token or '')
     end
-    claimed[id] = true
+    claimed[resource] = id
     return add_to({id, job, now, type, resource, received, fence, attempts, false, killed,
                    suspect and 1 or 0, record[$TRACE] or false, #ended}, ended)
 end
 
--- Have a lease on each of the claims, an entry among RQ's started jobs, and in each claim what handlers have seen of
--- its resource.
+-- Have lock and lease for each of the claims, an entry among RQ's started jobs, and in each claim what handlers have
+-- seen of its resource.
 local function hold(claims, who)
     if #claims == 0 then return end
-    local rq_ends, held, executions, resources = string.format('%.0f', now / 1000 + $RQ_PATIENCE), {}, {}, {}
+    local ends, rq_ends = string.format('%.0f', now + who.lease), string.format('%.0f', now / 1000 + $RQ_PATIENCE)
+    local token, held, locked, executions, resources = who.token or '', {}, {}, {}, {}
     for place, got in ipairs(claims) do
-        held[2 * place - 1], held[2 * place] = who.ends, got[1]
+        held[2 * place - 1], held[2 * place] = ends, got[1]
+        locked[2 * place - 1] = got[5]
+        locked[2 * place] = lock_by(got[1], got[7], got[8], token)
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
         resources[place] = $RESOURCE .. got[5]
     end
+    redis.call('HSET', locks, unpack(locked))
     redis.call('ZADD', leases, unpack(held))
     if who.name then unless_odd('ZADD', started, unpack(executions)) end
     for place, state in ipairs(redis.call('MGET', unpack(resources))) do

@@ -62,7 +62,7 @@ async def test_a_renewal_that_comes_after_the_settlement_does_not_bring_the_leas
     await claims.settle(claim, Settlement(state, wait=0.0))
     assert await claims.renew([claim]) == [claim]
     assert not redis_client.exists(INDEX.leases)
-    assert not redis_client.exists(INDEX.busy + "iss_1")
+    assert not redis_client.exists(INDEX.locks)
     assert (await take_one(claims)).event_id == "m1"
 
 

@@ -121,7 +121,7 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim())
-    redis_client.hincrby("credhook:event:e1", "fence", 1)
+    redis_client.hset("credhook:credhook:locks", "pre_1", f"e1 {attempt.claim.fence + 1} 2 another")
     assert await made.make(attempt) == (None, None)
     assert record(redis_client, "e1")["h:test.second"].startswith("done ")
 

@@ -25,7 +25,7 @@ async def failed_and_taken(ledger: Ledger) -> None:
 
 async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
     of_events = [INDEX.open, INDEX.opened, INDEX.dead]
-    keys = [INDEX.leases, INDEX.started, INDEX.busy, INDEX.parked, INDEX.causes, *of_events, INDEX.scheduled]
+    keys = [INDEX.leases, INDEX.started, INDEX.locks, INDEX.parked, INDEX.causes, *of_events, INDEX.scheduled]
     arguments = [len(of_events), "doomed", job_id("doomed"), ""]
     redis_client.flushall()
     ledger = Ledger(redis_client)

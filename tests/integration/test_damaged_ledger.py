@@ -45,7 +45,7 @@ def reconciler(redis: Redis) -> Reconciler:
 
 def lose_all(redis: Redis) -> None:
     """As after kill -9 of a fleet, and the time that leases last: nothing but the ledger is left."""
-    for key in (INDEX.jobs, INDEX.leases, *redis.scan_iter(INDEX.busy + "*")):
+    for key in (INDEX.jobs, INDEX.leases):
         redis.delete(key)
     if redis.type(INDEX.urgent) == b"list":
         redis.delete(INDEX.urgent)
@@ -165,7 +165,7 @@ async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
 
 HINTS = [
     INDEX.urgent, INDEX.scheduled, INDEX.started, INDEX.intermediate, INDEX.solitary, INDEX.failed, INDEX.dead,
-    INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable, INDEX.busy + "r-m1", INDEX.parked + "r-m1",
+    INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable, INDEX.parked + "r-m1",
     RESOURCE + "r-m1", f"rq:executions:{job_id('m1')}",
 ]  # fmt: skip
 

@@ -21,7 +21,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     job = job_id("doomed:1")
     redis_client.set(SNAPSHOT + "doomed:1", "sealed")
     redis_client.set(RESOURCE + "r_doomed", "3:0")
-    redis_client.set(INDEX.busy + "r_doomed", "doomed:1")
+    redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.quarantined, INDEX.leases):
         redis_client.zadd(key, {"doomed:1": 1})
     for key in (INDEX.scheduled, INDEX.failed, INDEX.parked + "r_doomed"):
@@ -35,6 +35,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     assert "doomed:1" not in left
     assert "r_doomed" not in left
     assert left.count(job) == 1  # In RQ's queue, where a worker finds nothing by it.
+    assert redis_client.hkeys(INDEX.locks) == [b"r_third"]
     assert record(redis_client, "kept")["state"] == "accepted"
     assert redis_client.hkeys(CONFLICT + "kept") == [f"{DATA} r_third".encode()]
 

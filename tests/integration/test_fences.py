@@ -46,14 +46,17 @@ async def take_one(claims: Claims) -> Claim:
     return claim
 
 
-def lapse(redis: Redis, *resources: str) -> None:
+def lapse(redis: Redis) -> None:
     """As if the leases had lapsed, and what they had held had been in transit for long."""
     for key in (INDEX.open, INDEX.leases):
         members: Any = redis.zrange(key, 0, -1)
         if members:
             redis.zadd(key, dict.fromkeys(members, 1))
-    for resource in resources:
-        redis.delete(INDEX.busy + resource)
+
+
+def holder_of(redis: Redis, resource: str) -> str:
+    lock: Any = redis.hget(INDEX.locks, resource)
+    return str(lock.decode().split(" ")[0])
 
 
 def reconciler(redis: Redis) -> Reconciler:
@@ -69,11 +72,11 @@ async def test_a_lapsed_claim_is_not_renewed_over_the_resources_next_holder(
     await accept(async_redis, ("e1", "r"), ("e2", "r"))
     stalled, other = worker(async_redis, "stalled"), worker(async_redis, "other")
     first = await take_one(stalled)
-    lapse(redis_client, "r")
+    lapse(redis_client)
     second = await take_one(other)
     assert second.event_id == "e2"
     assert await stalled.renew([first]) == [first]
-    assert redis_client.get(INDEX.busy + "r") == b"e2"
+    assert holder_of(redis_client, "r") == "e2"
     assert await other.renew([second]) == []
 
 
@@ -98,12 +101,46 @@ async def test_what_was_done_by_one_that_lost_its_lease_is_not_done_again(
     await accept(async_redis, ("m1", "r"))
     stalled = worker(async_redis, "stalled")
     old = await take_one(stalled)
-    lapse(redis_client, "r")
+    lapse(redis_client)
     assert reconciler(redis_client).run() == 1
     await take_one(worker(async_redis))
     assert await stalled.settle(old, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
     assert record(redis_client, "m1")["h:a.b"] == "done"
     assert record(redis_client, "m1")["state"] == "accepted"
+
+
+async def test_a_claim_that_lapsed_before_the_resources_next_event_was_taken_is_remembered(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"), ("e2", "r"))
+    stalled, other = worker(async_redis, "stalled"), worker(async_redis, "other")
+    first = await take_one(stalled)
+    lapse(redis_client)
+    second = await take_one(other)
+    assert (await other.settle(second, Settlement(State.DONE))) == (True, None)
+    assert reconciler(redis_client).run() == 1
+    again = await take_one(other)
+    assert (again.event_id, again.attempt, again.first) == ("e1", 2, False)
+    assert again.fence > first.fence
+    assert await stalled.renew([first]) == [first]
+    assert await stalled.settle(first, Settlement(State.DONE)) == (False, None)
+    assert await other.settle(again, Settlement(State.DONE)) == (True, None)
+    assert not redis_client.exists(INDEX.locks, INDEX.leases, INDEX.open)
+
+
+async def test_whose_lock_was_lost_is_told_when_it_settles_and_no_other_has_the_event_meanwhile(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"))
+    claims = worker(async_redis)
+    claim = await take_one(claims)
+    redis_client.delete(INDEX.locks)
+    redis_client.zadd(INDEX.open, {"e1": 1})
+    assert reconciler(redis_client).run() == 0
+    assert await claims.settle(claim, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
+    lapse(redis_client)
+    assert reconciler(redis_client).run() == 1
+    assert (await take_one(claims)).ended == {"a.b": "done"}
 
 
 async def test_a_late_renewal_does_not_take_what_waits_for_its_time(
@@ -135,7 +172,7 @@ async def test_what_waits_for_its_time_is_not_put_back_before_it_although_rq_has
     claims = worker(async_redis)
     await claims.settle(await take_one(claims), Settlement(State.WAITING, "no", wait=60.0))
     redis_client.delete(INDEX.scheduled)
-    lapse(redis_client, "r")
+    lapse(redis_client)
     assert reconciler(redis_client).run() == 0
     redis_client.hset(EVENT + "m1", "due", 1)
     assert reconciler(redis_client).run() == 1
@@ -147,8 +184,8 @@ async def test_what_has_outlived_two_of_its_workers_is_not_put_back_at_once(
     late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
     await accept(async_redis, (late, "r"))
     await take_one(worker(async_redis))
-    lapse(redis_client, "r")
-    redis_client.hset(EVENT + late, "attempts", 3)
+    lapse(redis_client)
+    redis_client.hset(INDEX.locks, "r", f"{late} 1 3 w")
     seconds, _ = redis_client.time()
     redis_client.zadd(INDEX.leases, {late: seconds * 1_000})
     assert reconciler(redis_client).run() == 0
@@ -173,7 +210,7 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(
     claims = worker(async_redis)
     first = await take_one(claims)
     assert CliRunner().invoke(history.events, ["erase", "--id", "e2", "--yes"]).stdout == "erased 1\n"
-    assert redis_client.get(INDEX.busy + "r") == b"e1"
+    assert holder_of(redis_client, "r") == "e1"
     assert not (await claims.take(10, urgent=0)).claims
     _, following = await claims.settle(first, Settlement(State.DONE), follow=True)
     assert following is not None
@@ -316,7 +353,7 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
     redis_client.zadd(INDEX.open, {"e2": 1})
     assert reconciler(redis_client).run() == 0
     assert not redis_client.exists(INDEX.jobs)
-    redis_client.delete(INDEX.busy + "r")
+    redis_client.hdel(INDEX.locks, "r")
     assert reconciler(redis_client).run() == 1
 
 
@@ -329,7 +366,7 @@ def reclaim(redis: Redis, name: str, *, own_fault: bool = True) -> int:
 
 
 async def put_back(redis: Redis) -> None:
-    lapse(redis, *(f"r{number}" for number in range(1, 4)))
+    lapse(redis)
     reconciler(redis).run()
 
 
@@ -369,7 +406,7 @@ async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_af
         assert (claim.attempt, claim.killed) == (1, 0)
         await claims.settle(claim, Settlement(State.DONE))
         seen.add(claim.event_id)
-        assert not {"deaths", "killed", "holder", "attempts"} & record(redis_client, claim.event_id).keys()
+        assert not {"deaths", "killed", "attempts"} & record(redis_client, claim.event_id).keys()
     assert seen == {"m1", "m2", "m3"}
 
 

@@ -98,9 +98,11 @@ async def test_a_job_with_an_endless_name_is_set_aside_by_a_digest_of_it(
 
 
 async def test_a_lock_without_an_end_does_not_keep_a_resource(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    for ends in (None, 10 * LONGEST_LOCK):
+    far = int(redis_client.time()[0]) * 1_000 + 10 * LONGEST_LOCK
+    for lock, ends in (("nobody 1 1 w", 0), ("nobody 1 1 w", far), ("nobody", far), (b"\xff 1 1 w", far)):
         redis_client.flushall()
-        redis_client.set(INDEX.busy + "r", "nobody", px=ends)
+        redis_client.hset(INDEX.locks, "r", lock)
+        redis_client.zadd(INDEX.leases, {"nobody": ends})
         await accept(async_redis, "m1", resource="r")
         claims = worker(async_redis)
         (claim,) = (await claims.take(10, urgent=5)).claims
@@ -112,7 +114,7 @@ async def test_a_lock_without_an_end_does_not_keep_a_resource(async_redis: Async
 async def test_neither_does_it_keep_an_event_from_being_put_back(async_redis: AsyncRedis, redis_client: Redis) -> None:
     await accept(async_redis, "m1", resource="r")
     orphan(redis_client, "m1")
-    redis_client.set(INDEX.busy + "r", "nobody")
+    redis_client.hset(INDEX.locks, "r", "nobody 1 1 w")
     assert reconciler(redis_client).run() == 1
 
 

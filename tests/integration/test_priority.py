@@ -106,9 +106,9 @@ def test_stale_hints_do_no_harm(harness: Harness) -> None:
     with harness.worker("first"):
         harness.reaches("done", "done")
     redis.restore("rq:job:" + job_id("done"), 0, whole)
-    harness.happens("held", DATA)
-    redis.zadd(INDEX.leases, {"held": 4_102_444_800_000})
-    redis.hset("credhook:event:held", mapping={"fence": 1, "attempts": 1})
+    resource = harness.happens("held", DATA)
+    redis.zadd(INDEX.leases, {"held": int(redis.time()[0]) * 1_000 + 300_000})
+    redis.hset(INDEX.locks, resource, "held 1 1 another")
     harness.happens("m1")
     redis.rpush(INDEX.urgent, "evil", "e-never", job_id("done"), job_id("m1"), job_id("m1"))
     with harness.worker("second") as worker:

@@ -332,6 +332,7 @@ LIVE = {
     "credhook:credhook:open",
     "credhook:credhook:opened",
     "credhook:credhook:leases",
+    "credhook:credhook:locks",
     "credhook:credhook:dead",
     "credhook:credhook:quarantined",
     "rq:queues",

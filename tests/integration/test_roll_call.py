@@ -13,6 +13,7 @@ from credhook.events import Event
 from credhook.ledger import Index
 from credhook.ledger.job import job_id
 from credhook.receiver.inbox.inbox import Inbox
+from credhook.worker.commands.history.records import records
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.recovery.reclaim import RollCall
@@ -71,8 +72,8 @@ async def test_what_a_silent_worker_held_goes_first_and_speaks_against_nobody(
     assert (logs[1]["events"], logs[1]["put_back"]) == (2, 2)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(await hold(async_redis, "here", 2)) == ["m1", "m2"]
+    assert [one["attempts"] for one in records(redis_client, INDEX, ("m1", "m2"))] == [2, 2]
     for one in ("m1", "m2"):
-        assert record(redis_client, one)["attempts"] == "2"
         assert not {"deaths", "killed"} & record(redis_client, one).keys()
 
 

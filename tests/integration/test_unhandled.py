@@ -70,7 +70,7 @@ async def test_what_a_worker_has_no_handler_for_is_kept_unseen_and_costs_no_atte
     assert (kept["state"], kept["attempts"], kept["error"]) == ("unhandled", "0", "NoHandler")
     assert 0 < redis_client.ttl(EVENT + "m1") <= 604_800
     assert redis_client.zrange(INDEX.unhandled + COMPLETED, 0, -1) == [b"m1"]
-    for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.busy + "r1", "rq:job:" + job_id("m1")):
+    for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.locks, "rq:job:" + job_id("m1")):
         assert not redis_client.exists(key)
 
 

@@ -88,8 +88,6 @@ class Ledger:
         for key in (INDEX.open, INDEX.leases):
             for member in self.redis.zrange(key, 0, -1):
                 self.redis.zadd(key, {member: 1})
-        for key in self.redis.scan_iter(INDEX.busy + "*"):
-            self.redis.delete(key)
         for member in self.redis.zrange(INDEX.scheduled, 0, -1):
             self.redis.zadd(INDEX.scheduled, {member: 1})
         for key in self.redis.scan_iter(EVENT + "*"):

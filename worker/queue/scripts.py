@@ -23,7 +23,7 @@ def keys(index: Index) -> list[str]:
         index.started,
         index.urgent,
         index.intermediate,
-        index.busy,
+        index.locks,
         index.parked,
         index.refused,
         index.solitary,

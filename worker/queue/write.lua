@@ -64,14 +64,10 @@ function write.ended(id, handler)
 end
 
 function write.renew(id, fence, job, since, started_at, time)
-    local held, resource = unpack(unless_odd('HMGET', $EVENT .. id, 'fence', 'resource') or {})
-    if held ~= fence or not resource then return 0 end
-    local holder = holder_of(busy .. resource)
-    if holder and holder ~= id then return 0 end  -- Our lock had lapsed, and the resource's next event has begun.
-    -- First what needs no memory, as with settlements.
-    if not holder or call('PEXPIRE', busy .. resource, who.lease) == 0 then
-        call('SET', busy .. resource, id, 'PX', who.lease)
-    end
+    local resource = unless_odd('HGET', $EVENT .. id, 'resource')
+    local locked_by, held = lock_of(resource)
+    if locked_by ~= id or held ~= fence then return 0 end
+    call('PERSIST', leases)  -- Changes nothing and needs no memory: first, as with settlements.
     call('ZADD', leases, now + who.lease, id)
     if since ~= '' then beat(job, fence, since, started_at, time, who.name) end
     return 1
@@ -81,7 +77,7 @@ end
 -- queue. Returns the claim, or false.
 local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
-    while call('EXISTS', busy .. resource) == 0 do
+    while not runs(lock_of(resource) or '') do
         local job = (unless_odd('ZPOPMIN', parked .. resource) or {})[1]
         if not job then break end
         local id, data = event_of(job)
@@ -122,16 +118,17 @@ end
 function write.settle(id, fence, job, since, state, latest, follow, sealed, more, ...)
     local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or NOTHING
     local record = by_field(call('HGETALL', key))
-    local type, resource, attempts, received = record.type, record.resource, record.attempts, record.received
+    local type, resource, received = record.type, record.resource, record.received
+    local last_fence, attempts, locked = last_claim(id, record)
     local gone = shown(job, fence, since, who.lease)
-    if record.fence ~= fence then
+    if last_fence ~= fence then
         local failed = {}
         for _, failure in ipairs(what.failures or NOTHING) do failed[failure.who] = cjson.encode(failure) end
         for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
         if #gone > 0 then call('DEL', unpack(gone)) end
         -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
-        local nobodys = not record.fence or (record.fence == next_fence and not call('ZSCORE', leases, id))
+        local nobodys = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
         return {nobodys and record.state == state and 1 or 0}
     end
     local is_open, closes = state == $WAITING or state == $ACCEPTED, state == $DONE
@@ -144,11 +141,8 @@ function write.settle(id, fence, job, since, state, latest, follow, sealed, more
     for name in pairs(what.absolved or NOTHING) do
         if not (what.causes or NOTHING)[name] then drop($BLAMED .. name) end
     end
-    drop('holder')
-    if what.unspent then
-        attempts = (tonumber(attempts) or 1) - 1
-        put('attempts', attempts)
-    end
+    attempts = (tonumber(attempts) or 1) - (what.unspent and 1 or 0)
+    if is_open or what.unspent or attempts > 1 then put('attempts', attempts) else drop('attempts') end
     if is_open then
         put('fence', string.format('%.0f', fence + 1))  -- So that no late renewal brings the claim back.
         if state == $WAITING then put('due', now + (what.wait or 0)) end
@@ -156,7 +150,6 @@ function write.settle(id, fence, job, since, state, latest, follow, sealed, more
     else
         put('settled', now_text)
         for _, field in ipairs(CLOSED_WITHOUT) do drop(field) end
-        if not what.unspent and tonumber(attempts) == 1 then drop('attempts') end
         if state == $DONE then drop('seen') end
         if state ~= $UNHANDLED then drop($ONLY) elseif what.only then put($ONLY, what.only) end
     end
@@ -180,12 +173,12 @@ function write.settle(id, fence, job, since, state, latest, follow, sealed, more
     end
     if listened() then
         publish(id, state, type, resource, {
-            attempt = tonumber(attempts), error = what.error or '', wait = what.wait,
+            attempt = attempts, error = what.error or '', wait = what.wait,
             age = is_count(received) and now - received or nil,
         })
     end
     local one = {id = id, resource = resource, latest = latest, follow = follow == '1', what = what, is_open = is_open,
-                 closes = closes, gone = gone, reply = {1}}
+                 locked = locked, closes = closes, gone = gone, reply = {1}}
     settled[#settled + 1] = one
     return one.reply
 end
@@ -201,22 +194,20 @@ end
 -- Give up the claims of what has been settled; remember which states of their resources handlers have seen, unless
 -- they have seen later ones; and take from the open events what is open no more.
 local function release()
-    local ids, gone, closed, keys = {}, {}, {}, {}
+    local ids, gone, closed, resources, keys = {}, {}, {}, {}, {}
     for _, one in ipairs(settled) do
         ids[#ids + 1] = one.id
         for _, key in ipairs(one.gone) do gone[#gone + 1] = key end
         if one.closes then closed[#closed + 1] = one.id end
-        if one.resource then
-            keys[#keys + 1] = busy .. one.resource
-            keys[#keys + 1] = $RESOURCE .. one.resource
-        end
+        if one.locked then resources[#resources + 1] = one.resource end
+        if one.latest ~= '' then keys[#keys + 1] = $RESOURCE .. (one.resource or '') end
     end
     unless_odd('ZREM', leases, unpack(ids))
+    if #resources > 0 then call('HDEL', locks, unpack(resources)) end
     local found = {}
     for place, value in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do found[keys[place]] = value end
     for _, one in ipairs(settled) do
-        local lock, latest = busy .. (one.resource or ''), $RESOURCE .. (one.resource or '')
-        if found[lock] == one.id then gone[#gone + 1] = lock end
+        local latest = $RESOURCE .. (one.resource or '')
         if one.resource and one.latest ~= '' then
             found[latest] = later(one.latest, found[latest])
             call('SET', latest, found[latest], 'PXAT', latest_forgotten)

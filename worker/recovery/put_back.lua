@@ -7,14 +7,12 @@
 --
 -- KEYS: event, open events, leases, RQ's schedule, RQ's failed jobs, RQ's queue, job, RQ's started jobs, the job's
 --   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events,
---   the prefix of the unhandled events of a type, open events by when they came.
+--   the prefix of the unhandled events of a type, open events by when they came, the locks of resources.
 -- ARGV: webhook-id; job's id; its data unless that is among the fields; ms that an event may be on its way from one
---   place to the next; prefix of a resource's lock; attempts after which an event whose worker has died has to
---   wait; which part of that wait, from 0 to 1; retention in s; LPUSH or RPUSH; then the fields of the job and
---   their values.
+--   place to the next; attempts after which an event whose worker has died has to wait; which part of that wait, from
+--   0 to 1; retention in s; LPUSH or RPUSH; then the fields of the job and their values.
 -- Reply: 1 if the event was put back, 0 if not, or which part of its record cannot be read.
 
---! include credhook.ledger/lock_holder.lua
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
 --! include credhook.ledger/unless_odd.lua
@@ -26,18 +24,25 @@ local FIRST_DELAY, LONGEST_DELAY = 5000, 600000
 
 local call = redis.call
 local event, open, leases, scheduled, failed, jobs, rq_job = unpack(KEYS)
-local started, executions, urgent, intermediate, dead, unreadable, unhandled, opened = unpack(KEYS, 8)
-local id, job, data, transit, busy, patient, chance, retention, push = unpack(ARGV)
+local started, executions, urgent, intermediate, dead, unreadable, unhandled, opened, locks = unpack(KEYS, 8)
+
+--! include credhook.ledger/lock.lua
+
+local id, job, data, transit, patient, chance, retention, push = unpack(ARGV)
 local moved = call('ZSCORE', open, id)
 local since = moved and now - moved
 if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- The clock may have gone back since.
 local fields = unless_odd('HMGET', event, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due')
 local state, type, resource, received, fence, attempts, due = unpack(fields or {})
+local wrong = unreadable_part(id, state, type, resource, received, fence, attempts, due)
+local is_readable, locked = fields and not wrong, nil
+fence, attempts, locked = last_claim(id, {resource = resource, fence = fence, attempts = attempts})
 
 local function leave()
     if fence then unless_odd('ZREM', started, job .. ':' .. fence) end
     call('DEL', rq_job)
     call('ZREM', leases, id)
+    unlock(id, is_readable and resource)
     unless_odd('ZREM', opened, id)
     call('ZREM', open, id)
 end
@@ -48,13 +53,12 @@ if call('EXISTS', event) == 0 then
 end
 local lease = call('ZSCORE', leases, id)
 if lease and tonumber(lease) > now then return 0 end
-local wrong = fields and unreadable_part(id, state, type, resource, received, fence, attempts, due)
-if wrong or not fields then
-    wrong = wrong or 'no hash'
+if not is_readable then
+    if not fields then wrong = 'no hash' end
     call('ZADD', unreadable, now, id)
     if fields then
         call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. wrong)
-        call('HDEL', event, 'holder', 'fence', 'attempts', 'due')
+        call('HDEL', event, 'fence', 'attempts', 'due')
     end
     call('EXPIRE', event, retention)
     leave()
@@ -72,8 +76,7 @@ if lease and tonumber(attempts) > tonumber(patient) then
     local delay = math.min(LONGEST_DELAY, FIRST_DELAY * 2 ^ (attempts - patient - 1))
     if now < lease + delay * chance then return 0 end
 end
-local holder = holder_of(busy .. resource)
-if holder and holder ~= id then return 0 end
+if not locked and runs(lock_of(resource) or '') then return 0 end
 unless_odd('ZADD', opened, received or now, id)
 call('ZADD', open, now, id)
 call('ZREM', leases, id)
@@ -85,9 +88,11 @@ for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
     unless_odd('ZREM', started, job .. ':' .. execution)
     call('DEL', 'rq:execution:' .. job .. ':' .. execution)
 end
+if locked then remember(id, fence, attempts) end
+unlock(id, resource)
 call('HDEL', event, 'due')
 call('DEL', rq_job, executions)
-call('HSET', rq_job, unpack(ARGV, 10))
+call('HSET', rq_job, unpack(ARGV, 9))
 if data ~= '' then call('HSET', rq_job, 'data', data) end
 unless_odd('SADD', 'rq:queues', jobs)
 call(push, jobs, job)

@@ -48,6 +48,7 @@ class PutBack:
             index.unreadable,
             index.unhandled,
             index.opened,
+            index.locks,
         ]
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(name) / 2**32
@@ -56,7 +57,6 @@ class PutBack:
             job,
             job_data(event_id),
             in_transit,
-            index.busy,
             PATIENT_FOR,
             chance,
             self._retention,

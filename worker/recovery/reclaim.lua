@@ -13,6 +13,7 @@
 --! include credhook.ledger/story.lua
 --! include credhook.ledger/unless_odd.lua
 --! include credhook.ledger/worker_keys.lua
+--! include credhook.ledger/lock.lua
 
 local MOST_LEASES = 20000  -- Leases that are looked at: more than any fleet has events under way.
 
@@ -20,12 +21,16 @@ local call = redis.call
 local death, retention = cjson.decode(ARGV[3]), ARGV[4]
 local held = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + $LONGEST_LOCK, 'LIMIT', 0, MOST_LEASES)) do
-    if unless_odd('HGET', $EVENT .. id, 'holder') == ARGV[1] then held[#held + 1] = id end
+    local resource = unless_odd('HGET', $EVENT .. id, 'resource')
+    local locked_by, fence, attempts, token = lock_of(resource)
+    if locked_by == id and token == ARGV[1] then
+        held[#held + 1] = {id = id, resource = resource, fence = fence, attempts = attempts}
+    end
 end
 
-local function raise(key, field, by)
+local function raise(key, field)
     local count = call('HGET', key, field)
-    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
+    call('HSET', key, field, (is_count(count) and tonumber(count) or 0) + 1)
 end
 
 -- Count the death with the event, if it speaks against it, and tell of it.
@@ -34,17 +39,19 @@ local function explain(id, counts)
     tell(id, cjson.encode({died = ARGV[2], beside = #held - 1, cause = counts and death.id or nil}))
 end
 
-for _, id in ipairs(held) do
-    local key = $EVENT .. id
-    call('HDEL', key, 'holder')  -- First, so that nothing is counted twice.
-    if ARGV[2] == 'host' then  -- None of its events has done that.
-    elseif #held > 1 then
-        raise(key, 'deaths', 1)
-        raise(key, 'attempts', -1)
+local ids = {}
+for place, one in ipairs(held) do
+    local key, blames, attempts = $EVENT .. one.id, ARGV[2] ~= 'host', tonumber(one.attempts)
+    if blames and #held > 1 then attempts = math.max(0, attempts - 1) end
+    -- First the lock, which is nobody's from now on, so that nothing is counted twice.
+    call('HSET', locks, one.resource, lock_by(one.id, one.fence, attempts, ''))
+    if blames and #held > 1 then
+        raise(key, 'deaths')
     elseif ARGV[2] == '1' then
-        raise(key, 'killed', 1)
+        raise(key, 'killed')
     end
-    call('ZADD', leases, 'XX', now, id)
-    pcall(explain, id, ARGV[2] ~= 'host' and (#held > 1 or ARGV[2] == '1'))
+    call('ZADD', leases, 'XX', now, one.id)
+    pcall(explain, one.id, blames and (#held > 1 or ARGV[2] == '1'))
+    ids[place] = one.id
 end
-return held
+return ids

@@ -187,7 +187,7 @@ class Reconciler:
         queue need not be looked through.
         """
         index = self._index
-        if {index.open, index.leases, index.jobs} & self._odd:
+        if {index.open, index.leases, index.locks, index.jobs} & self._odd:
             return []
         jobs = cast(list[bytes], self._redis.lrange(index.jobs, 0, HEAD - 1))
         until: float = now - IN_TRANSIT
@@ -224,7 +224,9 @@ def _types(index: Index) -> dict[str, str]:
         index.unreadable, index.reconciled, index.causes, index.solitary, index.scheduled, index.started, index.failed,
     )  # fmt: skip
     lists = (index.jobs, index.intermediate, index.urgent)
-    return dict.fromkeys(sets, "zset") | dict.fromkeys(lists, "list") | {index.handlers: "hash", index.arrivals: "set"}
+    hashes = (index.locks, index.handlers)
+    types = {"zset": sets, "list": lists, "hash": hashes, "set": (index.arrivals,)}
+    return {key: kind for kind, keys in types.items() for key in keys}
 
 
 def _named(events: dict[str, str]) -> dict[str, str]:

@@ -67,7 +67,7 @@ local function start_over(id, key, state)
         redis.call('HDEL', key, $HANDLER .. handler)
         pending[#pending + 1] = handler
     end
-    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'holder', 'deaths', 'killed', $ONLY, $PENDING)
+    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING)
     local trace = redis.call('HGET', key, $TRACE)
     if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
         redis.call('HSET', key, $TRACE, $REPLAYED .. trace)

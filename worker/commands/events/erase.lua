@@ -4,7 +4,7 @@
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
 -- last, so that an erasure that was broken off can be asked for again.
 --
--- KEYS: leases; RQ's started jobs; the prefixes of a resource's lock, and of the jobs parked behind it; the causes of
+-- KEYS: leases; RQ's started jobs; the locks of resources, and the prefix of the jobs parked behind one; the causes of
 --   failures; then all other sorted sets of events, and all other sorted sets of jobs.
 -- ARGV: how many of the latter are of events; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
@@ -21,7 +21,10 @@
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
 
-local leases, started, busy, parked, causes = unpack(KEYS)
+local leases, started, locks, parked, causes = unpack(KEYS)
+
+--! include credhook.ledger/lock.lua
+
 local of_events = tonumber(ARGV[1])
 local outcomes, under_way = {}, nil
 
@@ -54,8 +57,8 @@ local function erase(id, job, selected)
     if resource then
         redis.call('DEL', $RESOURCE .. resource)
         unless_odd('ZREM', parked .. resource, job)
-        if unless_odd('GET', busy .. resource) == id then redis.call('DEL', busy .. resource) end
     end
+    unlock(id, shown ~= $UNREADABLE and resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     unless_odd('ZREM', leases, id)
     for i = 6, #KEYS do unless_odd('ZREM', KEYS[i], i < 6 + of_events and id or job) end

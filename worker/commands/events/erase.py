@@ -78,7 +78,7 @@ class Erasure:
         of_events = (index.open, index.opened, *settled, index.reconciled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         self._of_events = len(of_events)
-        self._keys = [index.leases, index.started, index.busy, index.parked, index.causes, *of_events, *of_jobs]
+        self._keys = [index.leases, index.started, index.locks, index.parked, index.causes, *of_events, *of_jobs]
 
     def begin(self) -> None:
         """Forget what names the resource outside its events, if one was asked for."""

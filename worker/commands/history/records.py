@@ -1,6 +1,6 @@
 """The records of events as people read them: times in UTC, handlers by name, null where nothing can be read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from credhook.worker.commands.history.times import time_of
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
+#: Parts of a lock: webhook-id, fence, attempts, worker's token.
+_PARTS_OF_LOCK: Final = 4
 #: Digits of the longest number in a record.
 _DIGITS: Final = 15
 
@@ -29,12 +31,29 @@ def records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[
             pipeline.hgetall(_raw(EVENT + webhook_id))
             pipeline.zscore(index.leases, _raw(webhook_id))
         replies = pipeline.execute(raise_on_error=False)
+        under_way = _attempts_under_way(redis, index, replies)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
             if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
             elif fields:
-                text = {_text(name): _text(value) for name, value in fields.items()}
+                text = {_text(name): _text(value) for name, value in fields.items()} | under_way.get(webhook_id, {})
                 yield describe(webhook_id, text, lease=lease if isinstance(lease, float) else None)
+
+
+def _attempts_under_way(redis: Redis, index: Index, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
+    """Of the events that a worker has, by webhook-id: the attempts with the one under way, which their locks count."""
+    resources = [
+        fields[b"resource"]
+        for fields, lease in zip(replies[::2], replies[1::2], strict=True)
+        if isinstance(lease, float) and isinstance(fields, dict) and b"resource" in fields
+    ]
+    if not resources:
+        return {}
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.hmget(index.locks, resources)
+    (locks,) = pipeline.execute(raise_on_error=False)
+    parts = [_text(lock).split(" ") for lock in locks if lock] if isinstance(locks, list) else []
+    return {part[0]: {"attempts": part[2]} for part in parts if len(part) == _PARTS_OF_LOCK}
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
