@@ -30,6 +30,8 @@ log = structlog.get_logger("credhook.worker")
 GATHER: Final = 0.005
 #: Seconds. Redis cuts a time-out down to whole milliseconds, 0.001 to none at all, and with none it waits for ever.
 _SHORTEST_WAIT: Final = 0.01
+#: Fields that the record of a new event has; with a trace, one more.
+_NEW_FIELDS: Final = 4
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 
@@ -107,7 +109,8 @@ class Claims:
         latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.fence, claim.job, self._since(claim), settlement.state),
+                *("settle", claim.event_id, claim.resource_id, _NEW_FIELDS + bool(claim.trace) if claim.first else ""),
+                *(claim.fence, claim.job, self._since(claim), settlement.state),
                 *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
                 *chain.from_iterable(settlement.records.items()),
             ),
