@@ -10,6 +10,7 @@ from accepting import everything, inbox_on, record
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from credhook.events import Event
@@ -195,6 +196,23 @@ async def test_a_hint_of_another_type_holds_nothing_up(async_redis: AsyncRedis, 
     }  # fmt: skip
     named = [line for line in logs if line["event"] == "keys_unusable" and key in line["keys"]]
     assert named or not shared or "executions" in key
+
+
+async def test_without_usable_locks_nothing_is_taken_and_nothing_lost(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, "m1")
+    redis_client.set(INDEX.locks, "of another kind")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await take(async_redis)
+    leading = reconciler(redis_client)
+    with capture_logs() as logs:
+        assert leading.run() == 0
+    assert [list(line["keys"]) for line in logs if line["event"] == "keys_unusable"] == [[INDEX.locks]]
+    redis_client.delete(INDEX.locks)
+    lose_all(redis_client)
+    assert leading.run() == 1
+    assert await take(async_redis) == ["m1"]
 
 
 @pytest.mark.parametrize("latest", ["3:soon", "x", "9999999999999999999:1", "3:" + "9" * 40, b"\xff:\xff"])
