@@ -92,7 +92,7 @@ def wait_after(failures: int, time_scale: float) -> float | None:
     return WAITS[failures - 1] * time_scale if failures <= len(WAITS) else None
 
 
-def attempts(tenant: Tenant, query: AttemptsQuery) -> Found:
+def attempts(tenant: Tenant, query: AttemptsQuery) -> Found[list[Attempt]]:
     """Return the attempts, the oldest first, and how many deliveries are still under way."""
     found = [
         attempt
@@ -108,8 +108,5 @@ OPERATIONS = (
         "/sandbox/deliveries",
         attempts,
         "List the attempts, the oldest first; `meta.underWay` counts deliveries that are not settled.",
-        answer=list[Attempt],
-        query=AttemptsQuery,
-        needs_token=False,
     ),
 )

@@ -108,33 +108,12 @@ def listening(state: State, event_type: EventType) -> list[Endpoint]:
 
 
 OPERATIONS = (
+    Operation("POST", "/me-creds/api/endpoints", register, "Register a webhook endpoint.", status=201, refusals=(409,)),
     Operation(
-        "POST",
-        "/me-creds/api/endpoints",
-        register,
-        "Register a webhook endpoint.",
-        answer=Endpoint,
-        status=201,
-        body=NewEndpoint,
-        refusals=(409,),
-    ),
-    Operation(
-        "GET",
-        "/me-creds/api/endpoints",
-        registered,
-        "List the webhook endpoints, as a bare array.",
-        answer=list[Endpoint],
-        enveloped=False,
+        "GET", "/me-creds/api/endpoints", registered, "List the webhook endpoints, as a bare array.", enveloped=False
     ),
     Operation(
         "DELETE", "/me-creds/api/endpoints/{id}", remove, "Remove a webhook endpoint.", status=204, refusals=(404,)
     ),
-    Operation(
-        "GET",
-        "/sandbox/endpoints",
-        registrations,
-        "List the webhook endpoints with their health.",
-        answer=list[Registration],
-        needs_token=False,
-    ),
+    Operation("GET", "/sandbox/endpoints", registrations, "List the webhook endpoints with their health."),
 )

@@ -136,7 +136,7 @@ def details(tenant: Tenant, id: str) -> Issuance:  # noqa: A002  The specificati
     return as_seen(record.shown, record.before, age.total_seconds() * 1000, tenant.faults.on)
 
 
-def listed(tenant: Tenant, query: PageQuery) -> Found:
+def listed(tenant: Tenant, query: PageQuery) -> Found[list[Issuance]]:
     """Return a page of the issuances, the oldest first."""
     records, following = shelf(tenant.state).page(query.after, tenant.faults.on.page_size)
     return Found([record.shown for record in records], links=links(tenant, ISSUANCES, following))
@@ -150,20 +150,6 @@ def _credentials(ids: list[str], status: str) -> list[IssuedCredential]:
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        ISSUANCES,
-        listed,
-        "List the issuances, the oldest first.",
-        answer=list[Issuance],
-        query=PageQuery,
-    ),
-    Operation(
-        "GET",
-        f"{ISSUANCES}/{{id}}",
-        details,
-        "Read an issuance by id.",
-        answer=Issuance,
-        refusals=(404,),
-    ),
+    Operation("GET", ISSUANCES, listed, "List the issuances, the oldest first."),
+    Operation("GET", f"{ISSUANCES}/{{id}}", details, "Read an issuance by id.", refusals=(404,)),
 )

@@ -141,7 +141,7 @@ def details(tenant: Tenant, id: str) -> Presentation:  # noqa: A002  The specifi
     return shown
 
 
-def listed(tenant: Tenant, query: PresentationsQuery) -> Found:
+def listed(tenant: Tenant, query: PresentationsQuery) -> Found[list[Presentation]]:
     """Return a page of the presentations, the oldest first."""
     if query.ids is None:
         records, following = shelf(tenant.state).page(query.after, tenant.faults.on.page_size)
@@ -171,20 +171,6 @@ def _as_read(presentation: Presentation, read_before: bool, faults: Faults) -> P
 
 
 OPERATIONS = (
-    Operation(
-        "GET",
-        PRESENTATIONS,
-        listed,
-        "List the presentations, the oldest first.",
-        answer=list[Presentation],
-        query=PresentationsQuery,
-    ),
-    Operation(
-        "GET",
-        f"{PRESENTATIONS}/{{id}}",
-        details,
-        "Read a presentation by id.",
-        answer=Presentation,
-        refusals=(404,),
-    ),
+    Operation("GET", PRESENTATIONS, listed, "List the presentations, the oldest first."),
+    Operation("GET", f"{PRESENTATIONS}/{{id}}", details, "Read a presentation by id.", refusals=(404,)),
 )

@@ -130,7 +130,7 @@ def shelf(state: State) -> Repository[PresetRecord]:
     return state.shelf("presets", PresetRecord)
 
 
-def create(tenant: Tenant, wanted: NewSdJwtPreset | NewMdocPreset) -> SdJwtPreset | MdocPreset:
+def create(tenant: Tenant, wanted: NewPreset) -> Preset:
     """Create a preset.
 
     Raises:
@@ -144,7 +144,7 @@ def create(tenant: Tenant, wanted: NewSdJwtPreset | NewMdocPreset) -> SdJwtPrese
     return preset
 
 
-def _created(wanted: NewSdJwtPreset | NewMdocPreset, id_: str, now: datetime) -> SdJwtPreset | MdocPreset:
+def _created(wanted: NewPreset, id_: str, now: datetime) -> Preset:
     fields = {name: getattr(wanted, name) for name in wanted.model_fields_set - {"type"}}
     fields |= {"id": id_, "author": AUTHOR, "created_at": now, "updated_at": now}
     if isinstance(wanted, NewMdocPreset):
@@ -159,8 +159,6 @@ OPERATIONS = (
         "/me-creds/api/presets/credentials",
         create,
         "Create a credential preset of either format.",
-        answer=Preset,
-        body=NewPreset,
         refusals=(409,),
     ),
 )

@@ -42,7 +42,7 @@ class MdocTemplate(TemplateFields):
 Template = Annotated[SdJwtTemplate | MdocTemplate, Field(discriminator="format")]
 
 
-def read(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A002  The specification's own word.
+def read(tenant: Tenant, id: str) -> Template:  # noqa: A002  The specification's own word.
     """Return a template, archived or not.
 
     Raises:
@@ -51,12 +51,12 @@ def read(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A002
     return _shown(_find(tenant, id))
 
 
-def listed(tenant: Tenant) -> list[SdJwtTemplate | MdocTemplate]:
+def listed(tenant: Tenant) -> list[Template]:
     """Return every template, the oldest first."""
     return [_shown(record) for record in shelf(tenant.state).all()]
 
 
-def archive(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A002  The specification's own word.
+def archive(tenant: Tenant, id: str) -> Template:  # noqa: A002  The specification's own word.
     """Archive a template, so that nothing can be issued by it; archiving twice changes nothing.
 
     Raises:
@@ -68,7 +68,7 @@ def archive(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A
     return _shown(archived)
 
 
-def usable(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A002  The specification's own word.
+def usable(tenant: Tenant, id: str) -> Template:  # noqa: A002  The specification's own word.
     """Return a template that can be issued by.
 
     Raises:
@@ -80,7 +80,7 @@ def usable(tenant: Tenant, id: str) -> SdJwtTemplate | MdocTemplate:  # noqa: A0
     return template
 
 
-def claims_of(template: SdJwtTemplate | MdocTemplate, attributes: dict[str, Any] | None) -> dict[str, Any]:
+def claims_of(template: Template, attributes: dict[str, Any] | None) -> dict[str, Any]:
     """Return what a credential of this template is to say; examples where nothing was said.
 
     Raises:
@@ -100,7 +100,7 @@ def _find(tenant: Tenant, id_: str) -> PresetRecord:
     return record
 
 
-def _shown(record: PresetRecord) -> SdJwtTemplate | MdocTemplate:
+def _shown(record: PresetRecord) -> Template:
     preset = record.preset
     fields: dict[str, Any] = {
         "id": preset.id,
@@ -121,28 +121,8 @@ def _shown(record: PresetRecord) -> SdJwtTemplate | MdocTemplate:
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/me-creds/api/templates/credentials/{id}",
-        read,
-        "Read a credential template by id.",
-        answer=Template,
-        refusals=(404,),
+        "GET", "/me-creds/api/templates/credentials/{id}", read, "Read a credential template by id.", refusals=(404,)
     ),
-    Operation(
-        "GET",
-        "/sandbox/templates",
-        listed,
-        "List the credential templates, the oldest first.",
-        answer=list[Template],
-        needs_token=False,
-    ),
-    Operation(
-        "POST",
-        "/sandbox/templates/{id}/archive",
-        archive,
-        "Archive a credential template.",
-        answer=Template,
-        refusals=(404,),
-        needs_token=False,
-    ),
+    Operation("GET", "/sandbox/templates", listed, "List the credential templates, the oldest first."),
+    Operation("POST", "/sandbox/templates/{id}/archive", archive, "Archive a credential template.", refusals=(404,)),
 )

@@ -60,14 +60,4 @@ def create(tenant: Tenant, wanted: NewTrustedEntity) -> TrustedEntity:
     return entity
 
 
-OPERATIONS = (
-    Operation(
-        "POST",
-        "/me-creds/api/trusted-entities",
-        create,
-        "Register a trusted entity.",
-        answer=TrustedEntity,
-        status=201,
-        body=NewTrustedEntity,
-    ),
-)
+OPERATIONS = (Operation("POST", "/me-creds/api/trusted-entities", create, "Register a trusted entity.", status=201),)

@@ -194,23 +194,13 @@ def _named(state: State, username: str) -> UserRecord:
 
 
 OPERATIONS = (
-    Operation(
-        "POST",
-        USERS,
-        onboard,
-        "Create a user, or resolve the one who exists.",
-        answer=Onboarded,
-        status=201,
-        body=NewUser,
-        refusals=(409,),
-    ),
-    Operation("GET", USERS, listed, "List the users of the tenant.", answer=list[User]),
+    Operation("POST", USERS, onboard, "Create a user, or resolve the one who exists.", status=201, refusals=(409,)),
+    Operation("GET", USERS, listed, "List the users of the tenant."),
     Operation(
         "GET",
         f"{USERS}/by-external-identifier/{{externalIdentifier:path}}",
         by_external_identifier,
         "Find a user by external identifier.",
-        answer=User,
         refusals=(404,),
     ),
     Operation(
@@ -218,7 +208,6 @@ OPERATIONS = (
         f"{USERS}/{{username}}/external-identifier",
         external_identifier_of,
         "Read the external identifier of a user.",
-        answer=ExternalIdentifier,
         refusals=(404,),
     ),
     Operation(
@@ -226,8 +215,6 @@ OPERATIONS = (
         f"{USERS}/{{username}}/idp-link",
         link,
         "Create or remove the link to the tenant's identity provider.",
-        answer=IdentityLink,
-        body=LinkWanted,
         refusals=(404,),
     ),
 )

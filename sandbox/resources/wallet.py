@@ -44,13 +44,13 @@ class WalletCredential(Wire):
     iss: str = Field(min_length=1, max_length=512)
 
 
-def accept(tenant: Tenant, offer: Offer) -> list[WalletCredential]:
+def accept(tenant: Tenant, wanted: Offer) -> list[WalletCredential]:
     """Accept an offer that the sandbox has made; its issuance is completed by that, and says so in an event.
 
     Raises:
         Refusal: With 404 for an offer of somebody else, with 400 for one that cannot be accepted any more.
     """
-    record = issuances.find(tenant, _issuance_id(offer.credential_offer))
+    record = issuances.find(tenant, _issuance_id(wanted.credential_offer))
     credentials = _credentials(record, templates.read(tenant, record.template_id), tenant.now())
     try:
         with tenant.state.together():
@@ -73,9 +73,7 @@ def _issuance_id(offer: str) -> str:
     return id_
 
 
-def _credentials(
-    record: IssuanceRecord, template: templates.SdJwtTemplate | templates.MdocTemplate, now: datetime
-) -> list[WalletCredential]:
+def _credentials(record: IssuanceRecord, template: templates.Template, now: datetime) -> list[WalletCredential]:
     if len(template.type) > LONGEST_VCT:
         raise Refusal(400, f"The type of the credential is longer than {LONGEST_VCT} characters.", source=IN_OFFER)
     return [
@@ -98,9 +96,7 @@ OPERATIONS = (
         "/me-wallet/api/credentials",
         accept,
         "Accept a credential offer; the answer is a bare array.",
-        answer=list[WalletCredential],
         status=201,
-        body=Offer,
         enveloped=False,
         refusals=(404,),
     ),

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -15,12 +16,14 @@ from credhook.sandbox.http.body import media_type, parse_json, read
 from credhook.sandbox.http.errors import Refusal, Source
 from credhook.sandbox.tenant.tenant import Tenant
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Found:
+class Found(Generic[T]):
     """A result with `meta` and `links` beside its `data`, where there are any."""
 
-    data: Any
+    data: T
     meta: Mapping[str, Any] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
 
@@ -33,29 +36,47 @@ class Operation:
         method: HTTP method.
         path: Path with its parameters in braces. `:path` after a parameter's name lets its value hold an encoded slash,
             which the server has decoded before it looks for the route.
-        act: What is done. Called with the tenant, the parameters of the path in their order, the query if
-            `query` is set and the body if `body` is set; returns what becomes `data`.
+        act: What is done, called with the tenant and the parameters of the path in their order. A parameter `query` is
+            the request's query, a parameter `wanted` its body, each read as it is annotated; the result becomes `data`.
         summary: One sentence for `/openapi.json`.
-        answer: Type of what `act` returns; None where the answer has no body.
         status: Status of success.
-        body: Type of the request's body; None where it has none.
-        query: Model of the request's query.
         enveloped: Whether the answer is wrapped in `data`.
         refusals: Statuses other than 400, 401 and those of faults that this operation answers with.
-        needs_token: False for what belongs to the sandbox instead of the platform.
     """
 
     method: str
     path: str
     act: Callable[..., Any]
     summary: str
-    answer: Any = None
     status: int = 200
-    body: Any = None
-    query: type[BaseModel] | None = None
     enveloped: bool = True
     refusals: Sequence[int] = ()
-    needs_token: bool = True
+
+    @cached_property
+    def _types(self) -> dict[str, Any]:
+        return get_type_hints(self.act, include_extras=True)
+
+    @property
+    def query(self) -> Any:
+        """Model of the request's query; None where it has none."""
+        return self._types.get("query")
+
+    @property
+    def body(self) -> Any:
+        """Type of the request's body; None where it has none."""
+        return self._types.get("wanted")
+
+    @property
+    def answer(self) -> Any:
+        """Type of what becomes `data`; None where the answer has no body."""
+        found = self._types["return"]
+        found = get_args(found)[0] if get_origin(found) is Found else found
+        return None if found is NoneType else found
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether it belongs to the platform; otherwise it is the sandbox's own."""
+        return not self.path.startswith("/sandbox/")
 
     @property
     def documented_path(self) -> str:

@@ -12,9 +12,9 @@ def shown(tenant: Tenant) -> Faults:
     return Faults(**tenant.faults.on.model_dump())
 
 
-def change(tenant: Tenant, changes: Faults) -> Faults:
+def change(tenant: Tenant, wanted: Faults) -> Faults:
     """Switch the faults that are named."""
-    tenant.faults.change(changes)
+    tenant.faults.change(wanted)
     return shown(tenant)
 
 
@@ -25,7 +25,7 @@ def clear(tenant: Tenant) -> Faults:
 
 
 OPERATIONS = (
-    Operation("GET", PATH, shown, "Show the faults.", answer=Faults, needs_token=False),
-    Operation("POST", PATH, change, "Switch the faults that are named.", answer=Faults, body=Faults, needs_token=False),
-    Operation("DELETE", PATH, clear, "Switch every fault off.", answer=Faults, needs_token=False),
+    Operation("GET", PATH, shown, "Show the faults."),
+    Operation("POST", PATH, change, "Switch the faults that are named."),
+    Operation("DELETE", PATH, clear, "Switch every fault off."),
 )

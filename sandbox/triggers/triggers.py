@@ -94,10 +94,7 @@ OPERATIONS = (
         "/sandbox/events",
         happen,
         "Make something happen to a new resource, or to an existing one.",
-        answer=list[Happened],
         status=201,
-        body=Happening,
         refusals=(404, 409),
-        needs_token=False,
     ),
 )
