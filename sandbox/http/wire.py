@@ -17,8 +17,9 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-#: A whole number. JSON does not tell 1.0 from 1, so both are read.
-Whole = Annotated[int, BeforeValidator(_whole)]
+#: What makes an integer a whole number: JSON does not tell 1.0 from 1, so both are read. Bounds stand before it.
+WHOLE = BeforeValidator(_whole)
+Whole = Annotated[int, WHOLE]
 
 
 class Wire(BaseModel):

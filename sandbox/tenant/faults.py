@@ -1,18 +1,20 @@
 """What can be made to go wrong, by a flag or while running."""
 
 import asyncio
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from credhook.sandbox.http.errors import Refusal
-from credhook.sandbox.http.wire import Whole, Wire
+from credhook.sandbox.http.wire import WHOLE, Whole, Wire
 
 #: Largest wait that can be asked for, in milliseconds: a slip of the keyboard should not hang a client.
 LONGEST_MS = 600_000
 #: Largest number of times that a fault can be asked for.
 MOST = 1_000_000
 
+Milliseconds = Annotated[int, Field(ge=0, le=LONGEST_MS), WHOLE]
+Times = Annotated[int, Field(ge=0, le=MOST), WHOLE]
 Envelopes = Literal["documented", "swapped", "alternating"]
 
 
@@ -20,19 +22,13 @@ class Faults(Wire):
     """The faults that are on. Every default means "off"; counts marked "next" run down by themselves."""
 
     duplicate: Whole = Field(1, ge=1, le=100, description="Deliver each event N times under one webhook-id.")
-    reorder: Whole = Field(0, ge=0, le=MOST, description="Hold N deliveries back, then send the last first.")
-    delay_ms: Whole = Field(0, ge=0, le=LONGEST_MS, description="Wait before the first attempt.")
-    drop: Whole = Field(0, ge=0, le=MOST, description="Lose the first N attempts of each delivery on the way.")
-    lose_answers: Whole = Field(
-        0, ge=0, le=MOST, description="Lose the receiver's first N answers to each delivery, and redeliver."
-    )
+    reorder: Times = Field(0, description="Hold N deliveries back, then send the last first.")
+    delay_ms: Milliseconds = Field(0, description="Wait before the first attempt.")
+    drop: Times = Field(0, description="Lose the first N attempts of each delivery on the way.")
+    lose_answers: Times = Field(0, description="Lose the receiver's first N answers to each delivery, and redeliver.")
     forge: Whole = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
-    details_lag_ms: Whole = Field(
-        0, ge=0, le=LONGEST_MS, description="Answer 404 to details until this long after the event."
-    )
-    details_stale_ms: Whole = Field(
-        0, ge=0, le=LONGEST_MS, description="Show details as they were until this long after the event."
-    )
+    details_lag_ms: Milliseconds = Field(0, description="Answer 404 to details until this long after the event.")
+    details_stale_ms: Milliseconds = Field(0, description="Show details as they were until this long after the event.")
     read_once: bool = Field(False, description="Show the attributes of a presentation to one read only.")
     envelopes: Envelopes = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
@@ -40,16 +36,14 @@ class Faults(Wire):
     page_size: Whole = Field(
         1000, ge=1, le=MOST, description="Show N issuances or presentations of a list at once, with a link to the next."
     )
-    unauthorized: Whole = Field(
-        0, ge=0, le=MOST, description="Refuse the next N API requests with 401 and forget their tokens."
-    )
-    server_errors: Whole = Field(0, ge=0, le=MOST, description="Answer 500 to the next N API requests.")
-    rate_limit: Whole = Field(0, ge=0, le=MOST, description="Answer 429 to the next N API requests.")
-    requests_per_second: Whole = Field(
-        0, ge=0, le=MOST, description="Answer 429 to API requests beyond this many in a second; 0 is no limit."
+    unauthorized: Times = Field(0, description="Refuse the next N API requests with 401 and forget their tokens.")
+    server_errors: Times = Field(0, description="Answer 500 to the next N API requests.")
+    rate_limit: Times = Field(0, description="Answer 429 to the next N API requests.")
+    requests_per_second: Times = Field(
+        0, description="Answer 429 to API requests beyond this many in a second; 0 is no limit."
     )
     retry_after: Whole = Field(1, ge=0, le=3600, description="Seconds named in the Retry-After of a 429.")
-    slow_ms: Whole = Field(0, ge=0, le=LONGEST_MS, description="Wait before each API answer.")
+    slow_ms: Milliseconds = Field(0, description="Wait before each API answer.")
 
 
 class FaultSwitch:
