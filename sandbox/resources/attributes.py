@@ -65,7 +65,9 @@ class MdocNamespace(Wire):
     properties: dict[str, MdocAttribute]
 
 
-Group = Mapping[str, Definition] | Mapping[str, MdocNamespace]
+#: An attribute, or all that stand together under a name.
+Defined = SdJwtValue | SdJwtObject | SdJwtArray | MdocValue | MdocArray | MdocNamespace
+Group = Mapping[str, Defined]
 
 #: Values for a credential about which nobody has said anything, by the type of the attribute.
 EXAMPLES: Mapping[str, Any] = {
@@ -96,13 +98,13 @@ def example(group: Group) -> dict[str, Any]:
     return {key: _example(definition) for key, definition in group.items()}
 
 
-def _is_required(definition: Definition | MdocNamespace) -> bool:
+def _is_required(definition: Defined) -> bool:
     if isinstance(definition, MdocNamespace):
         return any(_is_required(each) for each in definition.properties.values())
     return definition.required is True
 
 
-def _fits(value: Any, definition: Definition | MdocNamespace) -> bool:
+def _fits(value: Any, definition: Defined) -> bool:
     match definition:
         case SdJwtObject() | MdocNamespace():
             return fit(value, definition.properties)
@@ -111,7 +113,6 @@ def _fits(value: Any, definition: Definition | MdocNamespace) -> bool:
             return isinstance(value, list) and (items is None or all(_fits(each, items) for each in value))
         case SdJwtValue() | MdocValue():
             return _is_of(definition.type, value)
-    raise TypeError(f"{type(definition).__name__} defines no attribute")
 
 
 def _is_of(kind: str, value: Any) -> bool:
@@ -135,7 +136,7 @@ def _reads(read: Any, value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _example(definition: Definition | MdocNamespace) -> Any:
+def _example(definition: Defined) -> Any:
     match definition:
         case SdJwtObject() | MdocNamespace():
             return example(definition.properties)
@@ -143,4 +144,3 @@ def _example(definition: Definition | MdocNamespace) -> Any:
             return [] if definition.items is None else [_example(definition.items)]
         case SdJwtValue() | MdocValue():
             return EXAMPLES[definition.type]
-    raise TypeError(f"{type(definition).__name__} defines no attribute")
