@@ -1,6 +1,7 @@
 """The sandbox, assembled."""
 
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import cache
@@ -40,20 +41,11 @@ from credhook.sandbox.tenant.tenant import Tenant, utc_now
 from credhook.sandbox.triggers import fault_routes, triggers
 from credhook.sandbox.triggers.fixtures import load_fixtures
 
-OPERATIONS: tuple[Operation, ...] = (
-    *presets.OPERATIONS,
-    *templates.OPERATIONS,
-    *certificates.OPERATIONS,
-    *trusted_entities.OPERATIONS,
-    *endpoints.OPERATIONS,
-    *users.OPERATIONS,
-    *wallet.OPERATIONS,
-    *issuances.OPERATIONS,
-    *presentations.OPERATIONS,
-    *triggers.OPERATIONS,
-    *deliveries.OPERATIONS,
-    *fault_routes.OPERATIONS,
+NOUNS = (
+    *(presets, templates, certificates, trusted_entities, endpoints, users, wallet, issuances, presentations),
+    *(triggers, deliveries, fault_routes),
 )
+OPERATIONS: tuple[Operation, ...] = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -66,7 +58,6 @@ def create_app(settings: Settings) -> Starlette:
     """
     state = State(settings.state)
     faults = FaultSwitch(settings.faults)
-    access = tokens.Tokens(lambda: utc_now().timestamp())
     sender = Sender(
         state,
         faults,
@@ -75,7 +66,7 @@ def create_app(settings: Settings) -> Starlette:
         time_scale=settings.time_scale,
         now=utc_now,
     )
-    tenant = Tenant(settings.base_url, state, access, faults, sender.announce, Authority.create())
+    tenant = Tenant(settings.base_url, state, tokens.Tokens(time.time), faults, sender.announce, Authority.create())
     load_fixtures(tenant)
 
     @asynccontextmanager

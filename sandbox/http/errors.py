@@ -87,11 +87,9 @@ def error(status: int, detail: str, source: Source = ABSENT) -> Error:
 
 
 def pointer(location: tuple[int | str, ...], body: Any) -> str:
-    """Return a place in a body as a JSON pointer (RFC 6901).
+    """Return a place in a body, where pydantic found a problem, as a JSON pointer (RFC 6901).
 
-    Args:
-        location: Where pydantic found the problem. It counts the chosen variant of a union as a step.
-        body: What the steps are taken in, which tells a variant from a field.
+    A location counts the chosen variant of a union as a step; the body tells a variant from a field.
     """
     found = ""
     for place, step in enumerate(location):
@@ -113,15 +111,13 @@ def response(refusal: Refusal) -> Response:
     return JSONResponse(refusal.errors.plain(), refusal.status, headers=refusal.headers)
 
 
-async def answer_refusal(_: Request, refusal: Exception) -> Response:
+async def answer_refusal(_: Request, refusal: Refusal) -> Response:
     """Answer what a noun refused."""
-    assert isinstance(refusal, Refusal)  # noqa: S101  Starlette types every handler for Exception.
     return response(refusal)
 
 
-async def answer_http_exception(request: Request, failure: Exception) -> Response:
+async def answer_http_exception(request: Request, failure: HTTPException) -> Response:
     """Answer what the router refused, in the same envelope: an unknown path, a wrong method, a huge body."""
-    assert isinstance(failure, HTTPException)  # noqa: S101  Starlette types every handler for Exception.
     details = {
         404: f"There is no {request.url.path}.",
         405: f"{request.url.path} does not answer {request.method}.",
@@ -135,6 +131,7 @@ async def answer_failure(_: Request, __: Exception) -> Response:
     return response(Refusal(500, "The sandbox failed; its log says why."))
 
 
+#: Starlette types every handler for Exception.
 HANDLERS: dict[Any, Any] = {
     Refusal: answer_refusal,
     HTTPException: answer_http_exception,

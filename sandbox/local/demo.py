@@ -42,11 +42,8 @@ class Row:
     def right(self) -> bool:
         """Delivered twice, known the second time, fetched, and handled exactly once."""
         once = bool(self.handlers) and set(self.handlers.values()) == {1}
-        return self.delivered == 2 and self.deduplicated == 1 and bool(self.fetched) and once and self._settled  # noqa: PLR2004
-
-    @property
-    def _settled(self) -> bool:
-        return self.milliseconds is not None
+        settled = self.milliseconds is not None
+        return (self.delivered, self.deduplicated) == (2, 1) and bool(self.fetched) and once and settled
 
 
 @click.command()

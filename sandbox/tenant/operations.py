@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from credhook.sandbox.http.body import media_type, parse_json, read
 from credhook.sandbox.http.errors import Refusal, Source
+from credhook.sandbox.http.wire import Wire
 from credhook.sandbox.tenant.tenant import Tenant
 
 T = TypeVar("T")
@@ -165,8 +166,8 @@ def _reader(model: Any) -> TypeAdapter[Any]:
 
 def plain(value: Any) -> Any:
     """Return the JSON form of a result."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, Wire):
+        return value.plain()
     if isinstance(value, list | tuple):
         return [plain(element) for element in value]
     return value

@@ -1,6 +1,7 @@
 """The platform in this process: the sandbox with its state in memory, which delivers nothing and listens nowhere."""
 
 import json
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -38,7 +39,7 @@ def new_tenant(now: Callable[[], datetime] = utc_now) -> Tenant:
     tenant = Tenant(
         URL,
         State(),
-        Tokens(lambda: utc_now().timestamp()),
+        Tokens(time.time),
         FaultSwitch(Faults()),
         lambda event_type, resource_id: [],  # noqa: ARG005  Nothing is delivered.
         Authority.create(),
