@@ -10,18 +10,16 @@ from typing import Final, TypeVar
 import click
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from credhook.redis.address import RedisAddress
 from credhook.redis.connection import open_redis_sync
-from credhook.redis.health import unanswered
 from credhook.settings import LedgerSettings
-from credhook.status.attention import Limits, attention
+from credhook.status.attention import Limits
 from credhook.status.facts import Facts
 from credhook.status.fleet import Remark
 from credhook.status.page import lines
-from credhook.status.reading import platform_of_host, read_facts
+from credhook.status.reading import look_at, platform_of_host
 
 #: Seconds that Redis may take for one answer, and for all.
 _PATIENCE: Final = 5.0
@@ -66,13 +64,9 @@ def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[
     patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
     redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0), **patience)
     try:
-        facts = read_facts(redis, str(address), settings.queue, platform_of_host())
-    except (RedisError, OSError) as error:
-        what, _, remedy = unanswered(error).partition("; ")
-        return None, (Remark("redis", what, remedy),)
+        return look_at(redis, str(address), settings.queue, platform_of_host(), Limits(oldest))
     finally:
         redis.close()
-    return facts, attention(facts, Limits(oldest))
 
 
 def _within(seconds: float, work: Callable[[], T]) -> T:

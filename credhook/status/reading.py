@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.ledger import RECEIVERS, Index
@@ -13,8 +13,10 @@ from credhook.ledger.announcements import LASTS, Announced, announced
 from credhook.ledger.opened import oldest_open
 from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
 from credhook.redis import health
+from credhook.status.attention import Limits, attention
 from credhook.status.databases import other_databases
 from credhook.status.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
+from credhook.status.fleet import Remark
 from credhook.worker.fleet import circuit_store
 from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit
 from credhook.worker.fleet.circuit_snapshot import read as read_circuit
@@ -28,6 +30,18 @@ RECENTLY: Final = 86_400
 #: RQ's workers that are asked for their queues.
 _ASKED: Final = 1_000
 _RQ_WORKERS: Final = "rq:workers"
+
+
+def look_at(
+    redis: Redis, address: str, queue: str, platform: PlatformKeys | None, limits: Limits
+) -> tuple[Facts | None, tuple[Remark, ...]]:
+    """How the fleet is, and what wants attention: where Redis fails there are no facts, and that alone wants it."""
+    try:
+        facts = read_facts(redis, address, queue, platform)
+    except (RedisError, OSError) as error:
+        what, _, remedy = health.unanswered(error).partition("; ")
+        return None, (Remark("redis", what, remedy),)
+    return facts, attention(facts, limits)
 
 
 def read_facts(redis: Redis, address: str, queue: str, platform: PlatformKeys | None = None) -> Facts:
@@ -82,8 +96,16 @@ def _server(redis: Redis, address: str, *, strict: bool) -> Server:
 
 
 def _counts(redis: Redis, index: Index, now: float) -> Counts:
+    sets = {
+        "open": index.open,
+        "in_flight": index.leases,
+        "retrying": index.scheduled,
+        "dead": index.dead,
+        "quarantined": index.quarantined,
+        "unreadable": index.unreadable,
+    }
     pipeline = redis.pipeline(transaction=False)
-    for key in (index.open, index.leases, index.scheduled, index.dead, index.quarantined, index.unreadable):
+    for key in sets.values():
         pipeline.zcard(key)
     pipeline.llen(index.jobs)
     pipeline.zcount(index.dead, (now - RECENTLY) * 1_000, "+inf")
@@ -91,19 +113,10 @@ def _counts(redis: Redis, index: Index, now: float) -> Counts:
         pipeline.zcard(key)
     # A key of another type, which somebody else has written, has no figure.
     replies = [reply if isinstance(reply, int) else None for reply in pipeline.execute(raise_on_error=False)]
-    open_, in_flight, retrying, dead, quarantined, unreadable, queued, recently, *unhandled = replies
-    by_type = dict(zip((key.removeprefix(index.unhandled) for key in index.all_unhandled), unhandled, strict=True))
-    return Counts(
-        open=open_,
-        queued=queued,
-        in_flight=in_flight,
-        retrying=retrying,
-        dead=dead,
-        dead_recently=recently,
-        unhandled={name: count for name, count in by_type.items() if count},
-        quarantined=quarantined,
-        unreadable=unreadable,
-    )
+    counts: dict[str, Any] = dict(zip((*sets, "queued", "dead_recently"), replies, strict=False))
+    unhandled = zip(index.all_unhandled, replies[len(counts) :], strict=True)
+    by_type = {key.removeprefix(index.unhandled): count for key, count in unhandled if count}
+    return Counts(**counts, unhandled=by_type)
 
 
 def _oldest_open(redis: Redis, index: Index, now: float) -> float | None:
@@ -128,24 +141,14 @@ def read_receivers(redis: Redis) -> tuple[Receiver, ...]:
         except ValidationError:
             continue
         if _is_alive(one, now, LASTS):
-            per_second = said.acknowledged / said.seconds if said.seconds > 0 else 0.0
             later = now - one.renewed / 1_000
-            idle = None if said.idle is None else said.idle + later
-            refused = None if said.refused is None else said.refused + later
             found.append(
                 Receiver(
-                    queue=said.queue,
-                    host=said.host,
-                    version=said.version,
+                    **said.model_dump(exclude={"tolerance", "acknowledged", "seconds", "idle", "refused"}),
                     age=now - one.since / 1_000,
-                    strict=said.strict,
-                    per_second=round(per_second, 2),
-                    idle=idle,
-                    mark=said.mark,
-                    alike=said.alike,
-                    unauthenticated=said.unauthenticated,
-                    outside_tolerance=said.outside_tolerance,
-                    refused=refused,
+                    per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
+                    idle=None if said.idle is None else said.idle + later,
+                    refused=None if said.refused is None else said.refused + later,
                 )
             )
     return tuple(sorted(found, key=lambda one: (one.queue, one.host)))

@@ -11,19 +11,17 @@ from typing import Final, NamedTuple, TypeVar
 import structlog
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from credhook.console.pages.history import History, sample
 from credhook.ledger import Index
 from credhook.redis.address import RedisAddress
 from credhook.redis.connection import open_redis_sync
-from credhook.redis.health import unanswered
 from credhook.settings import LedgerSettings
-from credhook.status.attention import Limits, attention
+from credhook.status.attention import Limits
 from credhook.status.facts import Facts
 from credhook.status.fleet import Remark
-from credhook.status.reading import platform_of_host, read_facts
+from credhook.status.reading import look_at, platform_of_host
 
 log = structlog.get_logger("credhook.console")
 
@@ -82,9 +80,5 @@ class Ledger:
         return look
 
     def _read(self) -> Look:
-        try:
-            facts = read_facts(self.redis, self._address, self.index.queue, self._platform)
-        except (RedisError, OSError) as error:
-            what, _, remedy = unanswered(error).partition("; ")
-            return Look(self._clock(), None, (Remark("redis", what, remedy),))
-        return Look(self._clock(), facts, attention(facts, Limits()))
+        facts, remarks = look_at(self.redis, self._address, self.index.queue, self._platform, Limits())
+        return Look(self._clock(), facts, remarks)
