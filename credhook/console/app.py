@@ -5,7 +5,7 @@ import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 from redis.exceptions import RedisError
@@ -65,28 +65,30 @@ def create_console(settings: ConsoleSettings, login: Login) -> Console:
             *endpoints.routes(),
         ],
         middleware=[Middleware(Guard, sessions=sessions, url=settings.url)],
-        exception_handlers={
-            HTTPException: _refused,
-            click.ClickException: _not_there,
-            RedisError: _no_redis,
-        },
+        exception_handlers=_HANDLERS,
         lifespan=lifespan,
     )
     return Console(app, streams)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101  Starlette hands over what the table above says.
+async def _refused(request: Request, error: HTTPException) -> Response:
     return _problem(request, error.status_code, error.detail)
 
 
-async def _not_there(request: Request, error: Exception) -> Response:
-    assert isinstance(error, click.ClickException)  # noqa: S101  Likewise.
+async def _not_there(request: Request, error: click.ClickException) -> Response:
     return _problem(request, 404, error.message)
 
 
 async def _no_redis(request: Request, error: Exception) -> Response:
     return _problem(request, 503, unanswered(error))
+
+
+#: Starlette types every handler for Exception.
+_HANDLERS: Final[dict[Any, Any]] = {
+    HTTPException: _refused,
+    click.ClickException: _not_there,
+    RedisError: _no_redis,
+}
 
 
 def _problem(request: Request, status: int, what: str) -> Response:

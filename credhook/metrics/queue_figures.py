@@ -66,15 +66,17 @@ class QueueFigures:
         events = {state: _sum([next(numbers) for _ in keys]) for state, keys in self._sets.items()}
         figures = (
             _events(events, length),
-            _gauge("credhook_queue_length", "Jobs in RQ's queue.", length if isinstance(length, int) else None),
-            _gauge(
+            GaugeMetricFamily(
+                "credhook_queue_length", "Jobs in RQ's queue.", length if isinstance(length, int) else None
+            ),
+            GaugeMetricFamily(
                 "credhook_oldest_open_event_age_seconds",
                 "Seconds since the oldest event that is not settled was received; 0 if there is none.",
                 oldest,
             ),
             _workers(said, clock),
-            _gauge("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
-            _gauge(
+            GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
+            GaugeMetricFamily(
                 "credhook_redis_memory_limit_bytes",
                 "Memory that Redis may use; 0 without a limit.",
                 memory.get("maxmemory"),
@@ -129,13 +131,6 @@ def _apart(counts: Mapping[str, int | None], queued: Any) -> Iterator[tuple[str,
     for state in ("dead", "unhandled", "quarantined", "unreadable"):
         if (count := counts[state]) is not None:
             yield state, count
-
-
-def _gauge(name: str, meaning: str, value: float | None) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, meaning)
-    if value is not None:
-        family.add_metric([], value)
-    return family
 
 
 def _workers(said: Any, clock: Any) -> GaugeMetricFamily:

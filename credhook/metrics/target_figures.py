@@ -30,8 +30,8 @@ class TargetFigures:
         up.add_metric([self._part], ready)
         build = GaugeMetricFamily("credhook_build_info", "1 for the version that runs.", labels=["part", "version"])
         build.add_metric([self._part, version()], 1)
-        reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.")
-        reached.add_metric([], redis is None or redis.passed)
+        answers = redis is None or redis.passed
+        reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.", answers)
         passed = GaugeMetricFamily(
             "credhook_redis_check",
             "1 for what is in Redis as it should be, else 0; see /readyz.",
