@@ -10,9 +10,7 @@ def timestamping(clock: Callable[[], float] = time.time) -> Callable[..., Mutabl
     """What stamps lines as structlog's own processor does, in ISO 8601 with microseconds, UTC.
 
     That one takes 4 of the 18 microseconds of a line, and this one 1: most lines are of the same second as the last.
-
-    Args:
-        clock: seconds since the epoch.
+    `clock`: seconds since the epoch.
     """
     last = 0, ""
 

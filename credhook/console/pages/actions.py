@@ -32,10 +32,9 @@ from credhook.worker.recovery.replay import Replay, Settled
 
 
 class Action(NamedTuple):
-    """What can be done to many events; `verb` is its name, in the address as well, `past` for what has been done."""
+    """What can be done to many events; `verb` is its name, in the address as well."""
 
     verb: str
-    past: str
     task: Callable[[Redis, Index, Selection, str], Task]
 
 
@@ -61,7 +60,7 @@ def _oldest_first(chosen: Selection) -> Callable[[Redis, Index], Sequence[EventS
     return lambda redis, index: find(redis, index, chosen)[::-1]
 
 
-ACTIONS: Final = (Action("replay", "replayed", _replaying), Action("erase", "erased", _erasing))
+ACTIONS: Final = (Action("replay", _replaying), Action("erase", _erasing))
 
 
 def routes(ledger: Ledger, jobs: Jobs) -> list[Route]:

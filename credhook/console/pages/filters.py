@@ -1,10 +1,10 @@
 """Which events a page is about: what its address says, read as the options of `credhook events` are. Pure."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace as but
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from credhook.ledger import State
 from credhook.worker.commands.search.selection import (
@@ -31,24 +31,20 @@ def selection(query: Query, now: datetime) -> Selection:
         ValueError: a part cannot be read; the message says which, and what it should be.
     """
     said = [(name, value.strip()) for name, value in query if value.strip()]
+    read: dict[str, Callable[[str], Any]] = {
+        "resource": resource_id,
+        "cause": partial(_matching, CAUSE_ID, "cause's id"),
+        "handler": partial(_matching, _HANDLER, "handler's name"),
+        "since": partial(moment, now=now),
+        "until": partial(moment, now=now),
+        "after": Cursor.read,
+    }
     found = Selection(
         states=frozenset(_state(value) for name, value in said if name == "state"),
         types=frozenset(event_type(value) for name, value in said if name == "type"),
         ids=tuple(webhook_id(value) for name, value in said if name == "id"),
+        **{name: read[name](value) for name, value in said if name in read},
     )
-    for name, value in said:
-        if name == "resource":
-            found = but(found, resource=resource_id(value))
-        elif name == "cause":
-            found = but(found, cause=_matching(CAUSE_ID, value, "cause's id"))
-        elif name == "handler":
-            found = but(found, handler=_matching(_HANDLER, value, "handler's name"))
-        elif name == "since":
-            found = but(found, since=moment(value, now))
-        elif name == "until":
-            found = but(found, until=moment(value, now))
-        elif name == "after":
-            found = but(found, after=Cursor.read(value))
     if found.since and found.until and found.since >= found.until:
         raise ValueError("“since” should be earlier than “until”")
     return found
@@ -79,7 +75,7 @@ def _state(text: str) -> State:
         raise ValueError(f"{text!r} is no state; they are {', '.join(State)}") from None
 
 
-def _matching(pattern: re.Pattern[str], text: str, what: str) -> str:
+def _matching(pattern: re.Pattern[str], what: str, text: str) -> str:
     if not pattern.fullmatch(text):
         raise ValueError(f"{text!r} is no {what}")
     return text

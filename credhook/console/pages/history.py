@@ -31,12 +31,8 @@ class Series(NamedTuple):
     day: Plot
 
 
-_NAMES: Final = {
-    "arriving": ("arriving", "/s"),
-    "open": ("open", ""),
-    "retrying": ("retrying", ""),
-    "dead": ("given up, kept", ""),
-}
+#: Name and unit of each number of a sample, in its order.
+_SHOWN: Final = (("arriving", "/s"), ("open", ""), ("retrying", ""), ("given up, kept", ""))
 
 
 def sample(facts: Facts) -> Sample:
@@ -67,7 +63,7 @@ class History:
     def series(self, now: float) -> list[Series]:
         """Each number as plots that end `now`."""
         found = []
-        for number, (name, unit) in enumerate(_NAMES.values()):
+        for number, (name, unit) in enumerate(_SHOWN):
             fine = [Point(at, one[number]) for at, one in self._fine]
             coarse = [Point(at, one[number]) for at, one in self._coarse]
             hour = plot(fine, start=now - HOUR, end=now, gap=3 * _FINE)
