@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Final
 
@@ -55,11 +56,7 @@ def beginning(code: CodeType) -> str:
 
 def calls(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
     """Each frame that an error came through, with its line, the innermost last."""
-    found = []
-    while traceback is not None:
-        found.append((traceback.tb_frame, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    return found
+    return list(walk_tb(traceback))
 
 
 def authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
