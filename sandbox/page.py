@@ -107,10 +107,6 @@ def _short(event_type: str) -> str:
     return event_type.removeprefix(PREFIX)
 
 
-def _environment() -> Environment:
-    found = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    found.filters["short"] = _short
-    return found
-
-
-_TEMPLATE = _environment().from_string(files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8"))
+_ENVIRONMENT = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+_ENVIRONMENT.filters["short"] = _short
+_TEMPLATE = _ENVIRONMENT.from_string(files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8"))

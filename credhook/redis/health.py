@@ -137,6 +137,20 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
 def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
     """What must be so for a 202 to be true. Redis would not refuse a write for the lack of it, so the receiver does."""
     version = ".".join(map(str, facts.version))
+    if strict:
+        fsync = Check(
+            "fsync",
+            facts.fsyncs_each_write or facts.can_wait,
+            "a power failure would lose acknowledged events; set appendfsync always and no-appendfsync-on-rewrite no, "
+            "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+        )
+    else:
+        fsync = Check(
+            "fsync",
+            facts.fsyncs_each_second,
+            "a power failure would lose more than a second of events; set appendfsync everysec "
+            "and no-appendfsync-on-rewrite no",
+        )
     return (
         Check("version", facts.version >= OLDEST, f"Redis is {version}; 6.2 or newer is needed"),
         Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
@@ -148,25 +162,7 @@ def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
         # Most refuse writes. One with `replica-read-only no` takes them, until its master's data replaces its own.
         Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
         Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
-        _fsync_each_write(facts) if strict else _fsync_each_second(facts),
-    )
-
-
-def _fsync_each_write(facts: Facts) -> Check:
-    return Check(
-        "fsync",
-        facts.fsyncs_each_write or facts.can_wait,
-        "a power failure would lose acknowledged events; set appendfsync always and no-appendfsync-on-rewrite no, "
-        "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
-    )
-
-
-def _fsync_each_second(facts: Facts) -> Check:
-    return Check(
-        "fsync",
-        facts.fsyncs_each_second,
-        "a power failure would lose more than a second of events; set appendfsync everysec "
-        "and no-appendfsync-on-rewrite no",
+        fsync,
     )
 
 

@@ -75,24 +75,14 @@ def with_code(text: str) -> Markup:
     return Markup().join(parts)
 
 
-def _environment() -> Environment:
-    templates = Environment(
-        loader=PackageLoader(_LOOKS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    filters = {
-        "day_and_time": day_and_time,
-        "machine_time": machine_time,
-        "number": number,
-        "short_type": short_type,
-        "query": urlencode,
-        "with_code": with_code,
-    }
-    templates.filters.update(filters)
-    return templates
-
-
-_TEMPLATES: Final = _environment()
+_TEMPLATES: Final = Environment(
+    loader=PackageLoader(_LOOKS), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_TEMPLATES.filters |= {
+    "day_and_time": day_and_time,
+    "machine_time": machine_time,
+    "number": number,
+    "short_type": short_type,
+    "query": urlencode,
+    "with_code": with_code,
+}
