@@ -99,17 +99,11 @@ def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[
 @cache
 def _documents() -> tuple[Route, ...]:
     """Return the routes of the OpenAPI documents: one for the platform, one for what the sandbox adds."""
+    platform = [operation for operation in OPERATIONS if operation.needs_token]
+    own = [operation for operation in OPERATIONS if not operation.needs_token]
     documents = {
-        "/openapi.json": openapi.document(
-            "Credential platform, played by the sandbox",
-            [operation for operation in OPERATIONS if operation.needs_token],
-            with_token_endpoint=True,
-        ),
-        "/sandbox/openapi.json": openapi.document(
-            "What the sandbox adds",
-            [operation for operation in OPERATIONS if not operation.needs_token],
-            with_token_endpoint=False,
-        ),
+        "/openapi.json": openapi.document("Credential platform, played by the sandbox", platform),
+        "/sandbox/openapi.json": openapi.document("What the sandbox adds", own),
     }
     return tuple(Route(path, _document(content)) for path, content in documents.items())
 

@@ -31,13 +31,13 @@ HEADERS = {
 Json = dict[str, Any]
 
 
-def document(title: str, operations: Sequence[Operation], *, with_token_endpoint: bool) -> Json:
-    """Return the OpenAPI document of some operations, and of where access tokens come from."""
+def document(title: str, operations: Sequence[Operation]) -> Json:
+    """Return the OpenAPI document of some operations; and of where access tokens come from, if they need one."""
     schemas = _Schemas([Errors, *_types(operations)])
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _operation(operation, schemas)
-    if with_token_endpoint:
+    if any(operation.needs_token for operation in operations):
         paths[tokens.PATH] = {"post": _token_endpoint()}
     return {
         "openapi": "3.1.0",

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from credhook.sandbox.http.body import media_type, parse_json, read
 from credhook.sandbox.http.errors import Refusal, Source
+from credhook.sandbox.http.tokens import unauthorized
 from credhook.sandbox.http.wire import Wire
 from credhook.sandbox.tenant.tenant import Tenant
 
@@ -136,7 +137,7 @@ async def _admit(tenant: Tenant, request: Request) -> None:
     token = tenant.tokens.check(request.headers.get("authorization"))
     if tenant.faults.take("unauthorized"):
         tenant.tokens.revoke(token)
-        raise Refusal(401, "A fault of the sandbox: unauthorized.", headers={"WWW-Authenticate": "Bearer"})
+        raise unauthorized("A fault of the sandbox: unauthorized.")
 
 
 def _parse_query(request: Request, model: type[BaseModel]) -> BaseModel:
