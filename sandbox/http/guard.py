@@ -1,7 +1,7 @@
 """Keeps web pages of other sites from driving the sandbox through a browser on this machine."""
 
 from collections.abc import Collection
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -37,7 +37,7 @@ def objection(host: str, origin: str | None, hosts: Collection[str]) -> str | No
     `hosts` are names that are accepted besides `localhost` and addresses.
     """
     name = _name(f"//{host}")
-    if not (name == "localhost" or _is_address(name) or name in hosts):
+    if not (name == "localhost" or _address(name) or name in hosts):
         return "The Host header is a name that this sandbox does not know; start it with --allowed-host NAME."
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
         return "The request comes from a page of another origin."
@@ -46,18 +46,15 @@ def objection(host: str, origin: str | None, hosts: Collection[str]) -> str | No
 
 def is_loopback(name: str) -> bool:
     """Say whether a host name or address means this machine and no other."""
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
+    address = _address(name)
+    return address.is_loopback if address else name == "localhost"
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        ip_address(name)
+        return ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _name(address: str) -> str:

@@ -157,12 +157,9 @@ def started(
 ) -> Iterator[LocalEnvironment]:
     """Start the local environment: Redis and the platform run, the rest can be started; afterwards nothing is left.
 
-    Args:
-        own_handlers: whether credhook's settings are taken over from the environment, where ours does not need its
-            own; if not, only the handler that logs is loaded, whatever is installed.
-        sandbox: options of the sandbox; None leaves it out, and the platform is the one that the environment names.
-        port: the receiver's; 0 for a free one.
-        environ: the environment.
+    With `own_handlers` credhook's settings are taken over from the environment, where ours does not need its own;
+    otherwise only the handler that logs is loaded, whatever is installed. `sandbox` is its options; None leaves it out,
+    and the platform is the one that the environment names. `port` is the receiver's, 0 for a free one.
 
     Raises:
         NoRedis: there is no Redis to be found.

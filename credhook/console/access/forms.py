@@ -21,8 +21,7 @@ async def read_form(request: Request) -> Form:
         HTTPException: 403, it is none of ours; 413, it is too large; 400, it has ended early.
     """
     fields = await read_any_form(request)
-    given = next((value for name, value in fields if name == "form_token"), "")
-    if not matches(session_of(request), given):
+    if not matches(session_of(request), field(fields, "form_token")):
         raise HTTPException(403, "The form is of an earlier login, or of another site. Load the page again.")
     return [(name, value) for name, value in fields if name != "form_token"]
 

@@ -1,6 +1,6 @@
 """From where a request may come: what keeps pages of other sites from using the console through a browser. Pure."""
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
     """
     host = headers.get("host", "")
     name = _name(host)
-    if not (name == "localhost" or _is_address(name) or (url and name == urlsplit(url).hostname)):
+    if not (name == "localhost" or _address(name) or (url and name == urlsplit(url).hostname)):
         return "The Host header names a host that this console does not know; CREDHOOK_CONSOLE_URL says which it is."
     if method in _SAFE:
         return None
@@ -36,18 +36,15 @@ def objection(method: str, headers: Headers, url: str | None) -> str | None:
 
 def is_loopback(name: str) -> bool:
     """Whether a host name or address means this machine and no other."""
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
+    address = _address(name)
+    return address.is_loopback if address else name == "localhost"
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> IPv4Address | IPv6Address | None:
     try:
-        ip_address(name)
+        return ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _name(host: str) -> str:
