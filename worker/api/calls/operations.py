@@ -101,7 +101,6 @@ class Operation(Generic[R]):
         each: What each element of a list is read as; None where the answer is none.
         identified: Whether what comes back carries the `id` that it was asked for by.
         paged: Whether the result is a `Page` of such elements, which says where the list goes on.
-        enveloped: Whether the specification puts the result into `data`. Both forms are read, whichever it says.
         whole: Reads such an envelope from its bytes, without a document in between: two thirds of the time, measured,
             where nothing of the result has to be looked at before.
     """
@@ -115,7 +114,6 @@ class Operation(Generic[R]):
     each: TypeAdapter[Any] | None = None
     identified: bool = False
     paged: bool = False
-    enveloped: bool = True
     whole: TypeAdapter[Envelope[R]] | None = None
 
     def __call__(
@@ -157,12 +155,7 @@ class Operation(Generic[R]):
 
 
 LIST_ENDPOINTS: Operation[tuple[Endpoint, ...]] = Operation(
-    "endpoints.list",
-    "GET",
-    "/me-creds/api/endpoints",
-    _READ,
-    each=TypeAdapter(Endpoint),
-    enveloped=False,
+    "endpoints.list", "GET", "/me-creds/api/endpoints", _READ, each=TypeAdapter(Endpoint)
 )
 CREATE_ENDPOINT = Operation(
     "endpoints.create",
@@ -172,12 +165,7 @@ CREATE_ENDPOINT = Operation(
     body=(EndpointRequest,),
     result=TypeAdapter(Endpoint),
 )
-DELETE_ENDPOINT: Operation[None] = Operation(
-    "endpoints.delete",
-    "DELETE",
-    "/me-creds/api/endpoints/{id}",
-    _DELETED,
-)
+DELETE_ENDPOINT: Operation[None] = Operation("endpoints.delete", "DELETE", "/me-creds/api/endpoints/{id}", _DELETED)
 
 CREATE_PRESET = Operation(
     "presets.create",
@@ -254,7 +242,6 @@ ACCEPT_OFFER: Operation[tuple[WalletCredential, ...]] = Operation(
     _CREATED,
     body=(OfferRequest,),
     each=TypeAdapter(WalletCredential),
-    enveloped=False,
 )
 
 # Not in the specification: their paths are settings, and these are the defaults.
@@ -286,10 +273,5 @@ PAGE_PRESENTATIONS: Operation[Page[ListedResource]] = Operation(
     "presentations.page", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(ListedResource), paged=True
 )
 LIST_PRESENTATIONS: Operation[tuple[Presentation, ...]] = Operation(
-    "presentations.list",
-    "GET",
-    "/me-creds/api/presentations",
-    _READ,
-    each=TypeAdapter(Presentation),
-    identified=True,
+    "presentations.list", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(Presentation), identified=True
 )
