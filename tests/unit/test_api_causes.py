@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
-from credhook.worker.api.calls.hints import advice, hint, unanswered
+from credhook.worker.api.calls.hints import advice, hint
 from credhook.worker.api.http.causes import cause_of
 from credhook.worker.api.http.exchange import Request, Unanswered
 from credhook.worker.api.http.httpx_transport import HttpxTransport
@@ -119,12 +119,12 @@ def test_advice_names_the_variable_that_says_where_the_request_went(cause: str) 
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (unanswered("token", "ClientConnectorError", "certificate"), "SSL_CERT_FILE"),
-        (unanswered("token", "ClientConnectorError", "name_resolution"), "CREDHOOK_TOKEN_URL"),
-        (unanswered("users.list", "TimeoutError", "timeout"), "CREDHOOK_FETCH_TIMEOUT"),
-        (unanswered("users.list", "ClientHttpProxyError", "proxy"), "HTTPS_PROXY"),
-        (unanswered("users.list", "UnsupportedProxy", "proxy"), "ALL_PROXY"),
-        (unanswered("users.list", "ClientOSError", ""), "CREDHOOK_API_URL"),
+        (TryLater("x", operation="token", cause="certificate"), "SSL_CERT_FILE"),
+        (TryLater("x", operation="token", cause="name_resolution"), "CREDHOOK_TOKEN_URL"),
+        (TryLater("x", operation="users.list", cause="timeout"), "CREDHOOK_FETCH_TIMEOUT"),
+        (TryLater("x", operation="users.list", cause="proxy"), "HTTPS_PROXY"),
+        (TryLater("x", operation="users.list", cause="proxy"), "ALL_PROXY"),
+        (TryLater("x", operation="users.list", cause=""), "CREDHOOK_API_URL"),
         (NotAuthenticated("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET"),
         (NotAuthenticated("x", operation="users.list", status=401), "CREDHOOK_AUDIENCE"),
         (NotUnderstood("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS"),

@@ -29,26 +29,8 @@ _PERMISSIONS: Final = (
 
 
 def advice(operation: str, cause: str) -> str:
-    """What to do about a request that had no answer.
-
-    Args:
-        operation: Name of the operation; `token` for the token endpoint.
-        cause: A word of `causes`, or nothing.
-    """
+    """What to do about a request that had no answer; `cause` is a word of `causes`, or nothing."""
     return _BY_CAUSE.get(cause, "check {where}").format(where=_TOKEN if operation == "token" else _API)
-
-
-def unanswered(operation: str, kind: str, cause: str) -> TryLater:
-    """The error of a request that had no answer.
-
-    Args:
-        operation: Name of the operation; `token` for the token endpoint.
-        kind: Class of what was raised.
-        cause: A word of `causes`, or nothing.
-    """
-    why = f"{kind}, {cause}" if cause else kind
-    message = f"{operation}: no answer ({why}); {advice(operation, cause)}"
-    return TryLater(message, operation=operation, cause=cause)
 
 
 _BY_MISUNDERSTANDING: Final = {

@@ -13,8 +13,8 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import urlencode
 
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
-from credhook.worker.api.calls.envelope import Envelope
 from credhook.worker.api.calls.errors import InvalidRequest
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.models import (
@@ -86,6 +86,12 @@ class Call(Generic[R]):  # Not frozen, as in http/exchange.py.
 
     def __repr__(self) -> str:
         return f"Call({self.operation.name})"
+
+
+class Envelope(TypedDict, Generic[R]):
+    """What the specification puts results into. What may stand beside one is not read."""
+
+    data: R
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from credhook.worker.api.calls.envelope import Envelope
 from credhook.worker.api.calls.errors import (
     ApiError,
     ErrorObject,
@@ -20,7 +19,7 @@ from credhook.worker.api.calls.errors import (
     NotUnderstood,
     TryLater,
 )
-from credhook.worker.api.calls.operations import Operation
+from credhook.worker.api.calls.operations import Envelope, Operation
 from credhook.worker.api.calls.pages import Page, following
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.http.json_size import MANY, MOST_LISTED, MOST_VALUES, has_more_than
@@ -42,13 +41,9 @@ _NOT_JSON = object()
 
 
 def read(operation: Operation[R], response: Response, now: datetime, *, asked_for: str | None = None) -> R:
-    """Return what the operation promises.
+    """Return what the operation promises; with `asked_for` it, or each element of it, has to carry that id.
 
-    Args:
-        operation: What was asked.
-        response: The answer, with its body read.
-        now: Wall-clock time, for a `Retry-After` that is a date.
-        asked_for: The id that the result, or each element of it, has to carry; None accepts any.
+    `now` is for a `Retry-After` that is a date.
 
     Raises:
         ApiError: The answer is a refusal, or not what the operation promises, or is about something else.

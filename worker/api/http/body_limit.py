@@ -29,22 +29,11 @@ def is_success(status: int) -> bool:
     return 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
 
 
-def is_plain(headers: Mapping[str, str]) -> bool:
-    """Whether a body is as it came; nothing has to be decompressed."""
-    return "Content-Encoding" not in headers
-
-
 async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[bytes], longest: int) -> bytes:
-    """Read a body.
+    """Read a body of at most `longest` bytes from `chunks`, which are compressed if the headers say so.
 
     That of a success is read whole or not at all. Of a refusal the status matters: its body is cut short, and left out
-    if it cannot be read.
-
-    Args:
-        status: The response's status.
-        headers: Looked up without regard to case.
-        chunks: The body as it comes, compressed if it is.
-        longest: Bytes that it may have.
+    if it cannot be read. The headers are looked up without regard to case.
 
     Raises:
         BodyRefused: It is longer than that, or in an encoding that is not read here.

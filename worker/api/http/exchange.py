@@ -39,13 +39,9 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """What came back, whole.
+    """What came back over the connection, whole and decompressed.
 
-    Attributes:
-        status: The HTTP status.
-        headers: Looked up without regard to case.
-        body: Decompressed. Not shown.
-        connection: What it came over.
+    Headers are looked up without regard to case; the body is not shown.
     """
 
     status: int

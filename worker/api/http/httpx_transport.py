@@ -18,13 +18,7 @@ _HUNG_UP: Final = re.compile("closed|disconnected")
 
 
 class HttpxTransport:
-    """One of httpx's transports, within the same bounds.
-
-    Args:
-        inner: What carries requests.
-        timeout: Seconds that one request may take as a whole.
-        longest: Bytes that a response may have, decompressed.
-    """
+    """One of httpx's transports, within the same bounds as `AiohttpTransport`."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float, *, longest: int) -> None:
         self._inner = inner

@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.http import HttpProcessingError
 
-from credhook.worker.api.http.body_limit import is_plain, is_success, read
+from credhook.worker.api.http.body_limit import is_success, read
 from credhook.worker.api.http.connections import Connections, Taken
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.json_size import LONGEST_BODY
@@ -89,7 +89,8 @@ class AiohttpTransport:
         message, payload = await taken.head_of_answer(sent)
         status, headers = message.code, message.headers
         if is_success(status):
-            if payload.is_eof() and payload.total_bytes <= self._longest and is_plain(headers):  # As nearly always.
+            is_plain = "Content-Encoding" not in headers
+            if is_plain and payload.is_eof() and payload.total_bytes <= self._longest:  # As nearly always.
                 body = payload.read_nowait()
             else:
                 body = await read(status, headers, payload.iter_any(), self._longest)

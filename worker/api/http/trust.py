@@ -11,11 +11,8 @@ import certifi
 def shared_ssl_context(certfile: Path | None = None, keyfile: Path | None = None) -> ssl.SSLContext:
     """The process's own trust: SSL_CERT_FILE or SSL_CERT_DIR, otherwise the authorities that browsers trust.
 
-    Loading it takes longer than a request, so it is loaded once.
-
-    Args:
-        certfile: PEM file with our certificate and those of its issuers, for servers that ask for one.
-        keyfile: PEM file with its key, if it is not in the same file.
+    Loading it takes longer than a request, so it is loaded once. `certfile` holds our certificate and those of its
+    issuers, for servers that ask for one, and `keyfile` its key, if that is not in the same file; both are PEM.
 
     Raises:
         OSError: A file cannot be read; the settings have tried it.
