@@ -104,7 +104,7 @@ def endpoints() -> None:
 @endpoints.command("list")
 def list_endpoints() -> None:
     """Print every endpoint of the organisation."""
-    registered = _call(_registered)
+    registered = _registered()
     table = Table("id", "url", "event types", "created")
     for one in registered:
         types = described(types_of(one), "\n")
@@ -112,37 +112,30 @@ def list_endpoints() -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table if registered else "no endpoints are registered")
 
 
-def _wanted_options(command: click.Command) -> click.Command:
-    command.params += [
-        click.Option(
-            ["--type", "types"],
-            multiple=True,
-            metavar="TYPE",
-            help="An event type, repeated. Default: the handlers'.",
-        ),
-        click.Option(["--all", "everything"], is_flag=True, help="No filter: every event, also of types to come."),
-    ]
-    return command
+_named_types = click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="An event type, repeated. Default: the handlers'."
+)
+_all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of types to come.")
 
 
-@_wanted_options
 @endpoints.command("plan")
+@_named_types
+@_all_types
 def plan_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
     """Print what `apply` would do.
 
     Exit codes: 0 nothing; 1 the platform refused or did not answer; 2 wrong usage or a wrong setting; 3 a difference.
     """
     steps = _planned(types, everything=everything)
-    _print(steps)
     sys.exit(0 if steps.empty else DIFFERENCE)
 
 
-@_wanted_options
 @endpoints.command("apply")
+@_named_types
+@_all_types
 def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
     """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want; do nothing if it is."""
     steps = _planned(types, everything=everything)
-    _print(steps)
     if not steps.empty:
         _call(lambda api: apply(api, steps))
         click.echo("done")
@@ -157,9 +150,12 @@ def delete_endpoint(endpoint_id: str) -> None:
 
 
 def _planned(types: tuple[str, ...], *, everything: bool) -> Plan:
+    """What is to be done, once it was printed."""
     settings = EndpointSettings()
     wanted = _wanted(types, everything=everything)
-    return plan(settings.public_url, wanted, _call(_registered))
+    steps = plan(settings.public_url, wanted, _registered())
+    click.echo("\n".join(lines(steps)))
+    return steps
 
 
 def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
@@ -174,11 +170,6 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type, or use --all")
     return wanted
-
-
-def _print(steps: Plan) -> None:
-    for line in lines(steps):
-        click.echo(line)
 
 
 def lines(steps: Plan) -> Iterator[str]:
@@ -202,8 +193,8 @@ def shown(url: str) -> str:
     return urlunsplit(parts._replace(path=re.sub(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$", r"/\1…", parts.path)))
 
 
-async def _registered(api: AsyncApi) -> Sequence[Endpoint]:
-    return await api.endpoints.list()
+def _registered() -> Sequence[Endpoint]:
+    return _call(lambda api: api.endpoints.list())
 
 
 T = TypeVar("T")

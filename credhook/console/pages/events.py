@@ -20,10 +20,10 @@ from credhook.console.pages.ledger import Ledger
 from credhook.console.pages.live import Streams
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.ledger import EVENT, Index, State
-from credhook.worker.commands.history.records import records
+from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import heading, story_of, told_of
 from credhook.worker.commands.history.times import time_of
-from credhook.worker.commands.search.reading import Page, raw, read_page
+from credhook.worker.commands.search.reading import Page, read_page
 from credhook.worker.commands.search.search import clock
 from credhook.worker.commands.search.selection import Cursor, Selection
 

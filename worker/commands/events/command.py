@@ -12,11 +12,11 @@ import click
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.options import of_handler, selecting
 from credhook.worker.commands.events.tables import plain, print_counts, print_table
-from credhook.worker.commands.history.records import records
+from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import lines, story_of
 from credhook.worker.commands.history.times import time_of
 from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import Page, ledger, raw, read_page
+from credhook.worker.commands.search.reading import Page, ledger, read_page
 from credhook.worker.commands.search.selection import Selection
 
 #: Events that `list` prints where nobody says how many.

@@ -12,9 +12,10 @@ from credhook.ledger.job import job_id
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
+from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import PAGE, absent, find, ledger, raw
+from credhook.worker.commands.search.reading import PAGE, absent, find, ledger
 from credhook.worker.commands.search.search import lengths
 from credhook.worker.commands.search.selection import EventSummary, Selection
 

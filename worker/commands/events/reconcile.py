@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from credhook.redis.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.commands.events.options import MOMENT, TYPE
-from credhook.worker.commands.search.batches import bar
+from credhook.worker.commands.search.batches import INTERRUPTED, bar
 from credhook.worker.commands.search.reading import ledger
 from credhook.worker.handlers.loading import load
 from credhook.worker.reconciliation.comparing import Comparison
@@ -23,8 +23,6 @@ from credhook.worker.settings import WorkerSettings
 
 #: How much later than its event a record may be looked for: so long a reconciliation may take.
 _TAKES: Final = timedelta(hours=1)
-#: What a shell expects of a process that Ctrl-C has ended.
-_INTERRUPTED: Final = 130
 #: Why nothing can be said of a resource → in words that follow a number.
 _UNTOLD: Final = {
     "undated": "without the time of their last change",
@@ -89,7 +87,7 @@ def reconcile(*, since: datetime, until: datetime, types: tuple[str, ...], dry_r
             stopped = f"Redis does not answer any more ({type(error).__name__})"
     _report(result, stopped, dry_run=dry_run, as_json=as_json)
     if stopped == "stopped by Ctrl-C":
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     if stopped or result.untold:
         sys.exit(1)
 

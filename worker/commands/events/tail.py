@@ -32,10 +32,6 @@ class Change(BaseModel):
 
     Attributes:
         at: when, by Redis's clock, ms since the epoch.
-        webhook_id: whose.
-        state: where it stands now.
-        type: its event type.
-        resource_id: the issuance or presentation.
         attempt: the number of the attempt that has ended, if one has.
         milliseconds: since it was received, if an attempt has ended.
         retry_in: ms until the next attempt, if it waits for one.

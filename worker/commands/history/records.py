@@ -28,15 +28,15 @@ def records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[
     while page := list(islice(rest, _PAGE)):
         pipeline = redis.pipeline(transaction=False)
         for webhook_id in page:
-            pipeline.hgetall(_raw(EVENT + webhook_id))
-            pipeline.zscore(index.leases, _raw(webhook_id))
+            pipeline.hgetall(raw(EVENT + webhook_id))
+            pipeline.zscore(index.leases, raw(webhook_id))
         replies = pipeline.execute(raise_on_error=False)
         under_way = _attempts_under_way(redis, index, replies)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
             if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
             elif fields:
-                text = {_text(name): _text(value) for name, value in fields.items()} | under_way.get(webhook_id, {})
+                text = {text_of(name): text_of(value) for name, value in fields.items()} | under_way.get(webhook_id, {})
                 yield describe(webhook_id, text, lease=lease if isinstance(lease, float) else None)
 
 
@@ -52,7 +52,7 @@ def _attempts_under_way(redis: Redis, index: Index, replies: Sequence[Any]) -> d
     pipeline = redis.pipeline(transaction=False)
     pipeline.hmget(index.locks, resources)
     (locks,) = pipeline.execute(raise_on_error=False)
-    parts = [_text(lock).split(" ") for lock in locks if lock] if isinstance(locks, list) else []
+    parts = [text_of(lock).split(" ") for lock in locks if lock] if isinstance(locks, list) else []
     return {part[0]: {"attempts": part[2]} for part in parts if len(part) == _PARTS_OF_LOCK}
 
 
@@ -85,12 +85,13 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
     }
 
 
-def _raw(text: str) -> bytes:
+def raw(text: str) -> bytes:
     """As Redis has it: bytes that are no Unicode are surrogates in a webhook-id that was read from there."""
     return text.encode(errors="surrogateescape")
 
 
-def _text(value: bytes) -> str:
+def text_of(value: bytes) -> str:
+    """As people read it, whatever bytes it is."""
     return value.decode(errors="backslashreplace")
 
 

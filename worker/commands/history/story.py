@@ -7,6 +7,7 @@ from typing import Any, Final
 from redis import Redis
 
 from credhook.ledger import CONFLICT, MOST_TOLD, STORY
+from credhook.worker.commands.history.records import text_of
 from credhook.worker.commands.history.times import time_of
 
 #: What reclaim.lua says of a worker process that is gone → in words.
@@ -29,7 +30,7 @@ def story_of(redis: Redis, webhook_id: bytes) -> dict[str, Any]:
     entries, conflicts = pipeline.execute(raise_on_error=False)
     told = [entry for one in entries if (entry := _read(one))] if isinstance(entries, list) else []
     came = conflicts.items() if isinstance(conflicts, dict) else ()
-    return {"story": told, "conflicts": [_conflict(_text(what), _text(when)) for what, when in came]}
+    return {"story": told, "conflicts": [_conflict(text_of(what), text_of(when)) for what, when in came]}
 
 
 def _read(entry: bytes) -> dict[str, Any] | None:
@@ -148,7 +149,3 @@ def _after(before: str, what: object, behind: str = "") -> str:
 def _shown(at: str | None) -> str:
     """A time as a person reads it, to the millisecond."""
     return at.removesuffix("Z").replace("T", " ") if at else "?"
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")

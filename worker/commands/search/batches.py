@@ -19,7 +19,7 @@ T = TypeVar("T")
 #: Events that one script changes: it blocks Redis for a few milliseconds then.
 BATCH: Final = 200
 #: What a shell expects of a process that Ctrl-C has ended.
-_INTERRUPTED: Final = 130
+INTERRUPTED: Final = 130
 
 
 @dataclass(slots=True)
@@ -66,10 +66,7 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> BulkResult:
     """Take the step for one batch after the other, until all are done, Ctrl-C is pressed, or Redis fails.
 
-    Args:
-        items: all that is to be done.
-        step: does a batch, and says what became of each of its items.
-        what: the word beside the bar.
+    `step` says what became of each item of its batch; `what` is the word beside the bar.
     """
     result = BulkResult(len(items))
     with bar(what, len(items)) as advance, _ctrl_c() as asked:
@@ -98,14 +95,10 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 
 def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
-    """Say what was done and what was not.
+    """Say what was done, by its verb in the past tense, and what was not.
 
-    Args:
-        result: the work.
-        verb: what was done to an event, in the past tense.
-        done: outcomes that count as done → what to say of them besides, or "".
-        left: the other outcomes → why, in words that follow a number.
-        as_json: whether to print an object for programs.
+    `done`: outcomes that count as such → what to say of them besides, or ""; `left`: the other outcomes → why, in words
+    that follow a number.
 
     Raises:
         click.ClickException: Redis failed before the end.
@@ -128,7 +121,7 @@ def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping
             "run the command again for the others"
         )
     if result.interrupted:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     if remaining and not finished:
         sys.exit(1)
 
@@ -152,7 +145,7 @@ def interruptible() -> Iterator[None]:
         yield
     except (KeyboardInterrupt, click.Abort):
         click.echo("stopped; nothing was changed", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def ask(consequence: str) -> None:

@@ -22,13 +22,7 @@ _QUEUES, _QUEUE = "rq:queues", "rq:queue:"
 
 
 def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -> Counts:
-    """Count the events that are meant.
-
-    Args:
-        redis: the ledger.
-        index: the queue's.
-        selection: which events.
-        retention: seconds that a settled event is remembered.
+    """Count the events that are meant; a settled one is remembered for `retention` seconds.
 
     Raises:
         RedisError: Redis failed.
@@ -39,21 +33,14 @@ def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -
         if selection.since is None and selection.until is None:
             return _moved(redis, selection, sets)
         search = Search(redis, selection, counting=True)
-        return _sum(map(counts, search.among(members(redis, present_sets(redis, sets)))))
+        return sum(map(counts, search.among(members(redis, present_sets(redis, sets)))), Counts())
     list_what_is_missing(redis)
     if selection == Selection(selection.states, selection.types):
         numbers = _all(redis, index, retention)
         return Counter({(state, kind): number for (state, kind), number in numbers.items()
                         if (not selection.states or state in selection.states)
                         and (not selection.types or kind in selection.types)})  # fmt: skip
-    return _sum(_through(redis, selection, lengths(redis, selection.types, selection.resource)))
-
-
-def _sum(numbers: Iterable[Counts]) -> Counts:
-    total = Counts()
-    for one in numbers:
-        total.update(one)
-    return total
+    return sum(_through(redis, selection, lengths(redis, selection.types, selection.resource)), Counts())
 
 
 def _through(redis: Redis, selection: Selection, keys: Iterable[str]) -> Iterator[Counts]:
@@ -81,8 +68,7 @@ def _all(redis: Redis, index: Index, retention: int) -> Counts:
             of_state for (state, one), of_state in not_done.items() if one == kind and state != State.QUARANTINED
         )
         total[State.DONE, kind] = max(0, number - forgotten[kind] - unfinished)
-    total.update(_sum(_through(redis, Selection(frozenset({State.DONE})), others)))
-    return +total
+    return +sum(_through(redis, Selection(frozenset({State.DONE})), others), total)
 
 
 def _forgotten(redis: Redis, keys: Iterable[str], before: int) -> int:
@@ -113,4 +99,4 @@ def _moved(redis: Redis, selection: Selection, sets: Iterable[str]) -> Counts:
     top = clock(redis)
     first = top if sum(present.values()) <= PAGE else FIRST_SPAN
     spans = search.through(sorted(present, key=present.__getitem__, reverse=True), top, first)
-    return _sum(counts(span.reply) for span in spans)
+    return sum((counts(span.reply) for span in spans), Counts())

@@ -17,6 +17,7 @@ from credhook.redis.connection import open_redis_sync
 from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
 from credhook.worker.commands.history.causes import standing
+from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import bar
 from credhook.worker.commands.search.search import Candidate, Search, clock, first_span, lengths, summaries
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
@@ -56,11 +57,6 @@ def ledger() -> Iterator[tuple[Redis, Index]]:
         raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
     finally:
         redis.close()
-
-
-def raw(text: str) -> bytes:
-    """As Redis has it: bytes that are no Unicode are surrogates in a webhook-id that was read from there."""
-    return text.encode(errors="surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)

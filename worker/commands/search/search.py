@@ -111,10 +111,7 @@ class Search:
     def through(self, keys: Sequence[str], top: int, first: int = FIRST_SPAN) -> Iterator[Span]:
         """Look through what is listed under these keys, from `top`, in ms, back to where the selection begins.
 
-        Args:
-            keys: these.
-            top: hardly anything is younger.
-            first: how many ms before that to look at to begin with.
+        Hardly anything is younger than `top`; `first` is how many ms before that to look at to begin with.
 
         Raises:
             RedisError: Redis failed.
@@ -184,11 +181,7 @@ def lengths(redis: Redis, types: Iterable[str] = (), resource: str | None = None
 def first_span(redis: Redis, listed: Mapping[str, int], end: int, wanted: int) -> int:
     """How many ms before `end` the last `wanted` of the listed events have come, if all came as those of one list did.
 
-    Args:
-        redis: the ledger.
-        listed: keys under which they are listed → how many.
-        end: in ms since the epoch.
-        wanted: at the most as many are looked for as one script looks at.
+    `listed`: keys → how many are listed there. At the most as many are looked for as one script looks at.
 
     Raises:
         RedisError: Redis failed.
