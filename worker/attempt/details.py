@@ -5,7 +5,7 @@ nothing had been there: it ends as `data_gone`, an outcome of its own.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,13 +43,9 @@ class Fetched:
 
 
 async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetched | None) -> Fetched:
-    """The details of the claimed event's resource.
+    """The details of the claimed event's resource; presented data is kept in `snapshots` between attempts.
 
-    Args:
-        claim: the event.
-        api: asked for them.
-        snapshots: where presented data is kept between attempts.
-        known: the same resource, fetched for the event before; used again if it was fetched after this one came.
+    `known`: the same resource, fetched for the event before; used again if it was fetched after this one came.
 
     Raises:
         ApiError: the platform did not say.
@@ -76,17 +72,17 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
     return await _looked_at(claim, fetched, snapshots)
 
 
-async def _timed(call: Awaitable[T], clock: Callable[[], float] = time.monotonic) -> T:
+async def _timed(call: Awaitable[T]) -> T:
     """What the call returns; how long it took is counted, unless it was not made: the platform is left alone."""
-    began = clock()
+    began = time.monotonic()
     try:
         answer = await call
     except PlatformPaused:
         raise
     except ApiError as error:
-        metrics.FETCH_SECONDS.observe(clock() - began, metrics.status_label(error))
+        metrics.FETCH_SECONDS.observe(time.monotonic() - began, metrics.status_label(error))
         raise
-    metrics.FETCH_SECONDS.observe(clock() - began, "2xx")
+    metrics.FETCH_SECONDS.observe(time.monotonic() - began, "2xx")
     return answer
 
 

@@ -20,11 +20,6 @@ def of_handler(handler: Handler, error: Exception, milliseconds: float | None = 
     """How a handler has failed; None if it was not to blame: it could not run yet, or the platform is known to be away.
 
     Where its author's code was not on the way, as for one that was too slow, the place is that of the handler itself.
-
-    Args:
-        handler: which.
-        error: what it raised.
-        milliseconds: how long it ran, if it did.
     """
     if isinstance(error, Postponed | PlatformPaused):
         return None
@@ -55,13 +50,9 @@ def _what(error: Exception) -> str:
 def stands_with(
     before: Mapping[str, str], failures: Sequence[Failure], ends: Mapping[str, str], *, fetched: bool
 ) -> dict[str, str]:
-    """The causes that an event stands with after an attempt: who has failed → the id. Pure.
+    """The causes that an event stands with after an attempt that `fetched` the details: who has failed → the id. Pure.
 
-    Args:
-        before: those that it stood with.
-        failures: those of the attempt.
-        ends: how handlers have ended in it.
-        fetched: whether it had the details.
+    `before`: those that it stood with; `ends`: how handlers have ended in the attempt.
     """
     after = {who: one for who, one in before.items() if who not in _over(failures, ends, fetched=fetched)}
     return after | {failure.who: failure.cause for failure in failures}

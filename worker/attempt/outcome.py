@@ -38,11 +38,7 @@ class Outcome:
 
     @staticmethod
     def before(ended: Mapping[str, str]) -> "Outcome":
-        """The outcome before any handler has run in this attempt.
-
-        Args:
-            ended: handler → how it ended, from the ledger.
-        """
+        """The outcome before any handler has run in this attempt; `ended`: how handlers had, from the ledger."""
         outcome = NOTHING_YET
         for name, how in ended.items():
             outcome = outcome.with_ended(name, how)
@@ -67,11 +63,7 @@ class Outcome:
         return replace(marked, again=wait, error=named)
 
     def settlement(self, missing: tuple[str, ...] = ()) -> Settlement:
-        """How the event is to be written down.
-
-        Args:
-            missing: handlers that it waits for and that are not here. Without them it has not ended.
-        """
+        """How the event is to be written down; without the handlers that are `missing` here it has not ended."""
         if self.unhandled:
             # Nothing was tried: workers with and without the handler may pass it on for as long as a deploy takes.
             return Settlement(State.UNHANDLED, "NoHandler", spend=False, only=missing)

@@ -55,11 +55,8 @@ async def assembled(
 ) -> AsyncIterator[Parts]:
     """Put the parts together, on the running loop; at the end, close them.
 
-    Args:
-        settings: all of them.
-        registry: the handlers.
-        worker: who takes events; None where RQ itself takes the jobs.
-        token: the process's copy of the access token, where it outlives the loop.
+    `worker`: who takes events, None where RQ itself takes the jobs; `token`: the process's copy of the access token,
+    where it outlives the loop.
     """
     redis = open_redis(settings.redis_url.get_secret_value())
     claims = Claims(

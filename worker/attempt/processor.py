@@ -121,7 +121,8 @@ class Processor:
             if not wanted:
                 raise asyncio.CancelledError
             if attempt.admitted and not attempt.asks:
-                await self._give_back()
+                with suppress(RedisError, OSError):  # The bucket fills by itself.
+                    await self._breaker.give_back(1)  # Others can have the call that was admitted, and not made.
             return await self._settle(attempt, follow=follow)
         finally:
             self.leases.release(attempt.claim)
@@ -187,11 +188,6 @@ class Processor:
             plan = self._plans[event_type] = matching, most
         return plan
 
-    async def _give_back(self) -> None:
-        """Let others have the call that was admitted for this event and not made."""
-        with suppress(RedisError, OSError):  # The bucket fills by itself.
-            await self._breaker.give_back(1)
-
     async def _without_place(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
         """The first handler that can have no further event now, or None; the first if Redis does not say."""
         try:
@@ -249,10 +245,7 @@ def _report_lost(attempt: Attempt) -> None:
 def _report(log: Any, settlement: Settlement, attempt: Attempt) -> None:
     """One line for each attempt, at least: what it came to, with the handlers that have ended in it and their times.
 
-    Args:
-        log: a bound logger: one that is not binds anew for each line, which takes a third of what the line takes.
-        settlement: how the event was settled.
-        attempt: after which.
+    `log` is bound: one that is not binds anew for each line, which takes a third of what the line takes.
     """
     said = attempt.ids | {"handlers": [*attempt.ran], "ms": [*attempt.ran.values()]}
     if skipped := [name for name, how in attempt.ends.items() if how == SKIPPED]:

@@ -33,12 +33,7 @@ def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, in
 
 
 def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
-    """Whether handlers have seen a later state of the resource than the event and its details tell of.
-
-    Args:
-        state: the version of the event, with its details.
-        latest: the latest version that handlers have seen.
-    """
+    """Whether handlers have seen a later version of the resource than the event and its details tell of."""
     rank, updated = state
     latest_rank, latest_update = latest
     return rank < latest_rank or (updated > 0 and updated < latest_update)

@@ -182,14 +182,9 @@ _PASSING: Final = {408, 425}
 
 
 def outcome_of(status: int | None, wait: float | None, *, at: float, probe: bool = False, cause: str = "") -> Outcome:
-    """Read an answer.
+    """Read an answer, and its Retry-After in seconds; of none, `cause` says why.
 
-    Args:
-        status: of HTTP, or None where there was no answer; 401 only if the token was fresh.
-        wait: its Retry-After in seconds, or None.
-        at: when it came.
-        probe: whether the call was the probe.
-        cause: why there was no answer.
+    A status of 401 comes here only if the token was fresh.
     """
     if status is None:
         return Outcome(Kind.FAILED, at, probe=probe, cause=cause)

@@ -177,7 +177,9 @@ class SharedBreaker:
             if phase is Phase.HALF_OPEN and await self._may_probe(prepaid=prepaid):
                 log.info("platform_probed", operation=operation)
                 return BreakerPermit(self, probe=True, prepaid=prepaid)
-            self._refuse_unless_closed(operation)
+            if self._circuit.is_open:
+                seconds = self.pause() or ASK_AGAIN
+                raise self._refusal(operation, f"the platform is left alone for another {seconds:.1f} s", seconds)
             if due is not None:
                 await self._pay(operation, due)
                 due = None
@@ -187,11 +189,6 @@ class SharedBreaker:
                 return BreakerPermit(self, trial=True, prepaid=prepaid)
             else:
                 await self._trial.wait()
-
-    def _refuse_unless_closed(self, operation: str) -> None:
-        if self._circuit.is_open:
-            seconds = self.pause() or ASK_AGAIN
-            raise self._refusal(operation, f"the platform is left alone for another {seconds:.1f} s", seconds)
 
     async def _pay(self, operation: str, rate: float) -> None:
         """Draw one token from the fleet's bucket, and wait until it is there.
