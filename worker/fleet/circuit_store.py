@@ -111,16 +111,12 @@ class CircuitStore:
     async def take_probe(self, seconds: float) -> bool | None:
         """Be the one who tries the platform, or remain it, for so long from now on; false if somebody else is."""
         arguments: list[str | int] = [self._name, int(seconds * 1_000), int(self._longest * 1_000)]
-
-        async def take() -> tuple[int, int]:
-            taken, unreadable = await self._take_probe(keys=[self._probe], args=arguments)
-            return taken, unreadable
-
-        reply = await self._ask(take)
+        reply = await self._ask(lambda: self._take_probe(keys=[self._probe], args=arguments))
         if reply is None:
             return None
-        self._judge("probe", self._probe, "it is none of ours, or would never end" if reply[1] else "")
-        return bool(reply[0])
+        taken, unreadable = reply
+        self._judge("probe", self._probe, "it is none of ours, or would never end" if unreadable else "")
+        return bool(taken)
 
     async def end_probe(self) -> None:
         """Release the probe without a result."""
@@ -174,17 +170,12 @@ class CircuitStore:
         ended = self._name if probed else ""
         arguments: list[bytes | str | int] = [expected, new, int(lasts * 1_000), ended, LONGEST - 1, _OTHER]
         asked_at = self._clock()
-
-        async def swap() -> tuple[int, bytes, int]:
-            at, text, written = await self._swap(keys=[self._key, self._probe], args=arguments)
-            return int(at), text, written
-
-        reply = await self._ask(swap)
+        reply = await self._ask(lambda: self._swap(keys=[self._key, self._probe], args=arguments))
         if reply is None:
             return None
-        at, text, written = reply
-        self._set_clock(at / _MICROSECONDS, asked_at, self._clock())
-        return self._snapshot(at, text), bool(written)
+        at, text, is_ours = reply
+        self._set_clock(int(at) / _MICROSECONDS, asked_at, self._clock())
+        return self._snapshot(int(at), text), bool(is_ours)
 
     def _set_clock(self, now: float, earliest: float, latest: float) -> None:
         """Learn that Redis's clock said `now` between two readings of ours."""

@@ -16,9 +16,8 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from enum import Enum
 from secrets import token_bytes
-from typing import Final, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 import structlog
 from redis.asyncio import Redis
@@ -55,14 +54,8 @@ _PAUSES: Final = (0.05, 0.15)
 _RELEASE_LOCK: Final = lua.load("credhook.worker.fleet/release_lock.lua")
 _TAKE_OVER_LOCK: Final = lua.load("credhook.worker.fleet/take_over_lock.lua")
 
-
-class Elsewhere(Enum):
-    """Another process is fetching a token."""
-
-    TOKEN = "elsewhere"  # noqa: S105  No token is in it.
-
-
-ELSEWHERE: Final = Elsewhere.TOKEN
+#: Another process is fetching a token.
+ELSEWHERE: Final = "elsewhere"
 
 
 class SharedTokens:
@@ -123,7 +116,7 @@ class SharedTokens:
     async def acquire(self) -> Token | None:
         """Return the fleet's token, or None: it is ours to fetch one. See `Tokens`."""
         patience = self._clock() + _LOCKS_WAITED_FOR * self._lock_seconds
-        while (found := await self._unless_alone(self._find_or_lock)) is ELSEWHERE:
+        while (found := await self._unless_alone(self._find_or_lock)) == ELSEWHERE:
             if self._clock() > patience:
                 break
             shortest, longest = _PAUSES
@@ -162,7 +155,7 @@ class SharedTokens:
             await self._copy.invalidate(token)
             await self._unless_alone(lambda: self._invalidate(token))
 
-    async def _find_or_lock(self) -> Token | Elsewhere | None:
+    async def _find_or_lock(self) -> Token | Literal["elsewhere"] | None:
         """Return the fleet's token, or that another process fetches one, or None: we have the lock.
 
         Raises:
