@@ -2,8 +2,9 @@
 
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
-    credhook:event:<webhook-id>   type, resource, state, received; while open also attempts, fence, due, error, seen;
-                                  deaths and killed, how often a
+    credhook:event:<webhook-id>   type, resource, state, received; while open also due, error, seen; attempts, fence
+                                  and holder, the worker's token, of the last claim, which the lock of its resource
+                                  has while a worker has the event, see lock.lua; deaths and killed, how often a
                                   worker has died with it among others, and with it alone; only and pending, the
                                   handlers that it still waits for; h:<name> as each handler ends; c:<name> as
                                   long as it stands with a cause of failures; again and again_at, how often the
@@ -43,6 +44,8 @@ from credhook.events import EVENT_TYPES
 PREFIX: Final = "credhook:"
 #: Hash per event; the webhook-id follows.
 EVENT: Final = PREFIX + "event:"
+#: Fields that accept.lua gives the record of a new event; with a trace it gives one more.
+NEW_FIELDS: Final = 4
 #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
 CONFLICT: Final = PREFIX + "conflict:"
 #: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
@@ -96,7 +99,7 @@ BUCKETS: Final = 64
 LAG: Final = 100
 #: Hash of what each receiver process announces, those of all queues together; see announcements.py.
 RECEIVERS: Final = PREFIX + "receivers"
-#: Milliseconds that the lock of a resource, or a lease, can last: twice the longest that CREDHOOK_LEASE allows.
+#: Milliseconds that a lease can last, and a lock with it: twice the longest that CREDHOOK_LEASE allows.
 LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999

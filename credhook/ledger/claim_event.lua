@@ -20,8 +20,8 @@ local PARKED_LASTS = 86400
 -- Deaths of processes in which an event was one of several under way, after which it is worked on alone.
 local COMMON_DEATHS = 2
 
--- Fields, with their values, of the record of a new event. Of one that has more, marks may be among them.
-local NEW = 8
+-- Fields, with their values, of a new event's record, and those that it may have besides before anybody has held it.
+local NEW, BESIDES = 2 * $NEW_FIELDS, {'again', 'again_at', 'reconciled', $TRACE}
 
 -- The events that this script has claimed, by their resources; and the fence of an event that nobody has held: fences
 -- start at the clock, so that if an event is erased and its id comes again, they do not repeat the earlier ones.
@@ -49,8 +49,8 @@ local function claim(id, job, who)
     local fence, attempts, due, killed, deaths = record.fence, record.attempts, record.due, record.killed, record.deaths
     if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
-    local locked_by, its_fence, its_attempts = lock_of(resource)
-    local holder = claimed[resource] or locked_by and runs(locked_by) and locked_by
+    local locked_by = lock_of(resource)
+    local holder = claimed[resource] or runs(locked_by) and locked_by
     if holder == id or fence and runs(id) then return 'held' end
     if state == $WAITING and due and tonumber(due) > now + EARLY then return 'early' end
     received, killed = received or now_text, is_count(killed) and tonumber(killed) or 0
@@ -71,15 +71,15 @@ local function claim(id, job, who)
     if locked_by == id then
         fence, attempts = last_claim(id, record)
     elseif locked_by then
-        remember(locked_by, its_fence, its_attempts)
+        remember(locked_by)
     end
-    local held_before = fence or #fields > (record[$TRACE] and NEW + 2 or NEW)
-    local ended = held_before and fields or {}
-    fence, attempts = fence and string.format('%.0f', fence + 1) or FIRST_FENCE, (tonumber(attempts) or 0) + 1
-    if state == $WAITING then
-        redis.call('HSET', key, 'state', $ACCEPTED)
-        redis.call('HDEL', key, 'due')
-    end
+    local new = NEW
+    for _, field in ipairs(#fields > NEW and BESIDES or {}) do if record[field] then new = new + 2 end end
+    local ended = (fence or #fields > new) and fields or {}
+    fence = tonumber(fence or 0) > now and string.format('%.0f', fence + 1) or FIRST_FENCE
+    attempts = (tonumber(attempts) or 0) + 1
+    if state == $WAITING then redis.call('HSET', key, 'state', $ACCEPTED) end
+    if due or record.holder then redis.call('HDEL', key, 'due', 'holder') end
     claimed[resource] = id
     return add_to({id, job, now, type, resource, received, fence, attempts, false, killed,
                    suspect and 1 or 0, record[$TRACE] or false, #ended}, ended)
@@ -94,7 +94,7 @@ local function hold(claims, who)
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]
         locked[2 * place - 1] = got[5]
-        locked[2 * place] = lock_by(got[1], got[7], got[8], token)
+        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. got[8] .. ' ' .. token
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
         resources[place] = $RESOURCE .. got[5]
     end

@@ -2,7 +2,7 @@
 --
 -- Wants `locks`, their hash, and `leases`.
 --
--- Defines: lock_of, lock_by, last_claim, runs, remember, unlock.
+-- Defines: lock_of, last_claim, runs, remember, unlock.
 
 --! include credhook.ledger/now.lua
 --! include credhook.ledger/readable.lua
@@ -17,12 +17,7 @@ local function lock_of(resource)
     if is_count(fence) and is_count(attempts) then return id, fence, attempts, token end
 end
 
--- What it is kept as.
-local function lock_by(id, fence, attempts, token)
-    return id .. ' ' .. fence .. ' ' .. attempts .. ' ' .. token
-end
-
--- Fence and attempts of the event's last claim, the lock's unless the record has had a higher fence since; and whether
+-- Fence and attempts of the event's last claim, the lock's unless the record has had one as high since; and whether
 -- it is the event that has the lock.
 local function last_claim(id, record)
     local locked_by, fence, attempts = lock_of(record.resource)
@@ -32,14 +27,16 @@ end
 
 -- Whether a lease on the event runs. One that ends later than any would is not ours: it would last for ever.
 local function runs(id)
-    local ends = tonumber(redis.call('ZSCORE', leases, id) or 0)
+    local ends = tonumber(id and redis.call('ZSCORE', leases, id) or 0)
     return ends > now and ends <= now + $LONGEST_LOCK
 end
 
--- Keep in the event's record what its lock says of a claim that has lapsed.
-local function remember(id, fence, attempts)
-    if redis.call('EXISTS', $EVENT .. id) == 1 then
-        unless_odd('HSET', $EVENT .. id, 'fence', fence, 'attempts', attempts)
+-- Keep in the event's record what its lock says of a claim that has lapsed, unless the record knows of a later one.
+local function remember(id)
+    local resource, known = unpack(unless_odd('HMGET', $EVENT .. id, 'resource', 'fence') or {})
+    local locked_by, fence, attempts, token = lock_of(resource)
+    if locked_by == id and tonumber(fence) > (tonumber(known) or 0) then
+        redis.call('HSET', $EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
     end
 end
 

@@ -19,6 +19,11 @@ local function is_count(text)
     return text and #text <= 15 and string.find(text, '^%d+$')
 end
 
+-- Numbers to which a claim adds one.
+local function is_small(text)
+    return is_count(text) and #text < 14
+end
+
 -- The first part of an open event's record that cannot be read, or nil if all can. `received` may be missing.
 local function unreadable_part(id, state, type, resource, received, fence, attempts, due)
     if not is_word(id) then return 'webhook-id' end
@@ -26,8 +31,8 @@ local function unreadable_part(id, state, type, resource, received, fence, attem
     if not (known[type] or is_word(type)) then return 'type' end
     if not is_word(resource) then return 'resource' end
     if received and (not is_count(received) or tonumber(received) > $LATEST) then return 'received' end
-    if fence and not is_count(fence) then return 'fence' end
-    if attempts and not is_count(attempts) then return 'attempts' end
+    if fence and not is_small(fence) then return 'fence' end
+    if attempts and not is_small(attempts) then return 'attempts' end
     if due and (not is_count(due) or tonumber(due) > now + FURTHEST) then return 'due' end
     return nil
 end

@@ -48,10 +48,11 @@ async def take_one(claims: Claims) -> Claim:
 
 def lapse(redis: Redis) -> None:
     """As if the leases had lapsed, and what they had held had been in transit for long."""
-    for key in (INDEX.open, INDEX.leases):
+    lapsed = int(redis.time()[0]) * 1_000 - 10_000
+    for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
         members: Any = redis.zrange(key, 0, -1)
         if members:
-            redis.zadd(key, dict.fromkeys(members, 1))
+            redis.zadd(key, dict.fromkeys(members, when))
 
 
 def holder_of(redis: Redis, resource: str) -> str:

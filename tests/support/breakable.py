@@ -85,9 +85,10 @@ class Ledger:
 
     def pass_time(self) -> None:
         """As if all leases had lapsed, and all that is in transit had had its time."""
-        for key in (INDEX.open, INDEX.leases):
+        lapsed = int(self.redis.time()[0]) * 1_000 - 10_000
+        for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
             for member in self.redis.zrange(key, 0, -1):
-                self.redis.zadd(key, {member: 1})
+                self.redis.zadd(key, {member: when})
         for member in self.redis.zrange(INDEX.scheduled, 0, -1):
             self.redis.zadd(INDEX.scheduled, {member: 1})
         for key in self.redis.scan_iter(EVENT + "*"):

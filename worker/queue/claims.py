@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 from redis.asyncio import Redis
 
-from credhook.ledger import Index, ending
+from credhook.ledger import NEW_FIELDS, Index, ending
 from credhook.ledger.job import FAILURE_TTL, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claims_from, read_job
@@ -30,8 +30,6 @@ log = structlog.get_logger("credhook.worker")
 GATHER: Final = 0.005
 #: Seconds. Redis cuts a time-out down to whole milliseconds, 0.001 to none at all, and with none it waits for ever.
 _SHORTEST_WAIT: Final = 0.01
-#: Fields that the record of a new event has; with a trace, one more.
-_NEW_FIELDS: Final = 4
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 
@@ -109,7 +107,7 @@ class Claims:
         latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.resource_id, _NEW_FIELDS + bool(claim.trace) if claim.first else ""),
+                *("settle", claim.event_id, claim.resource_id, NEW_FIELDS + bool(claim.trace) if claim.first else ""),
                 *(claim.fence, claim.job, self._since(claim), settlement.state),
                 *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
                 *chain.from_iterable(settlement.records.items()),

@@ -78,7 +78,7 @@ end
 -- queue. Returns the claim, or false.
 local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
-    while not runs(lock_of(resource) or '') do
+    while not (claimed[resource] or runs(lock_of(resource))) do
         local job = (unless_odd('ZPOPMIN', parked .. resource) or {})[1]
         if not job then break end
         local id, data = event_of(job)
@@ -148,10 +148,11 @@ function write.settle(id, resource, fields, fence, job, since, state, latest, fo
     for name in pairs(what.absolved or NOTHING) do
         if not (what.causes or NOTHING)[name] then drop($BLAMED .. name) end
     end
+    drop('holder')
     attempts = (tonumber(attempts) or 1) - (what.unspent and 1 or 0)
     if is_open or what.unspent or attempts > 1 then put('attempts', attempts) else drop('attempts') end
     if is_open then
-        put('fence', string.format('%.0f', fence + 1))  -- So that no late renewal brings the claim back.
+        put('fence', string.format('%.0f', fence + 1))  -- So that a repetition does not settle it once more.
         if state == $WAITING then put('due', now + (what.wait or 0)) end
         if what.pending then put($PENDING, what.pending) end
     else
@@ -207,15 +208,15 @@ local function release()
         for _, key in ipairs(one.gone) do gone[#gone + 1] = key end
         if one.closes then closed[#closed + 1] = one.id end
         if one.locked then resources[#resources + 1] = one.resource end
-        if one.latest ~= '' then keys[#keys + 1] = $RESOURCE .. (one.resource or '') end
+        if one.resource and one.latest ~= '' then keys[#keys + 1] = $RESOURCE .. one.resource end
     end
-    unless_odd('ZREM', leases, unpack(ids))
     if #resources > 0 then call('HDEL', locks, unpack(resources)) end
+    unless_odd('ZREM', leases, unpack(ids))
     local found = {}
     for place, value in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do found[keys[place]] = value end
     for _, one in ipairs(settled) do
-        local latest = $RESOURCE .. (one.resource or '')
         if one.resource and one.latest ~= '' then
+            local latest = $RESOURCE .. one.resource
             found[latest] = later(one.latest, found[latest])
             call('SET', latest, found[latest], 'PXAT', latest_forgotten)
         end

@@ -34,15 +34,14 @@ local since = moved and now - moved
 if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- The clock may have gone back since.
 local fields = unless_odd('HMGET', event, 'state', 'type', 'resource', 'received', 'fence', 'attempts', 'due')
 local state, type, resource, received, fence, attempts, due = unpack(fields or {})
-local wrong = unreadable_part(id, state, type, resource, received, fence, attempts, due)
-local is_readable, locked = fields and not wrong, nil
-fence, attempts, locked = last_claim(id, {resource = resource, fence = fence, attempts = attempts})
+local wrong = not fields and 'no hash' or unreadable_part(id, state, type, resource, received, fence, attempts, due)
+fence, attempts = last_claim(id, {resource = resource, fence = fence, attempts = attempts})
 
 local function leave()
     if fence then unless_odd('ZREM', started, job .. ':' .. fence) end
     call('DEL', rq_job)
     call('ZREM', leases, id)
-    unlock(id, is_readable and resource)
+    unlock(id, not wrong and resource)
     unless_odd('ZREM', opened, id)
     call('ZREM', open, id)
 end
@@ -53,12 +52,11 @@ if call('EXISTS', event) == 0 then
 end
 local lease = call('ZSCORE', leases, id)
 if lease and tonumber(lease) > now then return 0 end
-if not is_readable then
-    if not fields then wrong = 'no hash' end
+if wrong then
     call('ZADD', unreadable, now, id)
     if fields then
         call('HSET', event, 'state', $UNREADABLE, 'error', 'Unreadable: ' .. wrong)
-        call('HDEL', event, 'fence', 'attempts', 'due')
+        call('HDEL', event, 'holder', 'fence', 'attempts', 'due')
     end
     call('EXPIRE', event, retention)
     leave()
@@ -72,11 +70,11 @@ if state ~= $ACCEPTED and state ~= $WAITING then  -- Its settlement was broken o
     return 0
 end
 if due and due + transit > now then return 0 end
-if lease and tonumber(attempts) > tonumber(patient) then
+if lease and (tonumber(attempts) or 0) > tonumber(patient) then
     local delay = math.min(LONGEST_DELAY, FIRST_DELAY * 2 ^ (attempts - patient - 1))
     if now < lease + delay * chance then return 0 end
 end
-if not locked and runs(lock_of(resource) or '') then return 0 end
+if runs(lock_of(resource)) then return 0 end
 unless_odd('ZADD', opened, received or now, id)
 call('ZADD', open, now, id)
 call('ZREM', leases, id)
@@ -88,9 +86,9 @@ for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
     unless_odd('ZREM', started, job .. ':' .. execution)
     call('DEL', 'rq:execution:' .. job .. ':' .. execution)
 end
-if locked then remember(id, fence, attempts) end
+remember(id)
 unlock(id, resource)
-call('HDEL', event, 'due')
+call('HDEL', event, 'due', 'holder')
 call('DEL', rq_job, executions)
 call('HSET', rq_job, unpack(ARGV, 9))
 if data ~= '' then call('HSET', rq_job, 'data', data) end

@@ -21,37 +21,33 @@ local call = redis.call
 local death, retention = cjson.decode(ARGV[3]), ARGV[4]
 local held = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + $LONGEST_LOCK, 'LIMIT', 0, MOST_LEASES)) do
-    local resource = unless_odd('HGET', $EVENT .. id, 'resource')
-    local locked_by, fence, attempts, token = lock_of(resource)
-    if locked_by == id and token == ARGV[1] then
-        held[#held + 1] = {id = id, resource = resource, fence = fence, attempts = attempts}
-    end
+    local state, resource, holder = unpack(unless_odd('HMGET', $EVENT .. id, 'state', 'resource', 'holder') or {})
+    local locked_by, _, _, token = lock_of(resource)
+    if state == $ACCEPTED and (locked_by == id and token or holder) == ARGV[1] then held[#held + 1] = id end
 end
 
-local function raise(key, field)
+local function raise(key, field, by)
     local count = call('HGET', key, field)
-    call('HSET', key, field, (is_count(count) and tonumber(count) or 0) + 1)
+    call('HSET', key, field, math.max(0, (is_count(count) and tonumber(count) or 0) + by))
 end
+
+-- What is counted with each of them, if it speaks against them: not if the process has gone down with its host.
+local counted = ARGV[2] ~= 'host' and #held > 1 and 'deaths' or ARGV[2] == '1' and 'killed'
 
 -- Count the death with the event, if it speaks against it, and tell of it.
-local function explain(id, counts)
-    if counts then fail(causes, id, death, true, retention) end
-    tell(id, cjson.encode({died = ARGV[2], beside = #held - 1, cause = counts and death.id or nil}))
+local function explain(id)
+    if counted then fail(causes, id, death, true, retention) end
+    tell(id, cjson.encode({died = ARGV[2], beside = #held - 1, cause = counted and death.id or nil}))
 end
 
-local ids = {}
-for place, one in ipairs(held) do
-    local key, blames, attempts = $EVENT .. one.id, ARGV[2] ~= 'host', tonumber(one.attempts)
-    if blames and #held > 1 then attempts = math.max(0, attempts - 1) end
-    -- First the lock, which is nobody's from now on, so that nothing is counted twice.
-    call('HSET', locks, one.resource, lock_by(one.id, one.fence, attempts, ''))
-    if blames and #held > 1 then
-        raise(key, 'deaths')
-    elseif ARGV[2] == '1' then
-        raise(key, 'killed')
-    end
-    call('ZADD', leases, 'XX', now, one.id)
-    pcall(explain, one.id, blames and (#held > 1 or ARGV[2] == '1'))
-    ids[place] = one.id
+for _, id in ipairs(held) do
+    local key = $EVENT .. id
+    remember(id)
+    unlock(id, call('HGET', key, 'resource'))
+    call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
+    if counted then raise(key, counted, 1) end
+    if counted == 'deaths' then raise(key, 'attempts', -1) end
+    call('ZADD', leases, 'XX', now, id)
+    pcall(explain, id)
 end
-return ids
+return held
