@@ -56,6 +56,7 @@ class NotFound(Exception):
 
 
 _NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
+_NOT_STORED: Final = "The delivery could not be stored; please send it again."
 
 #: Which rule was broken, for the counters; and what the sender is told: status, code and title of the platform's own
 #: error objects, and words, of which only those that it knows already or can mend. None: those of the error.
@@ -67,13 +68,7 @@ _ANSWERS: Final[dict[type[Exception], tuple[str, int, str, str, str | None]]] = 
     NotFound: ("path", 404, "NOT_FOUND", "Not Found", "There is nothing here."),
     TooLarge: ("size", 413, "PAYLOAD_TOO_LARGE", "Payload Too Large", "The delivery is too large."),
     Encoded: ("encoding", 415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", None),
-    Unavailable: (
-        "storage",
-        503,
-        "SERVICE_UNAVAILABLE",
-        "Service Unavailable",
-        "The delivery could not be stored; please send it again.",
-    ),
+    Unavailable: ("storage", 503, "SERVICE_UNAVAILABLE", "Service Unavailable", _NOT_STORED),
 }
 
 

@@ -28,9 +28,7 @@ class ReceiverSettings(LedgerSettings):
         description="PEM private key of the certificate, if it is not in the same file.",
     )
     webhook_path: str = Field(
-        "/webhooks",
-        validation_alias="CREDHOOK_WEBHOOK_PATH",
-        description="Path that deliveries are posted to.",
+        "/webhooks", validation_alias="CREDHOOK_WEBHOOK_PATH", description="Path that deliveries are posted to."
     )
     webhook_secrets: Annotated[SecretStr | None, NoDecode] = Field(
         None,

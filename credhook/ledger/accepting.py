@@ -10,15 +10,7 @@ from credhook.ledger.job import job_data, job_fields, job_id
 
 def keys(index: Index) -> list[str]:
     """KEYS of the script."""
-    return [
-        index.open,
-        index.quarantined,
-        index.jobs,
-        index.unfinished,
-        index.urgent,
-        index.reconciled,
-        index.arrivals,
-    ]
+    return [index.open, index.quarantined, index.jobs, index.unfinished, index.urgent, index.reconciled, index.arrivals]
 
 
 def arguments(

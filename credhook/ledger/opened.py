@@ -5,7 +5,7 @@ parked or retried since: these stand a second time, by when they came. A worker 
 may leave an event there; the reconciler takes it out within seconds. Where Redis fails, RedisError is raised.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis import Redis
@@ -14,14 +14,7 @@ from redis.asyncio import Redis as AsyncRedis
 from credhook.ledger import LATEST, Index
 
 #: The first whose score is a time: somebody else may have written what is none.
-_FIRST: Final[Mapping[str, Any]] = {
-    "start": 0,
-    "end": LATEST,
-    "byscore": True,
-    "offset": 0,
-    "num": 1,
-    "withscores": True,
-}
+_FIRST: Final[dict[str, Any]] = {"start": 0, "end": LATEST, "byscore": True, "offset": 0, "num": 1, "withscores": True}
 
 
 def oldest_open(redis: Redis, index: Index) -> int | None:

@@ -34,11 +34,7 @@ class TlsAcceptor:
     """Takes connections from a listening socket; as a server, uvicorn closes it and waits for it."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        tls: ssl.SSLContext,
-        connections: Connections,
-        protocol: Callable[[], Bounded],
+        self, listener: socket.socket, tls: ssl.SSLContext, connections: Connections, protocol: Callable[[], Bounded]
     ) -> None:
         """Begin at once; a protocol is made for each connection, and connected once that is encrypted."""
         return_large_blocks()

@@ -60,6 +60,11 @@ def _slow(reason: str, setting: str, detail: str) -> Refusal:
     return Refusal(reason, _CUT_OFF, f"{setting} says how long to wait", 408, "Request Timeout", detail)
 
 
+def _full(reason: str, hint: str, what: str) -> Refusal:
+    detail = f"There are too many {what}; please send it again."
+    return Refusal(reason, _REFUSED, hint, 503, "Service Unavailable", detail)
+
+
 HEAD_TOO_LARGE: Final = _too_large("head_too_large", "The headers are too large.")
 TOO_MANY_HEADERS: Final = _too_large("too_many_headers", "There are too many headers or trailers.")
 BODY_TOO_LARGE: Final = _too_large("body_too_large", "The body with its chunks and trailers is too large.")
@@ -76,14 +81,5 @@ IDLE: Final = Refusal("idle", "")
 
 _MORE: Final = "raise CREDHOOK_MAX_CONNECTIONS and `ulimit -n`, run more processes, or put a proxy in front"
 MADE_ROOM: Final = Refusal("made_room", _CUT_OFF, f"the slowest gave way to newcomers; {_MORE}")
-FULL: Final = Refusal(
-    "full", _REFUSED, _MORE, 503, "Service Unavailable", "There are too many connections; please send it again."
-)
-NO_ROOM: Final = Refusal(
-    "no_room",
-    _REFUSED,
-    "unfinished requests fill CREDHOOK_MAX_BUFFERED",
-    503,
-    "Service Unavailable",
-    "There are too many large requests; please send it again.",
-)
+FULL: Final = _full("full", _MORE, "connections")
+NO_ROOM: Final = _full("no_room", "unfinished requests fill CREDHOOK_MAX_BUFFERED", "large requests")

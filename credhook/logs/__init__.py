@@ -108,12 +108,7 @@ def _log_uncaught(event: str, error: BaseException | None) -> None:
 
 
 def _log_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    *_: Any,
-    **__: Any,
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """Say which warning it was and where, without what it says: a handler's may quote claims."""
     if category is RuntimeWarning and (forgotten := _NEVER_AWAITED.fullmatch(str(message))):

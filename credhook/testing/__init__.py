@@ -21,16 +21,8 @@ if TYPE_CHECKING:
     from credhook.testing.trial import Result
 
 __all__ = [
-    "ApiCall",
-    "FakeApi",
-    "Result",
-    "aassert_idempotent",
-    "arun",
-    "assert_idempotent",
-    "event",
-    "run",
-    "variants",
-]
+    "ApiCall", "FakeApi", "Result", "aassert_idempotent", "arun", "assert_idempotent", "event", "run", "variants",
+]  # fmt: skip
 
 _HOMES = {
     "ApiCall": "credhook.testing.platform.transport",

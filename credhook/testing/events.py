@@ -32,11 +32,7 @@ _TEMPLATES: Final[Mapping[CredentialFormat, str]] = {"sd-jwt": "sandbox:membersh
 _CLAIMS: Final[Mapping[CredentialFormat, Mapping[str, Any]]] = {
     "sd-jwt": MEMBER,
     "mdoc": {
-        "example.sandbox.permit": {
-            "holder": "Ada Example",
-            "portrait": "ZXhhbXBsZQ==",
-            "zones": ["harbour", "depot"],
-        }
+        "example.sandbox.permit": {"holder": "Ada Example", "portrait": "ZXhhbXBsZQ==", "zones": ["harbour", "depot"]}
     },
 }
 

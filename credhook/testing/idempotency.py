@@ -30,8 +30,7 @@ def assert_idempotent(
         RuntimeError: an event loop runs here.
     """
     off_loop(
-        "aassert_idempotent",
-        lambda: aassert_idempotent(handler, event, fresh=fresh, effects=effects, timeout=timeout),
+        "aassert_idempotent", lambda: aassert_idempotent(handler, event, fresh=fresh, effects=effects, timeout=timeout)
     )
 
 

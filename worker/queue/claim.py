@@ -198,21 +198,7 @@ def claims_from(raw: Sequence[Any]) -> list[Claim]:
 
 
 def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
-    (
-        event_id,
-        job,
-        now,
-        kind,
-        resource,
-        received,
-        fence,
-        attempts,
-        latest,
-        killed,
-        suspect,
-        trace,
-        _,
-    ) = parts
+    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, suspect, trace, _ = parts
     rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
     claim = Claim(
         event_id=event_id.decode(),

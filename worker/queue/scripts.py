@@ -15,22 +15,10 @@ from credhook.ledger import Index, lua
 def keys(index: Index) -> list[str]:
     """KEYS of every script here."""
     return [
-        index.open,
-        index.leases,
-        index.dead,
-        index.jobs,
-        index.scheduled,
-        index.started,
-        index.urgent,
-        index.intermediate,
-        index.locks,
-        index.parked,
-        index.refused,
-        index.solitary,
-        index.unhandled,
-        index.opened,
+        index.open, index.leases, index.dead, index.jobs, index.scheduled, index.started, index.urgent,
+        index.intermediate, index.locks, index.parked, index.refused, index.solitary, index.unhandled, index.opened,
         index.causes,
-    ]
+    ]  # fmt: skip
 
 
 CLAIM: Final = lua.load("credhook.worker.queue/claim.lua")

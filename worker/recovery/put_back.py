@@ -33,33 +33,14 @@ class PutBack:
         """
         index, job, name = self._index, job_id(event_id), event_id.encode(errors="surrogateescape")
         keys: list[str | bytes] = [
-            EVENT.encode() + name,
-            index.open,
-            index.leases,
-            index.scheduled,
-            index.failed,
-            index.jobs,
-            f"rq:job:{job}",
-            index.started,
-            f"rq:executions:{job}",
-            index.urgent,
-            index.intermediate,
-            index.dead,
-            index.unreadable,
-            index.unhandled,
-            index.opened,
-            index.locks,
-        ]
+            EVENT.encode() + name, index.open, index.leases, index.scheduled, index.failed, index.jobs,
+            f"rq:job:{job}", index.started, f"rq:executions:{job}", index.urgent, index.intermediate, index.dead,
+            index.unreadable, index.unhandled, index.opened, index.locks,
+        ]  # fmt: skip
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(name) / 2**32
         arguments: list[str | int | float | bytes] = [
-            name,
-            job,
-            job_data(event_id),
-            in_transit,
-            PATIENT_FOR,
-            chance,
-            self._retention,
+            *(name, job, job_data(event_id), in_transit, PATIENT_FOR, chance, self._retention),
             "LPUSH" if first else "RPUSH",
         ]
         for field, value in job_fields(index.queue, datetime.now(UTC)).items():

@@ -74,15 +74,6 @@ class Replay:
 def keys(index: Index) -> list[str]:
     """KEYS of the script."""
     return [
-        index.open,
-        index.leases,
-        index.dead,
-        index.quarantined,
-        index.scheduled,
-        index.failed,
-        index.jobs,
-        index.unreadable,
-        index.unhandled,
-        index.opened,
-        index.causes,
-    ]
+        index.open, index.leases, index.dead, index.quarantined, index.scheduled, index.failed, index.jobs,
+        index.unreadable, index.unhandled, index.opened, index.causes,
+    ]  # fmt: skip
