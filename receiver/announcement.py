@@ -96,7 +96,15 @@ class Announcer:
             mark=MARK.key,
             strict=settings.durability == "strict",
             tolerance=settings.tolerance,
-            alike=_alike(settings),
+            # No secret is among them, not even as a digest: who has another is seen by what is refused there.
+            alike=digests(
+                {
+                    "CREDHOOK_WEBHOOK_PATH": settings.webhook_path,
+                    "CREDHOOK_TOLERANCE": settings.tolerance,
+                    "CREDHOOK_RETENTION": settings.retention,
+                    "CREDHOOK_DURABILITY": settings.durability,
+                }
+            ),
         )
         self._counted, self._at = 0, clock()
 
@@ -135,15 +143,3 @@ class Announcer:
             async with asyncio.timeout(_FAREWELL):
                 await self._redis.hdel(RECEIVERS, self._token)
                 await self._redis.aclose()
-
-
-def _alike(settings: ReceiverSettings) -> dict[str, str]:
-    """No secret is among them, not even as a digest: who has another is seen by what is refused there."""
-    return digests(
-        {
-            "CREDHOOK_WEBHOOK_PATH": settings.webhook_path,
-            "CREDHOOK_TOLERANCE": settings.tolerance,
-            "CREDHOOK_RETENTION": settings.retention,
-            "CREDHOOK_DURABILITY": settings.durability,
-        }
-    )

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Final
 
 #: Ours, with the links to the rooms that stand at the top: every name of ours begins with this folder.
@@ -54,14 +54,9 @@ def beginning(code: CodeType) -> str:
     return place(code.co_filename, code.co_firstlineno)
 
 
-def calls(traceback: TracebackType | None) -> list[tuple[FrameType, int]]:
-    """Each frame that an error came through, with its line, the innermost last."""
-    return list(walk_tb(traceback))
-
-
 def authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
     """Each frame of authors' code that an error came through, with its line, the innermost last."""
-    return [(frame, line) for frame, line in calls(error.__traceback__) if is_authors(frame.f_code.co_filename)]
+    return [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_authors(frame.f_code.co_filename)]
 
 
 def authors_places(error: BaseException) -> list[str]:
@@ -88,7 +83,7 @@ def places(error: BaseException, limit: int) -> list[str]:
     Where authors' code is among them, they begin with it: what of ours called it helps nobody, and what it called comes
     after it, as far as there is room. The innermost place is always there.
     """
-    came_through = calls(error.__traceback__)
+    came_through = list(walk_tb(error.__traceback__))
     authors = [at for at, (frame, _) in enumerate(came_through) if is_authors(frame.f_code.co_filename)]
     if authors:
         kept = sorted({*authors, len(came_through) - 1})[-limit:]

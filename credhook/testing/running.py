@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 
 from credhook.testing.crashes import Crash, CrashInjector, end
@@ -128,10 +129,12 @@ def conditions_for(
     """
     if event.type not in handler.types:
         raise ValueError(f"{handler.name} would not run for {event.type}: it is registered for other types")
-    usual = int(_default("max_attempts", None))
+    # What a worker has unless its environment says otherwise.
+    attempts, seconds = (WorkerSettings.model_fields[one].default for one in ("max_attempts", "handler_timeout"))
+    own = handler.timeout if timeout is None else timeout
     return Conditions(
-        timeout=_default("handler_timeout", handler.timeout if timeout is None else timeout),
-        max_attempts=handler.most_attempts(usual) if max_attempts is None else max_attempts,
+        timeout=seconds if own is None else own,
+        max_attempts=handler.most_attempts(attempts) if max_attempts is None else max_attempts,
         stale=is_overtaken(event) if stale is None else stale,
         state=state,
         chance=chance,
@@ -146,10 +149,9 @@ def handler_of(handler: Handler | Function) -> Handler:
     """
     if isinstance(handler, Handler):
         return handler
-    plugins = [one for one in getattr(handler, "__globals__", {}).values() if isinstance(one, Handlers)]
-    undecorated: Any = Handlers("test")
-    found = next(filter(None, (plugin.handler_of(handler) for plugin in plugins)), None)
+    found = next(filter(None, (plugin.handler_of(handler) for plugin in _plugins(handler))), None)
     if found is None:
+        undecorated: Any = Handlers("test")
         undecorated.on("*")(handler)
         found = undecorated.handler_of(handler)
     assert found is not None  # noqa: S101  It has just been registered.
@@ -158,9 +160,13 @@ def handler_of(handler: Handler | Function) -> Handler:
 
 def _has_startup(handler: Handler) -> bool:
     """Whether the plugin that it is registered with has a start-up function."""
-    there = getattr(handler.function, "__globals__", {}).values()
-    plugins = [one for one in there if isinstance(one, Handlers) and one.handler_of(handler.function)]
-    return any(startup is not None for startup, _ in (plugin.hooks for plugin in plugins))
+    function = handler.function
+    return any(plugin.handler_of(function) and plugin.hooks[0] is not None for plugin in _plugins(function))
+
+
+def _plugins(function: Function) -> list[Handlers]:
+    """Those that its module knows."""
+    return [one for one in getattr(function, "__globals__", {}).values() if isinstance(one, Handlers)]
 
 
 def code_of(handler: Handler) -> Any:
@@ -176,11 +182,12 @@ def off_loop(awaited: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """
     if _runs_here():
         raise RuntimeError(f"an event loop runs here already: await {awaited}(…) instead")
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(begin())
-    finally:
-        _close(loop)
+    with closing(asyncio.new_event_loop()) as loop:
+        try:
+            return loop.run_until_complete(begin())
+        finally:  # What handlers have left behind.
+            loop.run_until_complete(end(asyncio.all_tasks(loop)))
+            loop.run_until_complete(loop.shutdown_asyncgens())
 
 
 def _runs_here() -> bool:
@@ -189,17 +196,3 @@ def _runs_here() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close it, with what handlers have left behind."""
-    try:
-        loop.run_until_complete(end(asyncio.all_tasks(loop)))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
-
-
-def _default(setting: str, given: float | None) -> float:
-    """The given value, or what a worker has unless its environment says otherwise."""
-    return float(WorkerSettings.model_fields[setting].default) if given is None else given

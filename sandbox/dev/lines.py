@@ -56,7 +56,10 @@ class Lines:
             self._causes.setdefault(webhook_id, []).append(line)
             return []
         if event in _OUTCOMES:
-            self._note(event, webhook_id)
+            if event in _FAILED:
+                self.failed.add(webhook_id)
+            else:
+                self.failed.discard(webhook_id)
             return list(_event(line, self._causes.pop(webhook_id, [])))
         if event in {"worker_started", "plugins_started"}:
             return [Text(f"{_time(line)}  {self._begun(line)}", "dim")]
@@ -69,12 +72,6 @@ class Lines:
         starting = line.get("starting", [])
         self.ready = not starting
         return f"starting: {', '.join(starting)}" if starting else f"ready: {self._handlers}"
-
-    def _note(self, event: str, webhook_id: str) -> None:
-        if event in _FAILED:
-            self.failed.add(webhook_id)
-        else:
-            self.failed.discard(webhook_id)
 
 
 def trouble(text: str) -> list[Text]:

@@ -3,11 +3,12 @@
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from traceback import walk_tb
 from typing import Final
 
 import click
 
-from credhook.logs.places import authors_places, calls, is_authors, place
+from credhook.logs.places import authors_places, is_authors, place
 
 #: The modules whose own complaints need no class of error before them.
 _DECLARING: Final = {"credhook.worker.handlers.registry", "credhook.worker.handlers.handler"}
@@ -69,7 +70,7 @@ def _reason(error: BaseException) -> str:
         return f"{name}: {error.msg}"
     if isinstance(error, ModuleNotFoundError):
         return f"{name}: {said}; install it beside credhook, or correct the import"
-    came_through = calls(error.__traceback__)
+    came_through = list(walk_tb(error.__traceback__))
     if isinstance(error, ValueError) and came_through[-1][0].f_globals.get("__name__") in _DECLARING:
         return said
     return f"{name}: {said}".removesuffix(": ")

@@ -8,7 +8,6 @@ tracebacks.
 import asyncio
 import functools
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import rq
@@ -40,8 +39,8 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
         `rq.Retry` if another attempt is due later, which RQ's scheduler then starts; None otherwise.
     """
     event_id = event_id or _of_current_job()
-    shared = _shared()
-    async with assembled(shared.settings, shared.registry, token=shared.token) as parts:
+    settings, registry, token = _shared()
+    async with assembled(settings, registry, token=token) as parts:
         background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
         try:
@@ -76,20 +75,12 @@ def prepare() -> None:
     _shared()
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What all jobs of a process have in common: reading it anew would cost more than the job."""
-
-    settings: WorkerSettings
-    registry: Registry
-    token: TokenCache
-
-
 @functools.cache
-def _shared() -> _Shared:
+def _shared() -> tuple[WorkerSettings, Registry, TokenCache]:
+    """What all jobs of a process have in common: reading it anew would cost more than the job."""
     # Under stock `rq worker`, where structlog's own default would print messages and locals.
     if not structlog.is_configured():
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    return _Shared(settings, load(settings.handlers), TokenCache())
+    return settings, load(settings.handlers), TokenCache()

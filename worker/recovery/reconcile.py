@@ -11,7 +11,8 @@ kept, by worker/recovery/upkeep.py.
 """
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Final, cast
 
@@ -84,7 +85,8 @@ class Reconciler:
 
         What somebody else has written does not end the round: what can be looked through is.
         """
-        self._put_back_unhandled()
+        with _noted("unhandled_not_put_back"):
+            self.unhandled.put_back()
         if not self._leads():
             return 0
         self._look_at_keys()
@@ -114,24 +116,9 @@ class Reconciler:
             log.error("events_unreadable", count=len(unreadable), events=_named(unreadable), hint=hint)
         if failed:
             log.error("events_not_put_back", count=len(failed), events=_named(dict.fromkeys(failed, "")))
-        self._keep_lists(now)
-        return len(put_back)
-
-    def _put_back_unhandled(self) -> None:
-        try:
-            self.unhandled.put_back()
-        except ResponseError as error:
-            if is_unwell(error):
-                raise
-            log.error("unhandled_not_put_back", error=type(error).__name__)  # noqa: TRY400  `_look_at_keys` says why.
-
-    def _keep_lists(self, now: int) -> None:
-        try:
+        with _noted("lists_not_kept"):
             self._upkeep.run(now)
-        except ResponseError as error:
-            if is_unwell(error):
-                raise
-            log.error("lists_not_kept", error=type(error).__name__)  # noqa: TRY400  Likewise.
+        return len(put_back)
 
     def _leads(self) -> bool:
         """Become or remain the leader; a leader that dies is followed after three rounds."""
@@ -141,17 +128,16 @@ class Reconciler:
             left = self._redis.pttl(self._index.leader)
             if left == _NO_END or left > _LONGEST_LEAD:  # It would lead for ever: somebody else has written it.
                 log.warning("leader_replaced", key=self._index.leader, hint="who else writes to this Redis?")
-                self._redis.set(self._index.leader, self._name, px=self._leads_for)
-                return True
-            if self._redis.get(self._index.leader) != self._name.encode():
+            elif self._redis.get(self._index.leader) != self._name.encode():
                 return False
+            else:
+                self._redis.pexpire(self._index.leader, self._leads_for)
+                return True
         except ResponseError as error:
             if is_unwell(error):
                 raise
             # Of another type: nobody's. Whoever writes it next leads.
-            self._redis.set(self._index.leader, self._name, px=self._leads_for)
-            return True
-        self._redis.pexpire(self._index.leader, self._leads_for)
+        self._redis.set(self._index.leader, self._name, px=self._leads_for)
         return True
 
     def _look_at_keys(self) -> None:
@@ -215,6 +201,17 @@ class Reconciler:
         ids = [job.removeprefix(b"e-") for job in jobs if job.startswith(b"e-")]
         moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
+
+
+@contextmanager
+def _noted(event: str) -> Iterator[None]:
+    """Go on, with a line in the log, where Redis refuses what is done meanwhile."""
+    try:
+        yield
+    except ResponseError as error:
+        if is_unwell(error):
+            raise
+        log.error(event, error=type(error).__name__)  # noqa: TRY400  `_look_at_keys` says why.
 
 
 def _types(index: Index) -> dict[str, str]:
