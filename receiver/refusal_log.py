@@ -18,9 +18,8 @@ MOST: Final = 20
 class RefusalLog:
     """Writes a line for each refusal, so many for each reason in a minute.
 
-    Attributes:
-        unauthenticated: how many deliveries had no signature that holds, and when the last of them came, by the clock.
-        outside_tolerance: how many of these for their timestamp alone.
+    `unauthenticated`: how many deliveries had no signature that holds, and when the last of them came, by the clock;
+    `outside_tolerance`: how many of these for their timestamp alone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -20,12 +20,9 @@ _TRACE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The span that has sent an event.
+    """The span that has sent an event: its trace's id in 32 hexadecimal digits, its own in 16.
 
-    Attributes:
-        trace: the trace's id, 32 hexadecimal digits.
-        span: the span's, 16 of them.
-        replayed: whether the event has been replayed since.
+    `replayed`: whether the event has been replayed since.
     """
 
     trace: str

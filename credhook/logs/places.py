@@ -67,8 +67,7 @@ def authors_places(error: BaseException) -> list[str]:
 def authors_function(error: BaseException) -> tuple[str, str] | None:
     """The innermost function of authors' code that an error came through, if any, in two forms.
 
-    Returns:
-        `module function`, which does not change with lines and folders, and its place, `file:line function`.
+    `module function`, which does not change with lines and folders, and its place, `file:line function`.
     """
     came_through = authors_calls(error)
     if not came_through:

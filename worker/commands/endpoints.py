@@ -33,14 +33,10 @@ DIFFERENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference between what is registered and what is wanted for one URL.
+    """The difference between what is registered and what is `wanted`, event types or `ALL`, for our URL.
 
-    Attributes:
-        url: ours.
-        wanted: the event types, or `ALL`.
-        create: whether an endpoint with exactly these types must be created.
-        delete: those at our URL that are in the way.
-        keep: the one that is right already.
+    `create`: whether an endpoint with exactly these types must be created; `delete`: those that are in the way; `keep`:
+    the one that is right already.
     """
 
     url: str

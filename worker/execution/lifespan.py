@@ -21,11 +21,7 @@ _SHUTDOWN: Final = 5.0
 
 
 class Lifespan:
-    """What plugins keep for as long as a process runs.
-
-    Attributes:
-        states: plugin's name → what its start-up returned.
-    """
+    """What plugins keep for as long as a process runs; `states`: plugin's name → what its start-up returned."""
 
     def __init__(
         self, plugins: Iterable[Handlers[Any]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -34,11 +34,8 @@ _WHOLE_PIPE: Final = 65_536
 class Pipes(NamedTuple):
     """What ties a worker to its supervisor: file descriptors, on the worker's side.
 
-    Attributes:
-        pulse: a byte goes into it from the event loop, twice a second.
-        stack: the stack is written into it on SIGUSR1.
-        lifeline: it ends when the supervisor does, however it does.
-        token: the worker's, by which the ledger knows what it holds.
+    Into `pulse` a byte goes from the event loop, twice a second, and into `stack` the stack on SIGUSR1; `lifeline` ends
+    when the supervisor does, however it does. By the `token` the ledger knows what the worker holds.
     """
 
     pulse: int

@@ -21,14 +21,9 @@ class Semaphores:
         self._script = redis.register_script(_ACQUIRE)
 
     async def acquire(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """Have a place with each of these handlers, or with none.
+        """Have a place with each of these handlers, or with none; the first that has no place left, or None.
 
-        Args:
-            claim: the event, which is ours.
-            limits: handler's name → how many events it may have at a time.
-
-        Returns:
-            The first handler that has no place left, or None: we have them all.
+        `limits`: handler's name → how many events it may have at a time.
 
         Raises:
             RedisError: it could not be told.

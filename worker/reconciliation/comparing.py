@@ -63,10 +63,8 @@ class Comparison:
     ) -> None:
         """Accept those that have not arrived, once however often and wherever this is done.
 
-        Args:
-            events: what must have happened; those of one resource follow each other, in the order of its states.
-            accepted: is told, after each step, how many of each type have been accepted in it.
-            looked: as in `missing`.
+        Events of one resource follow each other, in the order of its states. `accepted` is told, after each step, how
+        many of each type have been accepted in it; `looked` as in `missing`.
 
         Raises:
             RedisError: Redis failed; whoever does it again accepts the others.

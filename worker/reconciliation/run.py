@@ -32,13 +32,10 @@ class TooLate(Exception):
 
 @dataclass(slots=True)
 class Result:
-    """What has been found so far.
+    """What has been found so far: resources that the platform has listed, and events that must have happened.
 
-    Attributes:
-        listed: issuances and presentations that the platform has shown.
-        happened: events that must have happened.
-        missing: event type → how many had not arrived, and were accepted unless that was not asked for.
-        untold: why nothing can be said of a resource → of how many.
+    `missing`: event type → how many had not arrived, and were accepted unless that was not asked for; `untold`: why
+    nothing can be said of a resource → of how many.
     """
 
     listed: int = 0

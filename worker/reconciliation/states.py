@@ -61,9 +61,8 @@ class Missable(NamedTuple):
 class Window:
     """The time that a reconciliation is about.
 
-    Attributes:
-        since: what happened earlier may have been forgotten by the ledger, which then looks as if it had not arrived.
-        until: what happened later may still be on its way.
+    What happened earlier may have been forgotten by the ledger, which then looks as if it had not arrived; what
+    happened later may still be on its way.
     """
 
     since: datetime

@@ -35,13 +35,10 @@ ROLL_CALL: Final = lua.load("credhook.worker.recovery/roll_call.lua")
 
 
 def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
-    """Note a death, and put what the dead process held at the head of the queue.
+    """Note a death, and put what the dead process held at the head of the queue; whether Redis has noted it.
 
     `how`: 1 if nobody from outside has ended it, 0 if somebody has, `host` if nobody knows. What cannot be read is kept
     for `retention` seconds.
-
-    Returns:
-        Whether Redis has noted it.
     """
     put_back = PutBack(redis, queue=queue, retention=retention)
     try:

@@ -49,11 +49,8 @@ class Replay:
     ) -> Sequence[bytes]:
         """Put them back, in this order; what became of each: `replayed`, or the script's word for why it was left.
 
-        Args:
-            events: which.
-            how: what of them is remembered.
-            handler: the one that is to run, or "" for all; of a done event it runs alone.
-            types: those that it wants, where that is known; otherwise it runs for events that it has ended for.
+        `handler`: the one that is to run, or "" for all; of a done event it runs alone. `types`: those that it wants,
+        where that is known; otherwise it runs for events that it has ended for.
 
         Raises:
             RedisError: Redis failed; some may have been put back.

@@ -100,8 +100,7 @@ class Unhandled:
 def in_reach(pages: Sequence[Sequence[Found]]) -> list[Found]:
     """What can be put back now without an event overtaking an older one of another type. Pure.
 
-    Args:
-        pages: the oldest of each type; a full one may have others behind it.
+    `pages`: the oldest of each type; a full one may have others behind it.
     """
     until = min((page[-1].since for page in pages if len(page) == PAGE), default=float("inf"))
     return [one for page in pages for one in page if one.since <= until]
