@@ -29,7 +29,7 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     *_on(_OTHER, "PEXPIREAT 1", "PERSIST"),
     *(("COPY", _STRING, _OTHER, "REPLACE"), ("RENAME", _OTHER, _STRING)),
     *_on(_HASH, "HSET f 1", "HSETNX f 1", "HINCRBY f 1", "HGET f", "HMGET f", "HGETALL", "HEXISTS f"),
-    *_on(_HASH, "HLEN", "HKEYS", "HDEL f"),
+    *_on(_HASH, "HLEN", "HKEYS", "HSCAN 0", "HDEL f"),
     *_on(_LIST, "RPUSH 1", "LPUSH 1", "LLEN", "LRANGE 0 0", "LREM 1 1", "LTRIM 0 -1"),
     *_on(_LIST, f"BLMOVE {_LIST} LEFT LEFT 1", "LPOP"),
     *_on(_SET, "SADD 1", "SISMEMBER 1", "SMEMBERS", "SRANDMEMBER", "SREM 1"),

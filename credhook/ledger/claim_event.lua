@@ -50,8 +50,8 @@ local function claim(id, job, who)
     if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
     local locked_by = lock_of(resource)
-    local holder = claimed[resource] or runs(locked_by) and locked_by
-    if holder == id or fence and runs(id) then return 'held' end
+    local holder = claimed[resource] or locked_by and holder_of(resource)
+    if claimed[resource] == id or (fence or locked_by == id) and runs(id) then return 'held' end
     if state == $WAITING and due and tonumber(due) > now + EARLY then return 'early' end
     received, killed = received or now_text, is_count(killed) and tonumber(killed) or 0
     local suspect = killed > 0 or is_count(deaths) and tonumber(deaths) >= COMMON_DEATHS
@@ -60,7 +60,7 @@ local function claim(id, job, who)
         redis.call('EXPIRE', solitary, PARKED_LASTS)
         return 'suspect'
     end
-    if holder then
+    if holder and holder ~= id then
         if unless_odd('ZADD', parked .. resource, received, job) then
             redis.call('EXPIRE', parked .. resource, PARKED_LASTS)
         end

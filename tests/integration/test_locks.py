@@ -19,7 +19,7 @@ from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reclaim import RECLAIM, arguments
+from credhook.worker.recovery import reclaim
 from credhook.worker.recovery.reconcile import Reconciler
 from credhook.worker.recovery.replay import Replay, Settled
 
@@ -60,9 +60,9 @@ def reconcile(redis: Redis) -> int:
     return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600).run()
 
 
-def reclaim(redis: Redis, name: str) -> int:
-    script = redis.register_script(RECLAIM)
-    return len(script(keys=scripts.keys(INDEX), args=arguments(name, "1", retention=3_600)))
+def died(redis: Redis, name: str) -> int:
+    script = redis.register_script(reclaim.RECLAIM)
+    return len(script(keys=scripts.keys(INDEX), args=reclaim.arguments(name, "1", retention=3_600)))
 
 
 async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(
@@ -121,8 +121,8 @@ async def test_a_death_counts_with_an_event_that_had_lapsed_and_whose_resource_g
     other = worker(async_redis, "other")
     following = await take_one(other)
     assert following.event_id == "next"
-    assert reclaim(redis_client, "dies") == 2
-    assert reclaim(redis_client, "dies") == 0
+    assert died(redis_client, "dies") == 2
+    assert died(redis_client, "dies") == 0
     for one in ("culprit", "innocent"):
         kept = record(redis_client, one)
         assert (kept.get("deaths"), kept.get("killed"), kept["attempts"], kept.get("holder")) == ("1", None, "0", None)
@@ -139,9 +139,35 @@ async def test_a_death_does_not_count_with_what_was_taken_again(async_redis: Asy
     redis_client.rpush(INDEX.jobs, job_id("e1"))
     again = await take_one(other)
     assert (again.event_id, again.attempt) == ("e1", 2)
-    assert reclaim(redis_client, "dies") == 0
+    assert died(redis_client, "dies") == 0
     assert await other.settle(again, DONE) == (True, None)
     assert not {"fence", "holder", "deaths", "killed"} & record(redis_client, "e1").keys()
+
+
+async def test_what_killed_its_worker_comes_before_what_came_later(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"))
+    await take_one(worker(async_redis, "dies"))
+    assert reclaim.reclaim(redis_client, "dies", "1", queue="credhook", retention=3_600)
+    await accept(async_redis, ("e2", "r"))
+    assert not (await worker(async_redis, "busy").take(5, urgent=0)).claims
+    idle = worker(async_redis, "idle")
+    (first,) = (await idle.take(5, urgent=0, idle=True)).claims
+    assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
+    _, following = await idle.settle(first, DONE, follow=True)
+    assert following is not None
+    assert following.event_id == "e2"
+
+
+async def test_a_lock_is_kept_for_the_dead_no_longer_than_their_lease(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    await accept(async_redis, ("e1", "r"), ("e2", "r"))
+    await take_one(worker(async_redis, "dies"))
+    lapse(redis_client, "e1")
+    assert died(redis_client, "dies") == 1
+    assert (await take_one(worker(async_redis))).event_id == "e2"
 
 
 @pytest.mark.parametrize("field", ["fence", "attempts"])
@@ -184,6 +210,27 @@ async def test_a_strangers_lock_changes_nothing_of_the_event_that_it_names(
     assert record(redis_client, "victim") == before
 
 
+async def test_a_strangers_number_that_is_too_long_is_no_lock(async_redis: AsyncRedis, redis_client: Redis) -> None:
+    await accept(async_redis, ("e1", "r"))
+    redis_client.hset(INDEX.locks, "r", "e1 999999999999999 1 w")
+    claims = worker(async_redis)
+    assert await claims.settle(await take_one(claims), DONE) == (True, None)
+    assert not redis_client.exists(INDEX.locks)
+
+
+async def test_an_erasure_finds_the_locks_of_what_has_no_record_among_many(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    strangers: dict[Any, Any] = {f"r{number}": f"x{number} 1 1 w" for number in range(20_000)}
+    redis_client.hset(INDEX.locks, mapping=strangers | {"r": "gone 1 1 w"})
+    erasure = erase.Erasure(redis_client, INDEX, Selection())
+    absent = [EventSummary("gone", "", "", 0), *(EventSummary(f"absent{number}", "", "", 0) for number in range(199))]
+    assert set(erasure(absent)) == {b"missing"}
+    erasure.finish(absent)
+    assert redis_client.hlen(INDEX.locks) == len(strangers)
+    assert not redis_client.hexists(INDEX.locks, "r")
+
+
 async def broken_settlement(
     async_redis: AsyncRedis, redis: Redis, settlement: Settlement, number: int
 ) -> tuple[Claims, Claim]:
@@ -212,6 +259,7 @@ async def test_a_replay_is_not_undone_by_a_settlement_that_was_broken_off(
         return
     Replay(redis_client, queue="credhook")([Settled("e1", State.DEAD)])
     replayed = record(redis_client, "e1")
+    assert not redis_client.exists(INDEX.locks)
     redis_client.lrem(INDEX.jobs, 0, job_id("e1"))
     await accept(async_redis, ("e2", "r"))
     other = worker(async_redis, "other")

@@ -30,6 +30,7 @@
 --! include credhook.ledger/story.lua
 
 local FIRST = 5                -- Where the operations begin.
+local MOST_PARKED = 100        -- Jobs of a resource that one look for its next event goes through.
 local LATEST_LASTS = 86400000  -- Ms that the latest state of a resource is remembered. After that the details decide.
 
 -- What an event has no more once it is closed; and what stands for a table that is not there, to make none.
@@ -78,7 +79,8 @@ end
 -- queue. Returns the claim, or false.
 local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
-    while not (claimed[resource] or runs(lock_of(resource))) do
+    for _ = 1, MOST_PARKED do
+        if claimed[resource] or holder_of(resource) then break end
         local job = (unless_odd('ZPOPMIN', parked .. resource) or {})[1]
         if not job then break end
         local id, data = event_of(job)

@@ -41,7 +41,7 @@ local function leave()
     if fence then unless_odd('ZREM', started, job .. ':' .. fence) end
     call('DEL', rq_job)
     call('ZREM', leases, id)
-    unlock(id, not wrong and resource)
+    unlock(id, resource)
     unless_odd('ZREM', opened, id)
     call('ZREM', open, id)
 end
@@ -74,7 +74,8 @@ if lease and (tonumber(attempts) or 0) > tonumber(patient) then
     local delay = math.min(LONGEST_DELAY, FIRST_DELAY * 2 ^ (attempts - patient - 1))
     if now < lease + delay * chance then return 0 end
 end
-if runs(lock_of(resource)) then return 0 end
+local holder = holder_of(resource)
+if holder and holder ~= id then return 0 end
 unless_odd('ZADD', opened, received or now, id)
 call('ZADD', open, now, id)
 call('ZREM', leases, id)
@@ -87,7 +88,7 @@ for _, execution in ipairs(unless_odd('ZRANGE', executions, 0, -1) or {}) do
     call('DEL', 'rq:execution:' .. job .. ':' .. execution)
 end
 remember(id)
-unlock(id, resource)
+if not holder then unlock(id, resource) end
 call('HDEL', event, 'due', 'holder')
 call('DEL', rq_job, executions)
 call('HSET', rq_job, unpack(ARGV, 9))

@@ -23,7 +23,8 @@ local held = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + $LONGEST_LOCK, 'LIMIT', 0, MOST_LEASES)) do
     local state, resource, holder = unpack(unless_odd('HMGET', $EVENT .. id, 'state', 'resource', 'holder') or {})
     local locked_by, _, _, token = lock_of(resource)
-    if state == $ACCEPTED and (locked_by == id and token or holder) == ARGV[1] then held[#held + 1] = id end
+    local is_its = holder == ARGV[1] or locked_by == id and token == ARGV[1]
+    if state == $ACCEPTED and is_its then held[#held + 1] = id end
 end
 
 local function raise(key, field, by)
@@ -43,7 +44,7 @@ end
 for _, id in ipairs(held) do
     local key = $EVENT .. id
     remember(id)
-    unlock(id, call('HGET', key, 'resource'))
+    keep_lock(id, call('HGET', key, 'resource'))
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.
     if counted then raise(key, counted, 1) end
     if counted == 'deaths' then raise(key, 'attempts', -1) end

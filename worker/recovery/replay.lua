@@ -7,7 +7,7 @@
 --
 -- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue,
 --   unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
---   causes of failures.
+--   causes of failures, the locks of resources.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
 --   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
@@ -21,22 +21,24 @@
 --! include credhook.ledger/story.lua
 --! include credhook.ledger/unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, unreadable, unhandled, opened, causes =
+local open, leases, dead, quarantined, scheduled, failed, queue, unreadable, unhandled, opened, causes, locks =
     unpack(KEYS)
 
 --! include credhook.ledger/changes.lua
+--! include credhook.ledger/lock.lua
 
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
 local told, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, jobs = {}, {}
 
-local function enqueue(id, job, data, received)
+local function enqueue(id, resource, job, data, received)
     redis.call('DEL', 'rq:job:' .. job)
     redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
     if data ~= '' then redis.call('HSET', 'rq:job:' .. job, 'data', data) end
     redis.call('ZADD', open, now, id)
     unless_odd('ZADD', opened, received or now, id)
+    unlock(id, resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     unless_odd('ZREM', scheduled, job)
     unless_odd('ZREM', failed, job)
@@ -103,7 +105,7 @@ local function replay(id, job, data, selected)
         local lease = redis.call('ZSCORE', leases, id)
         if lease and tonumber(lease) > now then return 'open' end
         redis.call('HDEL', key, 'due')
-        enqueue(id, job, data, received)
+        enqueue(id, resource, job, data, received)
         pcall(explain, id)
         publish(id, state, type, resource, {replayed = true})
         return 'replayed'
@@ -117,7 +119,7 @@ local function replay(id, job, data, selected)
         if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
         if not fits then return 'unrelated' end
     end
-    enqueue(id, job, data, received)
+    enqueue(id, resource, job, data, received)
     if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
         list_missing((place_of(type, resource)), id, received)
         unlist((place_of('', resource)), id, received)

@@ -72,5 +72,5 @@ def keys(index: Index) -> list[str]:
     """KEYS of the script."""
     return [
         index.open, index.leases, index.dead, index.quarantined, index.scheduled, index.failed, index.jobs,
-        index.unreadable, index.unhandled, index.opened, index.causes,
+        index.unreadable, index.unhandled, index.opened, index.causes, index.locks,
     ]  # fmt: skip

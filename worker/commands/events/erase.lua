@@ -58,7 +58,7 @@ local function erase(id, job, selected)
         redis.call('DEL', $RESOURCE .. resource)
         unless_odd('ZREM', parked .. resource, job)
     end
-    unlock(id, shown ~= $UNREADABLE and resource)
+    unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     unless_odd('ZREM', leases, id)
     for i = 6, #KEYS do unless_odd('ZREM', KEYS[i], i < 6 + of_events and id or job) end

@@ -1,11 +1,13 @@
 """`credhook events erase`: forgets an event, and all that was kept for its sake."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace as but
 from typing import Final, cast
 
 import click
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, Index, State, lua
 from credhook.ledger.job import job_id
@@ -104,6 +106,7 @@ class Erasure:
         strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
         if strays:
             _unlist(self._redis, strays)
+            _unlock(self._redis, self._keys[2], frozenset(strays))
 
 
 def _unlist(redis: Redis, strays: Sequence[bytes]) -> None:
@@ -113,6 +116,14 @@ def _unlist(redis: Redis, strays: Sequence[bytes]) -> None:
         start = b"-"
         while start:
             start = cast(bytes, script(keys=[LISTED + place, LATE + place], args=[start, PAGE, *strays]))
+
+
+def _unlock(redis: Redis, locks: str, strays: Collection[bytes]) -> None:
+    """Free the locks that such events have had; this looks at all that there are, a page at a time."""
+    with suppress(ResponseError):  # They are of another type: none of ours.
+        for resource, lock in redis.hscan_iter(locks, count=PAGE):
+            if lock.partition(b" ")[0] in strays:
+                redis.hdel(locks, resource)
 
 
 def _forget_resource(redis: Redis, resource: str) -> None:
