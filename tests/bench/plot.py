@@ -34,6 +34,7 @@ def label_rounds(axes: Any, rates: Sequence[float], rounds: Sequence[Sequence[fl
         axes.plot(each, [row] * len(each), "|", color="black", markersize=12)
         axes.annotate(f"{rate:,.0f}", (max(each), row), (6, 0), textcoords="offset points", va="center")
     axes.set_xlim(0, max(map(max, rounds)) * 1.18)
+    axes.locator_params(axis="x", nbins=6)  # More of them run into each other.
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 

@@ -39,7 +39,7 @@ def main(*, out: Path) -> None:
 def redis_target(of: str, each: float) -> targets.Target:
     """Whether one Redis carries enough; `each` in microseconds."""
     what = f"Redis's own processor time per event, receiver and worker together, µs: {of} ({1e6 / each:,.0f} a second)"
-    return targets.at_most(what, each, _MOST_REDIS, "{:.0f}")
+    return targets.at_most(what, each, _MOST_REDIS, "{:.1f}")
 
 
 def _setting(found: Costs) -> dict[str, str]:
