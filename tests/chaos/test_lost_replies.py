@@ -2,6 +2,7 @@
 
 import pytest
 from accepting import inbox_on, record
+from claiming import take_one
 from harness import COMPLETED, Harness
 from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
@@ -15,7 +16,7 @@ from credhook.events import Event
 from credhook.ledger import State
 from credhook.ledger.job import job_id
 from credhook.redis.connection import open_redis
-from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 
 
@@ -28,11 +29,6 @@ def answers(redis: Redis) -> bool:
 
 def claims_of(redis: AsyncRedis, *, lease: float = 5.0) -> Claims:
     return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker("w", "token"))
-
-
-async def take_one(claims: Claims) -> Claim:
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    return claim
 
 
 async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, redis_client: Redis) -> None:

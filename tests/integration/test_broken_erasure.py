@@ -4,7 +4,8 @@ from contextlib import suppress
 
 import pytest
 from accepting import everything
-from breakable import INDEX, Ledger
+from breakable import Ledger
+from claiming import INDEX
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from accepting import everything
-from breakable import DONE, INDEX, Ledger
+from breakable import DONE, Ledger
 from breaking import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
+from claiming import INDEX
 from redis import Redis
 from redis.exceptions import ResponseError
 from rq import Queue

@@ -5,33 +5,19 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from accepting import inbox_on
+from claiming import COMPLETED, accept, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 from waiting import until_async
 
-from credhook.events import Event
 from credhook.ledger import State
 from credhook.ledger.job import job_id
 from credhook.worker.attempt.staleness import version
-from credhook.worker.queue.claim import Settlement, Worker, claims_from
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claim import Settlement, claims_from
 from credhook.worker.queue.group_commit import operation
 from credhook.worker.recovery.put_back import PutBack
 from credhook.worker.recovery.reconcile import Reconciler
-
-COMPLETED = "openid4vc.issuance.completed"
-
-
-async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
-    async with inbox_on(redis) as inbox:
-        for event_id, resource_id in events:
-            await inbox.accept(event_id, Event(COMPLETED, resource_id))
-
-
-def worker(redis: AsyncRedis, name: str, lease: float = 60.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
 
 
 async def test_one_that_settles_after_its_lease_leaves_the_resource_to_whoever_has_it(

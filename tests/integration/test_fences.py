@@ -6,7 +6,8 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from accepting import inbox_on, record
+from accepting import record
+from claiming import COMPLETED, INDEX, accept, died, lapse, reconciler, take_one, worker
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -15,53 +16,18 @@ from redis.exceptions import MasterDownError, NoPermissionError, OutOfMemoryErro
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.events import Event
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, State
 from credhook.ledger.job import job_id
 from credhook.worker.commands.events import command as history
-from credhook.worker.queue import scripts
-from credhook.worker.queue.claim import Claim, Settlement, Worker
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
 from credhook.worker.queue.leases import Leases
-from credhook.worker.recovery.reclaim import RECLAIM, arguments
-from credhook.worker.recovery.reconcile import HEAD, Reconciler
-
-COMPLETED = "openid4vc.issuance.completed"
-INDEX = Index("credhook")
-
-
-async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
-    async with inbox_on(redis) as inbox:
-        for event_id, resource_id in events:
-            await inbox.accept(event_id, Event(COMPLETED, resource_id))
-
-
-def worker(redis: AsyncRedis, name: str = "w", lease: float = 60.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
-
-
-async def take_one(claims: Claims) -> Claim:
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    return claim
-
-
-def lapse(redis: Redis) -> None:
-    """As if the leases had lapsed, and what they had held had been in transit for long."""
-    lapsed = int(redis.time()[0]) * 1_000 - 10_000
-    for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
-        members: Any = redis.zrange(key, 0, -1)
-        if members:
-            redis.zadd(key, dict.fromkeys(members, when))
+from credhook.worker.recovery.reconcile import HEAD
 
 
 def holder_of(redis: Redis, resource: str) -> str:
     lock: Any = redis.hget(INDEX.locks, resource)
     return str(lock.decode().split(" ")[0])
-
-
-def reconciler(redis: Redis) -> Reconciler:
-    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
 
 
 # fences
@@ -361,11 +327,6 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
 # deaths
 
 
-def reclaim(redis: Redis, name: str, *, own_fault: bool = True) -> int:
-    script = redis.register_script(RECLAIM)
-    return len(script(keys=scripts.keys(INDEX), args=arguments(name, "1" if own_fault else "0", retention=3_600)))
-
-
 async def put_back(redis: Redis) -> None:
     lapse(redis)
     reconciler(redis).run()
@@ -377,9 +338,9 @@ async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_
     await accept(async_redis, ("bad", "r1"))
     claims = worker(async_redis, "w1")
     assert (await take_one(claims)).killed == 0
-    assert reclaim(redis_client, "another") == 0
-    assert reclaim(redis_client, "w1") == 1
-    assert reclaim(redis_client, "w1") == 0
+    assert died(redis_client, "another") == 0
+    assert died(redis_client, "w1") == 1
+    assert died(redis_client, "w1") == 0
     await put_back(redis_client)
     await accept(async_redis, ("good", "r2"))
     busy = await claims.take(10, urgent=0)
@@ -387,7 +348,7 @@ async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_
     alone = await claims.take(10, urgent=0, idle=True)
     assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
     assert not alone.suspects
-    assert reclaim(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
+    assert died(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
 
 
 async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_after_two_deaths(
@@ -397,7 +358,7 @@ async def test_those_that_died_with_others_lose_no_attempt_and_are_made_alone_af
     for name in ("w1", "w2"):
         taken = (await worker(async_redis, name).take(10, urgent=0, idle=True)).claims
         assert [claim.attempt for claim in taken] == [1, 1, 1]
-        assert reclaim(redis_client, name) == 3
+        assert died(redis_client, name) == 3
         await put_back(redis_client)
     claims = worker(async_redis, "w3")
     assert (await claims.take(10, urgent=0)).claims == ()
@@ -418,6 +379,6 @@ async def test_a_process_that_was_killed_from_outside_speaks_against_nobody(
     for attempt in range(1, 4):
         claim = await take_one(worker(async_redis, f"w{attempt}"))
         assert (claim.attempt, claim.killed) == (attempt, 0)
-        assert reclaim(redis_client, f"w{attempt}", own_fault=False) == 1
+        assert died(redis_client, f"w{attempt}", own_fault=False) == 1
         redis_client.delete(INDEX.leases)  # Whatever the delay after several deaths.
         await put_back(redis_client)

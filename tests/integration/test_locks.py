@@ -5,64 +5,30 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from accepting import inbox_on, record
+from accepting import record
 from breaking import AsyncScript, Script
+from claiming import INDEX, accept, died, lapse, reconciler, take_one, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from credhook.events import Event
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, State
 from credhook.ledger.job import job_id
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue import scripts
-from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.recovery import reclaim
-from credhook.worker.recovery.reconcile import Reconciler
 from credhook.worker.recovery.replay import Replay, Settled
 
-COMPLETED = "openid4vc.issuance.completed"
-INDEX = Index("credhook")
 DONE = Settlement(State.DONE)
 #: Commands of a script at which it is broken off; none has more.
 COMMANDS = range(1, 30)
 
 
-async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
-    async with inbox_on(redis) as inbox:
-        for event_id, resource_id in events:
-            await inbox.accept(event_id, Event(COMPLETED, resource_id))
-
-
-def worker(redis: AsyncRedis, name: str = "w") -> Claims:
-    return Claims(redis, queue="credhook", lease=60.0, retention=3_600, worker=Worker(name, name))
-
-
-async def take_one(claims: Claims) -> Claim:
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    return claim
-
-
 def now_of(redis: Redis) -> int:
     return int(redis.time()[0]) * 1_000
-
-
-def lapse(redis: Redis, *events: str) -> None:
-    """As if their leases had lapsed ten seconds ago, and they had been in transit for long."""
-    for event_id in events:
-        redis.zadd(INDEX.open, {event_id: 1}, xx=True)
-        redis.zadd(INDEX.leases, {event_id: now_of(redis) - 10_000}, xx=True)
-
-
-def reconcile(redis: Redis) -> int:
-    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600).run()
-
-
-def died(redis: Redis, name: str) -> int:
-    script = redis.register_script(reclaim.RECLAIM)
-    return len(script(keys=scripts.keys(INDEX), args=reclaim.arguments(name, "1", retention=3_600)))
 
 
 async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(
@@ -88,7 +54,7 @@ async def test_a_lapsed_lease_without_a_lock_does_not_keep_its_event(
     await take_one(worker(async_redis))
     redis_client.delete(INDEX.locks)
     lapse(redis_client, "e1")
-    assert reconcile(redis_client) == 1
+    assert reconciler(redis_client).run() == 1
 
 
 async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(
@@ -100,7 +66,7 @@ async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(
     lost = await take_one(stalled)
     redis_client.delete(INDEX.locks)
     lapse(redis_client, "e1")
-    assert reconcile(redis_client) == 1
+    assert reconciler(redis_client).run() == 1
     assert (await take_one(worker(async_redis))).fence > lost.fence
     assert await stalled.renew([lost]) == [lost]
     assert await stalled.settle(lost, DONE) == (False, None)
@@ -178,7 +144,7 @@ async def test_a_number_that_leaves_no_room_for_another_is_set_aside(
     redis_client.hset(EVENT + "e1", mapping={"fence": 1, "attempts": 1, field: 999_999_999_999_999})
     assert not (await worker(async_redis).take(1, urgent=0)).claims
     lapse(redis_client, "e1")
-    reconcile(redis_client)
+    reconciler(redis_client).run()
     assert record(redis_client, "e1")["state"] == "unreadable"
 
 
@@ -194,7 +160,7 @@ async def test_a_lease_of_nobody_keeps_nobody(async_redis: AsyncRedis, redis_cli
     await accept(async_redis, ("e4", "p"))
     redis_client.delete(INDEX.jobs)
     lapse(redis_client, "e4")
-    assert reconcile(redis_client) == 1
+    assert reconciler(redis_client).run() == 1
 
 
 async def test_a_strangers_lock_changes_nothing_of_the_event_that_it_names(
@@ -307,5 +273,5 @@ async def test_an_erasure_that_was_broken_off_beside_a_worker_leaves_the_event_t
     if settled or not redis_client.exists(EVENT + "e1") or redis_client.zscore(INDEX.open, "e1") is None:
         return
     lapse(redis_client, "e1")
-    assert reconcile(redis_client) == 1
+    assert reconciler(redis_client).run() == 1
     assert (await take_one(claims)).event_id == "e1"

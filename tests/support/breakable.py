@@ -6,11 +6,12 @@ from typing import Any
 import hiredis
 from accepting import everything
 from breaking import AsyncScript, Script
+from claiming import INDEX, lapse
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import EVENT_TYPES, Event
-from credhook.ledger import EVENT, Index, State
+from credhook.ledger import EVENT, State
 from credhook.ledger.job import job_data, job_fields, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
@@ -23,7 +24,6 @@ from credhook.worker.recovery import put_back, reclaim, replay
 from credhook.worker.recovery.reconcile import Reconciler
 from credhook.worker.recovery.rounds import Rounds, write_rounds
 
-INDEX = Index("credhook")
 DONE = {"test.first": "done"}
 
 
@@ -85,10 +85,7 @@ class Ledger:
 
     def pass_time(self) -> None:
         """As if all leases had lapsed, and all that is in transit had had its time."""
-        lapsed = int(self.redis.time()[0]) * 1_000 - 10_000
-        for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
-            for member in self.redis.zrange(key, 0, -1):
-                self.redis.zadd(key, {member: when})
+        lapse(self.redis)
         for member in self.redis.zrange(INDEX.scheduled, 0, -1):
             self.redis.zadd(INDEX.scheduled, {member: 1})
         for key in self.redis.scan_iter(EVENT + "*"):

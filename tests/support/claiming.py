@@ -1,0 +1,53 @@
+"""Events of one type, workers that claim them, and time that passes for their leases, on a Redis of the test's own."""
+
+from typing import Any
+
+from accepting import inbox_on
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from credhook.events import Event
+from credhook.ledger import Index
+from credhook.worker.queue import scripts
+from credhook.worker.queue.claim import Claim, Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.recovery.reclaim import RECLAIM, arguments
+from credhook.worker.recovery.reconcile import Reconciler
+
+COMPLETED = "openid4vc.issuance.completed"
+INDEX = Index("credhook")
+
+
+async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
+    """As the receiver does, one after the other: webhook-id and resource."""
+    async with inbox_on(redis) as inbox:
+        for event_id, resource_id in events:
+            await inbox.accept(event_id, Event(COMPLETED, resource_id))
+
+
+def worker(redis: AsyncRedis, name: str = "w", lease: float = 60.0) -> Claims:
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+
+
+async def take_one(claims: Claims) -> Claim:
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    return claim
+
+
+def lapse(redis: Redis, *events: str) -> None:
+    """As if the leases of these, or of all, had lapsed ten seconds ago, and they had been in transit for long."""
+    lapsed = int(redis.time()[0]) * 1_000 - 10_000
+    for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
+        members: Any = events or redis.zrange(key, 0, -1)
+        if members:
+            redis.zadd(key, dict.fromkeys(members, when), xx=True)
+
+
+def reconciler(redis: Redis) -> Reconciler:
+    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+
+
+def died(redis: Redis, name: str, *, own_fault: bool = True) -> int:
+    """Note that this worker has died; how many events it had."""
+    script = redis.register_script(RECLAIM)
+    return len(script(keys=scripts.keys(INDEX), args=arguments(name, "1" if own_fault else "0", retention=3_600)))
