@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from credhook.worker.api.calls.errors import (
         ApiError,
         InvalidRequest,
-        NotAuthenticated,
-        NotThere,
-        NotUnderstood,
-        TryLater,
+        InvalidResponse,
+        NotFound,
+        Unauthorized,
+        Unavailable,
     )
     from credhook.worker.api.models import (
         EndpointRequest,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         User,
         UserRequest,
     )
-    from credhook.worker.execution.retry import GiveUp, Retry
-    from credhook.worker.fleet.breaker import PlatformPaused
+    from credhook.worker.attempt.retry import GiveUp, Retry
     from credhook.worker.handlers.given import AsyncContext, Context, FetchedEvent, SyncContext
     from credhook.worker.handlers.registry import Handlers
+    from credhook.worker.platform.breaker import PlatformPaused
 
 __all__ = [
     "EVENT_TYPES",
@@ -50,18 +50,18 @@ __all__ = [
     "GiveUp",
     "Handlers",
     "InvalidRequest",
+    "InvalidResponse",
     "Issuance",
     "IssuedCredential",
-    "NotAuthenticated",
-    "NotThere",
-    "NotUnderstood",
+    "NotFound",
     "PlatformPaused",
     "Presentation",
     "PresentedCredential",
     "Retry",
     "SyncContext",
     "TrustedEntityRequest",
-    "TryLater",
+    "Unauthorized",
+    "Unavailable",
     "User",
     "UserRequest",
 ]
@@ -72,10 +72,10 @@ _HOMES = {
     "credhook.worker.api.calls.errors": {
         "ApiError",
         "InvalidRequest",
-        "NotAuthenticated",
-        "NotThere",
-        "NotUnderstood",
-        "TryLater",
+        "Unauthorized",
+        "NotFound",
+        "InvalidResponse",
+        "Unavailable",
     },
     "credhook.worker.api.models": {
         "EndpointRequest",
@@ -87,10 +87,10 @@ _HOMES = {
         "User",
         "UserRequest",
     },
-    "credhook.worker.fleet.breaker": {"PlatformPaused"},
+    "credhook.worker.platform.breaker": {"PlatformPaused"},
     "credhook.worker.handlers.given": {"AsyncContext", "Context", "FetchedEvent", "SyncContext"},
     "credhook.worker.handlers.registry": {"Handlers"},
-    "credhook.worker.execution.retry": {"GiveUp", "Retry"},
+    "credhook.worker.attempt.retry": {"GiveUp", "Retry"},
 }
 
 

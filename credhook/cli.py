@@ -34,9 +34,9 @@ COMMANDS: Final = {
         "List, show, watch, replay and erase what the ledger remembers.",
     ),
     "causes": ("credhook.worker.commands.causes:causes", "Show why attempts fail: one line for all that fail alike."),
-    "status": ("credhook.status.command:status", "Show how the fleet is, and what wants attention."),
+    "status": ("credhook.ops.status:status", "Show how the fleet is, and what wants attention."),
     "doctor": (
-        "credhook.doctor.command:doctor",
+        "credhook.ops.doctor:doctor",
         "Try everything that receiver and workers depend on; say what to do.",
     ),
     "console": ("credhook.console.command:console", "Serve pages that show what happens, and act on it."),

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from credhook.ledger import PER_ID
-from credhook.redis.address import RedisAddress
+from credhook.store import PER_ID
+from credhook.store.address import RedisAddress
 
 
 def _checked_redis(value: SecretStr) -> SecretStr:

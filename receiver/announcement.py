@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import RECEIVERS
-from credhook.ledger.announcements import ANNOUNCE, LASTS, digests, version
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.mark import MARK
 from credhook.receiver.refusal_log import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
+from credhook.store import RECEIVERS
+from credhook.store.announcements import ANNOUNCE, LASTS, digests, version
 
 log = structlog.get_logger("credhook.receiver")
 

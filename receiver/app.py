@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from credhook.events import Event, Malformed
 from credhook.receiver.inbox import metrics
-from credhook.receiver.inbox.inbox import Inbox, Unavailable
+from credhook.receiver.inbox.inbox import Inbox, StoreUnavailable
 from credhook.receiver.inbox.script import Outcome
 from credhook.receiver.mark import MARK
 from credhook.receiver.refusal_log import RefusalLog
@@ -51,7 +51,7 @@ class TooLarge(Exception):
     """The body is longer than `CREDHOOK_MAX_BODY`."""
 
 
-class NotFound(Exception):
+class RouteNotFound(Exception):
     """The path is not ours; a wrong path secret looks the same as any other path."""
 
 
@@ -65,10 +65,10 @@ _ANSWERS: Final[dict[type[Exception], tuple[str, int, str, str, str | None]]] = 
     Malformed: ("body", 400, "VALIDATION_ERROR", "Validation Failed", None),
     Unauthenticated: ("signature", 401, "UNAUTHORIZED", "Unauthorized", _NOT_AUTHENTICATED),
     OutsideTolerance: ("clock", 401, "UNAUTHORIZED", "Unauthorized", _NOT_AUTHENTICATED),
-    NotFound: ("path", 404, "NOT_FOUND", "Not Found", "There is nothing here."),
+    RouteNotFound: ("path", 404, "NOT_FOUND", "Not Found", "There is nothing here."),
     TooLarge: ("size", 413, "PAYLOAD_TOO_LARGE", "Payload Too Large", "The delivery is too large."),
     Encoded: ("encoding", 415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", None),
-    Unavailable: ("storage", 503, "SERVICE_UNAVAILABLE", "Service Unavailable", _NOT_STORED),
+    StoreUnavailable: ("storage", 503, "SERVICE_UNAVAILABLE", "Service StoreUnavailable", _NOT_STORED),
 }
 
 
@@ -174,7 +174,7 @@ class Webhooks:
     async def _accept(self, scope: Scope, receive: Receive, began: float) -> Outcome:
         """Route, headers, bounded body, signature, JSON, ledger: each only after the one before."""
         if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
-            raise NotFound("the path secret is wrong")
+            raise RouteNotFound("the path secret is wrong")
         headers = scope["headers"]
         claim = read_headers(headers, signed=bool(self._keys))
         body = await _read(scope, receive, self._max_body)
@@ -244,14 +244,14 @@ def _failed(error: Exception) -> Response:
 def _refuse(refusal: Exception) -> Response:
     rule, status, code, title, detail = _ANSWERS[type(refusal)]
     headers = {}
-    if isinstance(refusal, Unavailable):
+    if isinstance(refusal, StoreUnavailable):
         headers["retry-after"] = str(RETRY_AFTER)
     if isinstance(refusal, TooLarge):  # What is left of the body is not read, so the connection is of no more use.
         headers["connection"] = "close"
     if isinstance(refusal, Encoded):  # RFC 9110: with a 415 it says which encodings would do.
         headers["accept-encoding"] = "identity"
     metrics.REFUSALS.add(rule, str(status))
-    hint = refusal.hint if isinstance(refusal, Unauthenticated | Unavailable) else ""
+    hint = refusal.hint if isinstance(refusal, Unauthenticated | StoreUnavailable) else ""
     outside = isinstance(refusal, OutsideTolerance)
     REFUSALS.add(status, str(refusal), outside_tolerance=outside, **({"hint": hint} if hint else {}))
     return _envelope(status, code, title, detail or str(refusal), headers=headers)

@@ -22,7 +22,6 @@ from redis.asyncio import Redis
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.certificate import remark_on_expiry
-from credhook.ledger import Index
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.connections import Connections
 from credhook.listener.server import Server
@@ -37,10 +36,11 @@ from credhook.receiver.inbox import metrics
 from credhook.receiver.inbox.inbox import Inbox
 from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.supervisor import ReceiverSupervisor
-from credhook.redis.connection import open_redis
-from credhook.redis.health import examine
 from credhook.settings import in_force
 from credhook.stopping import stop_on
+from credhook.store import Keys
+from credhook.store.connection import open_redis
+from credhook.store.health import examine
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -184,7 +184,7 @@ async def _administrate(
     settings: ReceiverSettings, admin: AdminListener, redis: Redis, examine: Examine, registry: CollectorRegistry
 ) -> None:
     """Answer on the admin listener until cancelled."""
-    turn = Turn(redis, Index(settings.queue).exporter)
+    turn = Turn(redis, Keys(settings.queue).exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
     app = create_admin(redis, examine, queue=settings.queue, registry=registry, turn=turn, others=[target])
     await admin.serve(app, beside=[turn.keep])

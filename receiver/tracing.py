@@ -15,9 +15,9 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer
 from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
-from credhook.ledger.traces import NOT_CHOSEN, Traced
-from credhook.receiver.inbox.inbox import Inbox, Unavailable
+from credhook.receiver.inbox.inbox import Inbox, StoreUnavailable
 from credhook.receiver.inbox.script import Outcome
+from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.spans import fail, remote
 
 #: W3C Trace Context, 3.2: version, trace, span, flags. Of a later version the beginning is the same.
@@ -49,7 +49,7 @@ class DeliveryTracer:
         """`Inbox.accept`, traced; `took`: seconds since the request began.
 
         Raises:
-            Unavailable: as there.
+            StoreUnavailable: as there.
         """
         ids = {
             "messaging.message.id": delivery_id,
@@ -74,7 +74,7 @@ class DeliveryTracer:
         except BaseException as error:
             fail(sending, type(error).__name__)
             if isinstance(error, Exception):  # Else nobody is answered.
-                request.set_attribute("http.response.status_code", 503 if isinstance(error, Unavailable) else 500)
+                request.set_attribute("http.response.status_code", 503 if isinstance(error, StoreUnavailable) else 500)
             fail(request, type(error).__name__)
             raise
         else:

@@ -3,9 +3,9 @@
 from typing import Final
 
 from credhook.events import EVENT_TYPES
-from credhook.ledger import State
 from credhook.metrics.counting import Count, Distribution, Level
-from credhook.worker.api.calls.errors import ApiError, NotUnderstood
+from credhook.store import State
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse
 
 #: What a platform can answer, as far as it matters; any other status stands for its hundred.
 _STATUSES: Final = frozenset({401, 403, 404, 429})
@@ -89,7 +89,7 @@ def status_label(error: ApiError) -> str:
     """A status that says something by itself, or its class: `404`, `5xx`; or what there was instead."""
     if error.operation == "token":
         return "token"
-    if isinstance(error, NotUnderstood):
+    if isinstance(error, InvalidResponse):
         return "not_understood"
     if error.status is None:
         return "none"

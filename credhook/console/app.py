@@ -15,18 +15,18 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from credhook.console.access import pages as door
-from credhook.console.access.guard import Guard
-from credhook.console.access.login import Login
-from credhook.console.access.sessions import Sessions
+from credhook.console.auth import pages as door
+from credhook.console.auth.guard import Guard
+from credhook.console.auth.login import Login
+from credhook.console.auth.sessions import Sessions
 from credhook.console.jobs.running import Jobs
-from credhook.console.looks.rendering import page, static_routes
 from credhook.console.pages import actions, causes, endpoints, events, now
 from credhook.console.pages import jobs as job_pages
 from credhook.console.pages.ledger import Ledger
 from credhook.console.pages.live import Streams
 from credhook.console.settings import ConsoleSettings
-from credhook.redis.health import unanswered
+from credhook.console.ui.rendering import page, static_routes
+from credhook.store.health import unanswered
 
 
 class Console(NamedTuple):

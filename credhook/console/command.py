@@ -12,9 +12,9 @@ import click
 import structlog
 import uvicorn
 
-from credhook.console.access.login import Login
-from credhook.console.access.origins import is_loopback
 from credhook.console.app import create_console
+from credhook.console.auth.login import Login
+from credhook.console.auth.origins import is_loopback
 from credhook.console.settings import ConsoleSettings
 from credhook.listener.admin import bind
 from credhook.settings import in_force

@@ -23,7 +23,7 @@ from credhook.metrics.counting import flush
 from credhook.metrics.gathering import exposition
 from credhook.metrics.queue_figures import QueueFigures
 from credhook.metrics.turn import Turn
-from credhook.redis.health import Check
+from credhook.store.health import Check
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 

@@ -14,10 +14,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from credhook.ledger import Index
-from credhook.ledger.announcements import LASTS, announced
-from credhook.ledger.opened import oldest_open_async
 from credhook.metrics.turn import Turn
+from credhook.store import Keys
+from credhook.store.announcements import LASTS, announced
+from credhook.store.opened import oldest_open_async
 
 #: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
 _VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
@@ -32,7 +32,7 @@ class QueueFigures:
     def __init__(self, redis: Redis, queue: str, *, turn: Turn | None = None) -> None:
         """`turn` says whether it is ours to export them; None if there is nobody else."""
         self._redis = redis
-        self._index = Index(queue)
+        self._index = Keys(queue)
         self._turn = turn
         index = self._index
         #: State → the sorted sets that hold the events that stand there.

@@ -6,8 +6,8 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from credhook.certificate import valid_until
-from credhook.ledger.announcements import version
-from credhook.redis.health import Check
+from credhook.store.announcements import version
+from credhook.store.health import Check
 
 
 class TargetFigures:

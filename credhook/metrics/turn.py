@@ -12,13 +12,13 @@ from uuid import uuid4
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import lua
+from credhook.store import lua
 
 #: Seconds that a turn lasts unless it is kept, and between two times that it is.
 LASTS: Final = 8.0
 KEEP_EACH: Final = 2.0
 
-_KEEP: Final = lua.load("credhook.metrics/keep_turn.lua")
+_KEEP: Final = lua.load("keep_turn.lua")
 
 
 class Turn:

@@ -19,7 +19,7 @@ from credhook.sandbox.triggers.fixtures import MEMBER
 from credhook.testing.awkward import VARIANTS, variants
 from credhook.testing.platform.sandbox import new_tenant
 from credhook.worker.api.calls import responses
-from credhook.worker.api.calls.errors import NotUnderstood
+from credhook.worker.api.calls.errors import InvalidResponse
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.handlers.given import FetchedEvent
@@ -154,5 +154,5 @@ def _read(event_type: str, document: Mapping[str, Any]) -> Any:
     answer = Response(200, {}, to_json({"data": document}))
     try:
         return responses.read(operation, answer, datetime.now(UTC), asked_for=str(document["id"]))
-    except NotUnderstood as error:
+    except InvalidResponse as error:
         raise ValueError(f"a worker would not accept these details: {error}") from None

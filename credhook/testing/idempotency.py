@@ -10,7 +10,7 @@ from credhook.testing.differences import differences
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.running import Function, code_of, conditions_for, handler_of, off_loop, settle
 from credhook.testing.trial import Result, Trial
-from credhook.worker.execution.retry import GiveUp
+from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
 

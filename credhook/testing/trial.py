@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 import structlog
 from structlog.testing import LogCapture
 
-from credhook.ledger import State
 from credhook.logs.places import places
 from credhook.sandbox.tenant.lifecycle import STEPS
+from credhook.store import State
 from credhook.testing.crashes import CrashInjector, end
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.platform.breaker import ClockedBreaker
@@ -18,10 +18,10 @@ from credhook.testing.platform.transport import ApiCall
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.outcome import Outcome
+from credhook.worker.attempt.retry import BACKOFF, after_handler, cause
+from credhook.worker.attempt.running import HandlerTimeout, ThreadRunner, run
+from credhook.worker.attempt.runs import Runs
 from credhook.worker.attempt.staleness import is_stale, version
-from credhook.worker.execution.retry import BACKOFF, after_handler, cause
-from credhook.worker.execution.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.execution.runs import Runs
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.queue.claim import Settlement

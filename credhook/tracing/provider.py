@@ -8,7 +8,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
-from credhook.ledger.announcements import version
+from credhook.store.announcements import version
 
 
 class UnknownExporter(Exception):

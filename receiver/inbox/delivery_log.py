@@ -6,9 +6,9 @@ from typing import Final
 
 import structlog
 
-from credhook.ledger import EVENT
-from credhook.ledger.traces import Traced
 from credhook.receiver.inbox.script import Delivery, Outcome
+from credhook.store import EVENT
+from credhook.store.traces import Traced
 
 log = structlog.get_logger("credhook.receiver")
 

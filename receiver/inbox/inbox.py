@@ -19,8 +19,8 @@ from credhook.receiver.inbox import metrics, script
 from credhook.receiver.inbox.delivery_log import DeliveryLog
 from credhook.receiver.inbox.line import Line
 from credhook.receiver.inbox.script import Delivery, Outcome
-from credhook.redis.health import Check, ask, examine, promises
-from credhook.redis.hints import hint
+from credhook.store.health import Check, ask, examine, promises
+from credhook.store.hints import hint
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -37,7 +37,7 @@ _FACTS_LAST: Final = 10.0
 _CHECKS_LAST: Final = 1.0
 
 
-class Unavailable(Exception):
+class StoreUnavailable(Exception):
     """Redis did not confirm that the event is written; the sender is asked to come again.
 
     Attributes:
@@ -95,7 +95,7 @@ class Inbox:
         `trace`: of which trace the event is from now on, as the ledger has it; for all events of a process, or none.
 
         Raises:
-            Unavailable: it may or may not have been written; the same delivery may be accepted again safely.
+            StoreUnavailable: it may or may not have been written; the same delivery may be accepted again safely.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Outcome] = loop.create_future()
@@ -184,12 +184,12 @@ class Inbox:
         """Whether this Redis replies before what was promised is so, and `WAITAOF` must follow.
 
         Raises:
-            Unavailable: it would not keep what is promised, however long one waits.
+            StoreUnavailable: it would not keep what is promised, however long one waits.
         """
         facts = await ask(self._redis)
         for check in promises(facts, strict=self._strict):
             if check.failed:
-                raise Unavailable(check.remedy)
+                raise StoreUnavailable(check.remedy)
         return self._strict and not facts.fsyncs_each_write
 
     def _command(self, group: list[_Waiting]) -> bytes:
@@ -225,10 +225,10 @@ class Inbox:
         if isinstance(replies, Exception):
             raise replies
         if self._must_wait and replies[-1][0] < 1:
-            raise Unavailable("Redis has not fsynced in time")
+            raise StoreUnavailable("Redis has not fsynced in time")
         outcomes = [script.OUTCOMES[reply] for reply in replies[0]]
         if len(outcomes) != number:
-            raise Unavailable("Redis has answered for another number of events")
+            raise StoreUnavailable("Redis has answered for another number of events")
         return outcomes
 
     def _tell(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
@@ -236,7 +236,7 @@ class Inbox:
             if waiting.outcome.done():  # Its request may have been cancelled; the event stays.
                 continue
             if outcome is Outcome.UNREADABLE:
-                waiting.outcome.set_exception(Unavailable("the ledger's record of it cannot be read"))
+                waiting.outcome.set_exception(StoreUnavailable("the ledger's record of it cannot be read"))
             else:
                 waiting.outcome.set_result(outcome)
         for outcome in Outcome:
@@ -246,11 +246,11 @@ class Inbox:
 
     def _refuse(self, group: list[_Waiting], error: Exception) -> None:
         """One answer for all: each further group would only meet the same silence, seconds later."""
-        if not isinstance(error, RedisError | OSError | Unavailable):
+        if not isinstance(error, RedisError | OSError | StoreUnavailable):
             log.error("inbox_failed", exc_info=error)
         if self._line:
             self._line.close()
-        refusal = error if isinstance(error, Unavailable) else Unavailable(_why(error), hint(error))
+        refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_why(error), hint(error))
         group, self._waiting = group + self._waiting, []
         for waiting in group:
             if not waiting.outcome.done():

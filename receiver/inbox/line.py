@@ -21,7 +21,7 @@ from redis.exceptions import (  # Redis's own names.
     TimeoutError,  # noqa: A004
 )
 
-from credhook.redis.connection import REDIS_TIMEOUT
+from credhook.store.connection import REDIS_TIMEOUT
 
 #: Called with the replies, or with what went wrong.
 Done = Callable[[list[Any] | Exception], None]

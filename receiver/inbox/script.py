@@ -1,7 +1,7 @@
 """The script that accepts deliveries: dedupe, ledger record, indexes and RQ job of a whole group in one atomic step.
 
 The keys of single events are built from its arguments: a cluster, which would want them declared, is refused at start
-(credhook/redis/health.py).
+(credhook/store/health.py).
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from enum import Enum
 from hashlib import sha1
 from typing import Final, NamedTuple
 
-from credhook import ledger
+from credhook import store
 from credhook.events import Event
-from credhook.ledger import accepting, lua
 from credhook.receiver.inbox.line import packed
-from credhook.redis.connection import REDIS_TIMEOUT
+from credhook.store import accepting, lua
+from credhook.store.connection import REDIS_TIMEOUT
 
-ACCEPT: Final = lua.load("credhook.receiver.inbox/accept_deliveries.lua", ORIGIN="delivery")
+ACCEPT: Final = lua.load("accept_deliveries.lua", ORIGIN="delivery")
 _SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -33,7 +33,7 @@ def synced(queue: str) -> bytes:
     may have been written over a connection that broke before the disk had it. Therefore something is written.
     """
     patience = int(REDIS_TIMEOUT * 900)  # A little less than we would wait for an answer.
-    return packed("SET", ledger.Index(queue).synced, 1, "EX", 60) + packed("WAITAOF", 1, 0, patience)
+    return packed("SET", store.Keys(queue).synced, 1, "EX", 60) + packed("WAITAOF", 1, 0, patience)
 
 
 class Outcome(Enum):
@@ -68,6 +68,6 @@ def accept(group: Sequence[Delivery], *, queue: str, retention: int) -> bytes:
     It is packed by hiredis, in C: redis-py's pipeline takes 5 microseconds more for each event, measured, a tenth of
     what a delivery costs.
     """
-    keys = accepting.keys(ledger.Index(queue))
+    keys = accepting.keys(store.Keys(queue))
     arguments = accepting.arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
     return packed("EVALSHA", _SHA, len(keys), *keys, *arguments)

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis import Redis
 
-from credhook.ledger import EVENT, HANDLER, State
+from credhook.store import EVENT, HANDLER, State
 
 #: Records per script; it blocks Redis for about as many microseconds, times five.
 _BLOCK: Final = 20_000

@@ -20,7 +20,7 @@ from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until_async
 
-from credhook.ledger.job import job_id
+from credhook.store.job import job_id
 
 Breaks = Callable[[], Awaitable[None]]
 

@@ -11,7 +11,7 @@ from fleet_harness import LONG, SHORT
 from reconciling import ids_of_reconciled, scene
 from waiting import until
 
-from credhook.ledger import EVENT, Index
+from credhook.store import EVENT, Keys
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
@@ -24,7 +24,7 @@ def test_what_was_dropped_is_handled_once_and_what_had_arrived_is_not_handled_ag
     number = 50 if size == SHORT else 1_000
     with scene(tmp_path, redis_url, authority, scale=3e-5 if size == SHORT else 1e-3) as lossy:
         had_arrived = lossy.happen(OFFERED, lost=False, count=number)
-        until(lambda: lossy.redis.zcard(Index("credhook").open) == number, within=120, what="the deliveries")
+        until(lambda: lossy.redis.zcard(Keys("credhook").open) == number, within=120, what="the deliveries")
         dropped = lossy.happen(OFFERED, lost=True, count=number // 2)
         lossy.sandbox.faults(drop=1_000_000)
         for resource in dropped:
@@ -41,7 +41,7 @@ def test_what_was_dropped_is_handled_once_and_what_had_arrived_is_not_handled_ag
             assert lossy.reconciled()["accepted"] == 0
             handled = 2 * number + len(live)
             until(lambda: len(lossy.notes()) >= handled, within=300, what="the handlers")
-            until(lambda: not lossy.redis.exists(Index("credhook").open), within=60, what="the end of all events")
+            until(lambda: not lossy.redis.exists(Keys("credhook").open), within=60, what="the end of all events")
         runs = Counter(lossy.notes())
         assert set(runs.values()) == {1}
         assert len(runs) == handled

@@ -13,9 +13,9 @@ from serving import children
 from waiting import until
 
 from credhook.events import Event
-from credhook.ledger import State
-from credhook.ledger.job import job_id
-from credhook.redis.connection import open_redis
+from credhook.store import State
+from credhook.store.connection import open_redis
+from credhook.store.job import job_id
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 

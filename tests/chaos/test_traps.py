@@ -23,8 +23,8 @@ from serving import children, runs
 from stock import rq, stock_worker
 from waiting import until
 
-from credhook.ledger import EVENT
-from credhook.ledger.job import job_id
+from credhook.store import EVENT
+from credhook.store.job import job_id
 
 SECOND_TIME = """
 @handlers.on("*")

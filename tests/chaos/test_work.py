@@ -29,7 +29,7 @@ from mortal_redis import MortalRedis, mortal_redis
 from redis.exceptions import RedisError
 from serving import Process, children
 
-from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.inbox import StoreUnavailable
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10
@@ -123,7 +123,7 @@ class Deaths:
                 new = [f"m{number:06}" for number in range(start, start + 50)]
                 self.rig.accept(*((one, DATA if one[-1] in "37" else COMPLETED, f"pre_{one}") for one in new))
                 self.supplied += new
-        except (RedisError, Unavailable, OSError):
+        except (RedisError, StoreUnavailable, OSError):
             pass  # Accepted again the next time round: the receiver dedupes.
 
     def _kill(self, what: str) -> None:

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.announcement import DEPLOY, Announcements
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
 

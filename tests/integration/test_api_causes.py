@@ -12,15 +12,15 @@ import trustme
 from answering import RESET, TOKEN, answering, presentation
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 
 
-async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> TryLater:
+async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> Unavailable:
     async with calling(way, api_url, ClientCredentials(token_url, "me", "s3cret"), timeout=seconds) as call:
-        with pytest.raises(TryLater) as caught:
+        with pytest.raises(Unavailable) as caught:
             await call("presentations", "get", "p")
     return caught.value
 
@@ -116,4 +116,4 @@ async def test_those_who_waited_for_the_token_are_told_the_cause_as_well() -> No
         async with AsyncExitStack() as stack:
             apis = [await stack.enter_async_context(AsyncApi(platform.url, auth)) for _ in range(5)]
             errors = await asyncio.gather(*(api.presentations.get("p") for api in apis), return_exceptions=True)
-    assert {(type(error), getattr(error, "cause", "")) for error in errors} == {(TryLater, "refused")}
+    assert {(type(error), getattr(error, "cause", "")) for error in errors} == {(Unavailable, "refused")}

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from credhook.worker.api.calls.errors import InvalidRequest, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
@@ -87,7 +87,7 @@ async def test_cookies_are_not_kept() -> None:
 @pytest.mark.parametrize("location", ["http://evil.invalid/", "/me-creds/api/presentations/other", "?x", ""])
 async def test_redirects_are_refused(status: int, location: str) -> None:
     async with serving(answer(b"", status, f"Location: {location}")) as (platform, api):
-        with pytest.raises(NotUnderstood) as caught:
+        with pytest.raises(InvalidResponse) as caught:
             await api.presentations.get("p")
     assert caught.value.status == status
     assert platform.targets == ["/me-creds/api/presentations/p"]
@@ -112,7 +112,7 @@ async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptur
         with pytest.raises(InvalidRequest) as caught:
             await api.presentations.get("p")
         platform.answer, platform.hangs_up = answer(ADA)[:-9], True
-        with pytest.raises(TryLater) as cut:
+        with pytest.raises(Unavailable) as cut:
             await api.presentations.get("p")
     for secret in ("Ada", "s3cret", "t0ken-value", "Bearer"):
         assert secret not in caplog.text
@@ -124,7 +124,7 @@ async def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(hangs_up
     cut = answer(b'{"errors": [{"detail": "x"}]}', 429, "Retry-After: 20")[:-5]
     async with serving(cut, timeout=5.0 if hangs_up else 2.0) as (platform, api):
         platform.hangs_up = hangs_up
-        with pytest.raises(TryLater) as caught:
+        with pytest.raises(Unavailable) as caught:
             await api.presentations.get("p")
         assert (caught.value.status, caught.value.retry_after) == (429, 20.0)
         platform.answer = answer(ADA)

@@ -17,7 +17,7 @@ from caller import credentials
 from http_proxy import REFUSED, Proxy, proxying
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.oauth.credentials import ClientCredentials
@@ -283,9 +283,9 @@ async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
         assert "NO_PROXY" in text
 
 
-async def error_of(way: str, url: str, auth: ClientCredentials, **options: Any) -> TryLater:
+async def error_of(way: str, url: str, auth: ClientCredentials, **options: Any) -> Unavailable:
     async with calling(way, url, auth, **options) as call:
-        with pytest.raises(TryLater) as caught:
+        with pytest.raises(Unavailable) as caught:
             await call("presentations", "get", "p")
     return caught.value
 

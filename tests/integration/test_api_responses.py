@@ -12,7 +12,7 @@ import pytest
 from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
 from ways import WAYS, Caller, calling
 
-from credhook.worker.api.calls.errors import ApiError, NotUnderstood
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse
 from credhook.worker.api.http.json_size import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.oauth.credentials import ClientCredentials
 
@@ -29,7 +29,7 @@ async def test_details_of_another_id_are_a_failed_fetch_and_end_their_connection
 
     with answering(late) as server:
         async with sending(way, server) as call:
-            with pytest.raises(NotUnderstood, match="CREDHOOK_MATCH_IDS=0") as refused:
+            with pytest.raises(InvalidResponse, match="CREDHOOK_MATCH_IDS=0") as refused:
                 await call("presentations", "get", "mine")
             assert (refused.value.cause, refused.value.status) == ("other_id", 200)
             assert "stranger" not in str(refused.value)
@@ -63,7 +63,7 @@ async def test_a_platform_that_names_its_details_otherwise_is_believed_if_the_se
 async def test_all_that_is_asked_for_by_id_is_matched(noun: str, verb: str, document: object) -> None:
     with answering(lambda *_: ok({"data": document})) as server:
         async with sending("loop", server) as call:
-            with pytest.raises(NotUnderstood) as refused:
+            with pytest.raises(InvalidResponse) as refused:
                 await call(noun, verb, "mine")
             assert refused.value.cause == "other_id"
         async with sending("loop", server, match_ids=False) as call:
@@ -94,7 +94,7 @@ async def test_a_token_answer_that_is_none_ends_its_connection(way: str) -> None
     answers = iter([presentation("p"), GRANTED])
     with answering(lambda target, _: next(answers) if target == "/another-token" else presentation("p")) as server:
         async with sending(way, server, token="/another-token") as call:
-            with pytest.raises(NotUnderstood):
+            with pytest.raises(InvalidResponse):
                 await call("presentations", "get", "p")
             assert (await call("presentations", "get", "p")).id == "p"
         assert server.connections == 2
@@ -114,7 +114,7 @@ async def test_more_values_than_a_resource_has_are_refused_before_anything_is_ma
         async with sending(way, server) as call:
             tracemalloc.start()
             try:
-                with pytest.raises(NotUnderstood, match=f"more than {MOST_VALUES} values") as refused:
+                with pytest.raises(InvalidResponse, match=f"more than {MOST_VALUES} values") as refused:
                     await call("presentations", "get", "p")
                 assert tracemalloc.get_traced_memory()[1] < 10 * len(body)
             finally:
@@ -136,10 +136,10 @@ async def test_a_list_may_be_longer_than_a_resource_but_none_of_its_elements(way
             issuances = await call("issuances", "list")
             assert [one.id for one in issuances[::3_000]] == ["0", "3000", "6000", "9000"]
             server.script = lambda *_: ok(b'[{"id":"a","status":"x"},' + many(MOST_VALUES)[8:-1] + b"]")
-            with pytest.raises(NotUnderstood, match=f"1: more than {MOST_VALUES} values"):
+            with pytest.raises(InvalidResponse, match=f"1: more than {MOST_VALUES} values"):
                 await call("issuances", "list")
             server.script = lambda *_: ok(b"[" + b",".join([b"{}"] * MOST_LISTED) + b"]")
-            with pytest.raises(NotUnderstood, match=f"more than {MOST_LISTED} values"):
+            with pytest.raises(InvalidResponse, match=f"more than {MOST_LISTED} values"):
                 await call("issuances", "list")
 
 
@@ -170,7 +170,7 @@ async def test_a_long_list_is_read_while_the_loop_goes_on() -> None:
 async def test_the_longest_answer_is_a_setting(way: str) -> None:
     with answering(lambda *_: presentation("p", error="x" * 70_000)) as server:
         async with sending(way, server, max_answer=65_536) as call:
-            with pytest.raises(NotUnderstood, match="CREDHOOK_MAX_ANSWER") as refused:
+            with pytest.raises(InvalidResponse, match="CREDHOOK_MAX_ANSWER") as refused:
                 await call("presentations", "get", "p")
             assert refused.value.cause == "too_large"
         async with sending(way, server, max_answer=71_000) as call:
@@ -199,5 +199,5 @@ async def test_nesting_is_bounded(depth: int) -> None:
             if depth < 200:
                 assert (await call("presentations", "get", "p")).id == "p"
             else:
-                with pytest.raises(NotUnderstood):
+                with pytest.raises(InvalidResponse):
                     await call("presentations", "get", "p")

@@ -23,7 +23,7 @@ from serving import Platform
 from threads import sync_api
 
 from credhook.worker.api.calls import operations
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotThere, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.api.calls.operations import Call, Operation
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Request, Response
@@ -696,7 +696,7 @@ def an_existing_account_is_no_error(bench: Bench) -> None:
 @row("Errors")
 def a_500_may_be_retried(bench: Bench) -> None:
     bench.platform.faults(server_errors=1)
-    with pytest.raises(TryLater):
+    with pytest.raises(Unavailable):
         bench.api.users.list()
     bench.api.users.list()
 
@@ -705,7 +705,7 @@ def a_500_may_be_retried(bench: Bench) -> None:
 def every_error_has_an_id_of_its_own(bench: Bench) -> None:
     ids = set()
     for _ in range(3):
-        with pytest.raises(NotThere) as caught:
+        with pytest.raises(NotFound) as caught:
             bench.api.templates.get("none")
         ids.add(caught.value.errors[0].id)
     assert len(ids) == 3
@@ -1032,10 +1032,10 @@ def by_archived_template(bench: Bench) -> object:
     return happen(bench, eventType=TYPES[0], templateId=id_)
 
 
-NOT_FOUND = (NotThere, 404, "NOT_FOUND", "Not Found")
+NOT_FOUND = (NotFound, 404, "NOT_FOUND", "Not Found")
 INVALID = (InvalidRequest, 400, "VALIDATION_ERROR", "Validation Failed")
-UNAUTHORIZED = (NotAuthenticated, 401, "UNAUTHORIZED", "Unauthorized")
-FAILED = (TryLater, 500, "INTERNAL_SERVER_ERROR", "Internal Server Error")
+UNAUTHORIZED = (Unauthorized, 401, "UNAUTHORIZED", "Unauthorized")
+FAILED = (Unavailable, 500, "INTERNAL_SERVER_ERROR", "Internal Server Error")
 
 REFUSED: list[tuple[str, str, Act, tuple[type[ApiError], int, str, str]]] = [
     ("Endpoints: presets and templates", "an unknown template", lambda b: b.api.templates.get("a:b"), NOT_FOUND),
@@ -1071,7 +1071,7 @@ REFUSED: list[tuple[str, str, Act, tuple[type[ApiError], int, str, str]]] = [
         "Errors",
         "too many requests, not shown",
         with_fault(lambda b: b.api.users.list(), rate_limit=1, retry_after=7),
-        (TryLater, 429, "TOO_MANY_REQUESTS", "Too Many Requests"),
+        (Unavailable, 429, "TOO_MANY_REQUESTS", "Too Many Requests"),
     ),
 ]
 
@@ -1119,7 +1119,7 @@ def test_an_invalid_field_is_pointed_at(bench: Bench) -> None:
 
 def test_a_wish_to_wait_is_handed_on(bench: Bench) -> None:
     bench.platform.faults(rate_limit=1, retry_after=7)
-    with pytest.raises(TryLater) as caught:
+    with pytest.raises(Unavailable) as caught:
         bench.api.users.list()
     assert caught.value.retry_after == 7.0
 
@@ -1163,7 +1163,7 @@ def test_no_operation_is_done_without_a_token(bench: Bench, name: str) -> None:
     tokenless = copy(bench)
     with (
         sync_api(bench.platform.url, bench.new_auth(), transport=Tokenless(10.0)) as tokenless.api,
-        pytest.raises(NotAuthenticated) as caught,
+        pytest.raises(Unauthorized) as caught,
     ):
         EVERY[name](tokenless)
     assert (caught.value.operation, caught.value.status) == (name, 401)
@@ -1184,7 +1184,7 @@ def test_a_client_that_the_provider_does_not_know_is_not_authenticated(
     token_url = f"{sandbox.url}/realms/{realm}/protocol/openid-connect/token"
     with (
         sync_api(sandbox.url, ClientCredentials(token_url, client, secret)) as api,
-        pytest.raises(NotAuthenticated) as caught,
+        pytest.raises(Unauthorized) as caught,
     ):
         api.users.list()
     assert (caught.value.operation, caught.value.status) == ("token", status)
@@ -1201,7 +1201,7 @@ async def test_the_asynchronous_sender_reads_the_same(bench: Bench) -> None:
         created = await api.endpoints.create(EndpointRequest.model_validate(unique(ENDPOINT)))
         assert await api.endpoints.list() == (created,)
         await api.endpoints.delete(created.id)
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             await api.endpoints.delete(created.id)
 
 

@@ -15,7 +15,7 @@ from in_thread import in_thread
 from waiting import until_async
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.oauth.credentials import ClientCredentials
 
@@ -87,11 +87,11 @@ def dripping(what: str) -> Iterator[Dripping]:
         yield server
 
 
-async def timed_out(way: str, api_url: str, auth: ClientCredentials, *, status: int | None = None) -> TryLater:
+async def timed_out(way: str, api_url: str, auth: ClientCredentials, *, status: int | None = None) -> Unavailable:
     """How a call ends, which has not ended before its time; a refusal's status says enough without its body."""
     async with calling(way, api_url, auth, timeout=TIMEOUT) as call:
         began = time.monotonic()
-        with pytest.raises(TryLater) as caught:
+        with pytest.raises(Unavailable) as caught:
             await call("presentations", "get", "p")
         assert time.monotonic() - began >= TIMEOUT - 0.01
     assert (caught.value.cause, caught.value.status) == ("" if status else "timeout", status)

@@ -12,15 +12,15 @@ from attempting import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 
-from credhook.ledger import State
-from credhook.worker.api.calls.errors import TryLater
+from credhook.store import State
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.outcome import DONE
+from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.execution.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.replay import How, Replay, Settled
+from credhook.worker.queue.replay import How, Replay, Settled
 
 DATA = "openid4vc.verification.data"
 VERIFIED = "openid4vc.verification.verified"
@@ -245,6 +245,6 @@ async def test_a_failure_counts_although_another_handler_is_held_up(made: Attemp
     await made.accept("e1", DATA, "pre_1")
     run = made.processor.runs.begin("e1", "test.second")
     run.hold()
-    told.ends["first"] = TryLater("down", operation="x")
+    told.ends["first"] = Unavailable("down", operation="x")
     assert (await made.next()).spend
     run.release()

@@ -257,7 +257,7 @@ AT_WORK = {
     ),
     "refused by the platform": failing(
         handler("await context.api.issuances.get('iss_nobody')"),
-        {"error": "^NotThere 404$", "at": r"^\['\S+/plugin\.py:8 f', "},
+        {"error": "^NotFound 404$", "at": r"^\['\S+/plugin\.py:8 f', "},
     ),
     "claims logged": failing(
         handler("raise ValueError('Jane Doe', repr(event))"),

@@ -10,8 +10,8 @@ from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.ledger import BLAMED, EVENT, STORY
-from credhook.ledger.job import job_id
+from credhook.store import BLAMED, EVENT, STORY
+from credhook.store.job import job_id
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 

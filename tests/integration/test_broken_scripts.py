@@ -1,6 +1,6 @@
 """Every command of every script that moves events, refused in turn: nothing is lost, and nothing done is done again.
 
-The scripts of worker/fleet/ are left out: they touch no event, and where they fail each process goes on by itself.
+The scripts of worker/platform/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
 
 from collections.abc import Callable, Coroutine
@@ -19,12 +19,12 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from credhook.ledger import EVENT, State
-from credhook.ledger.job import job_id
+from credhook.store import EVENT, State
+from credhook.store.job import job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.failure import Failure
-from credhook.worker.recovery.reclaim import arguments
+from credhook.worker.queue.reclaim import arguments
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 from turns import TurningLoop, cancelled_after, on_turning_loop
 
 from credhook.receiver.inbox.line import Line
-from credhook.redis.connection import open_redis
 from credhook.sandbox.local.local_redis import local_redis
+from credhook.store.connection import open_redis
 
 #: More turns of the event loop than any of the questions takes.
 MOST_TURNS = 500

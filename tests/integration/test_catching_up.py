@@ -11,11 +11,11 @@ from fleet_harness import Stub
 from planting import plant
 from redis import Redis
 
-from credhook.ledger import State
-from credhook.worker.execution.retry import GiveUp, Retry
+from credhook.store import State
+from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.recovery.replay import Replay, Settled
-from credhook.worker.recovery.unhandled import Unhandled
+from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue.unhandled import Unhandled
 
 COMPLETED: Final = "openid4vc.issuance.completed"
 

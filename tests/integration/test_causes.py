@@ -14,13 +14,13 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook import GiveUp
-from credhook.ledger import BLAMED, EVENT, MOST_CAUSES, STORY, State
+from credhook.store import BLAMED, EVENT, MOST_CAUSES, STORY, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.failure import Failure, worker_died
-from credhook.worker.recovery.reclaim import reclaim
+from credhook.worker.queue.reclaim import reclaim
 
 handlers = Handlers("test")
 #: What is wrong with the handlers, by the event's number modulo five.
@@ -157,7 +157,7 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
         await made.accept("e1", COMPLETED, "r1")
         assert (await made.next()).state is State.WAITING
         (fetch,) = causes(redis_client).values()
-        assert (fetch["who"], fetch["what"], fetch["standing"]) == ("fetch", "TryLater 503", {"e1"})
+        assert (fetch["who"], fetch["what"], fetch["standing"]) == ("fetch", "Unavailable 503", {"e1"})
         for state in (State.WAITING, State.WAITING, State.DONE):
             redis_client.hset(EVENT + "e1", "due", 1)
             BROKEN["on"] = state is State.WAITING
@@ -166,7 +166,7 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
             assert settlement is not None
             assert settlement.state is state
         found = causes(redis_client)
-    assert found["fetch", "TryLater 503"]["failures"] == "2"
+    assert found["fetch", "Unavailable 503"]["failures"] == "2"
     assert found["test.first", "ValueError"]["failures"] == "1"
     assert [one["standing"] for one in found.values()] == [set()] * 2
 

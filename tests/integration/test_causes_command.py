@@ -11,7 +11,7 @@ from harness import DATA
 from planting import INDEX, plant
 from redis import Redis
 
-from credhook.ledger import EVENT, State
+from credhook.store import EVENT, State
 from credhook.worker.commands.causes import causes as command
 from credhook.worker.commands.history.causes import standing as still_standing
 from credhook.worker.commands.search import reading

@@ -11,13 +11,13 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 from waiting import until_async
 
-from credhook.ledger import State
-from credhook.ledger.job import job_id
+from credhook.store import State
+from credhook.store.job import job_id
 from credhook.worker.attempt.staleness import version
 from credhook.worker.queue.claim import Settlement, claims_from
 from credhook.worker.queue.group_commit import operation
-from credhook.worker.recovery.put_back import PutBack
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.put_back import PutBack
+from credhook.worker.queue.reconcile import Reconciler
 
 
 async def test_one_that_settles_after_its_lease_leaves_the_resource_to_whoever_has_it(

@@ -24,8 +24,8 @@ from planting import HANDLED, INDEX, plant, plant_many
 from redis import Redis
 from waiting import until
 
-from credhook.ledger import State
 from credhook.sandbox.local.local_redis import free_port
+from credhook.store import State
 
 CLAIM, SECRET, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-message-52e8"
 CARELESS = """

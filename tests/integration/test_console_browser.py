@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from waiting import until
 
-from credhook.ledger import State
+from credhook.store import State
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/replay?state=dead", "/erase?state=dead",

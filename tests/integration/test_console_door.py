@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from redis import Redis
 from starlette.routing import Route
 
-from credhook.console.access.guard import OPEN
-from credhook.console.access.login import Login
 from credhook.console.app import create_console
+from credhook.console.auth.guard import OPEN
+from credhook.console.auth.login import Login
 from credhook.console.settings import ConsoleSettings
-from credhook.ledger import State
+from credhook.store import State
 
 ROUTES = [
     route for route in create_console(ConsoleSettings(), Login(SecretStr(TOKEN))).app.routes if isinstance(route, Route)

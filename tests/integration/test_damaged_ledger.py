@@ -14,20 +14,20 @@ from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import CONFLICT, EVENT, RESOURCE, Index, State
-from credhook.ledger.job import job_id
-from credhook.ledger.opened import oldest_open, oldest_open_async
 from credhook.listener.admin import create_admin
-from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.inbox import StoreUnavailable
 from credhook.receiver.inbox.script import Outcome
+from credhook.store import CONFLICT, EVENT, RESOURCE, Keys, State
+from credhook.store.job import job_id
+from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.causes import causes
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 NO_TEXT = b"\xff\xfe"
 
 
@@ -244,7 +244,7 @@ async def test_a_delivery_that_was_refused_for_its_index_is_accepted_once_that_i
 ) -> None:
     redis_client.set(INDEX.open, "of another kind")
     async with inbox_on(async_redis) as inbox:
-        with pytest.raises(Unavailable):
+        with pytest.raises(StoreUnavailable):
             await inbox.accept("m1", Event(COMPLETED, "r-m1"))
         redis_client.delete(INDEX.open)
         assert await inbox.accept("m1", Event(COMPLETED, "r-m1")) is Outcome.ACCEPTED
@@ -259,7 +259,7 @@ async def test_a_delivery_whose_record_cannot_be_read_is_refused_alone(
         deliveries = [inbox.accept(one, Event(COMPLETED, one)) for one in ("good", "bad", "fine")]
         results = await asyncio.gather(*deliveries, return_exceptions=True)
     assert [results[0], results[2]] == [Outcome.ACCEPTED] * 2
-    assert isinstance(results[1], Unavailable)
+    assert isinstance(results[1], StoreUnavailable)
 
 
 async def test_conflicts_of_one_id_are_bounded_and_all_of_them_told(

@@ -25,13 +25,13 @@ from serving import Platform
 from signing import SECRET
 from tunnel import tunnel
 
-from credhook.doctor.platform import check_platform
-from credhook.doctor.redis import check_redis
-from credhook.doctor.setup import Setup
-from credhook.ledger import RECEIVERS, Index
+from credhook.ops.doctor_redis import check_redis
+from credhook.ops.platform import check_platform
+from credhook.ops.setup import Setup
+from credhook.store import RECEIVERS, Keys
 
 NOWHERE = "nowhere.invalid"
-WORKERS = Index("credhook").handlers
+WORKERS = Keys("credhook").handlers
 
 
 @dataclass(frozen=True)

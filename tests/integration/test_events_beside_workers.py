@@ -8,7 +8,7 @@ from events_command import Run
 from harness import Harness
 from waiting import until
 
-from credhook.ledger import EVENT
+from credhook.store import EVENT
 
 TWO_HANDLERS = """
 @handlers.on("*")

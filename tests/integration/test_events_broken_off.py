@@ -11,7 +11,7 @@ from redis import Redis
 from redis_proxy import redis_proxy
 from waiting import until
 
-from credhook.ledger import State
+from credhook.store import State
 
 
 def test_a_terminal_is_asked_and_what_changes_meanwhile_is_left(redis_client: Redis, redis_url: str) -> None:

@@ -8,8 +8,8 @@ from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, plant
 from redis import Redis
 
-from credhook.ledger import CONFLICT, RESOURCE, ROUNDS, SNAPSHOT, WHOLE, State
-from credhook.ledger.job import job_id
+from credhook.store import CONFLICT, RESOURCE, ROUNDS, SNAPSHOT, WHOLE, State
+from credhook.store.job import job_id
 
 
 def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str, events: Run) -> None:

@@ -15,14 +15,14 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.ledger import EVENT, LATE, LISTED, WHOLE, State, bucket, place
-from credhook.ledger.opened import oldest_open, oldest_open_async
 from credhook.receiver.inbox.script import Outcome
+from credhook.store import EVENT, LATE, LISTED, WHOLE, State, bucket, place
+from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.search.reading import read_page
 from credhook.worker.commands.search.selection import Selection
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.reconcile import Reconciler
 
 MANY = 20_000
 RETENTION = 3_600

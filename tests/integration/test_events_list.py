@@ -9,7 +9,7 @@ from harness import COMPLETED, DATA
 from planting import INDEX, plant, plant_many
 from redis import Redis
 
-from credhook.ledger import State
+from credhook.store import State
 
 
 def listed(result: Result) -> list[str]:

@@ -16,11 +16,11 @@ from reconciling import Scene, ids_of_reconciled, scene
 from redis import Redis
 from waiting import until
 
-from credhook.ledger import EVENT, RECEIVERS, Index
+from credhook.store import EVENT, RECEIVERS, Keys
 
 OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))
 REQUESTED, VERIFIED, DATA = (f"openid4vc.verification.{each}" for each in ("requested", "verified", "data"))
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, contents, plant, plant_many
 from redis import Redis
 
-from credhook.ledger import EVENT, SNAPSHOT, WHOLE, State
-from credhook.ledger.job import job_id
+from credhook.store import EVENT, SNAPSHOT, WHOLE, State
+from credhook.store.job import job_id
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])

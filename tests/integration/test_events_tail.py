@@ -17,9 +17,9 @@ from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from waiting import until
 
-from credhook.ledger import Index
+from credhook.store import Keys
 
-CHANGES = Index("credhook").changes
+CHANGES = Keys("credhook").changes
 
 FAILING = """
 @handlers.on("*")

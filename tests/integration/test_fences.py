@@ -16,13 +16,13 @@ from redis.exceptions import MasterDownError, NoPermissionError, OutOfMemoryErro
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.ledger import EVENT, State
-from credhook.ledger.job import job_id
+from credhook.store import EVENT, State
+from credhook.store.job import job_id
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
 from credhook.worker.queue.leases import Leases
-from credhook.worker.recovery.reconcile import HEAD
+from credhook.worker.queue.reconcile import HEAD
 
 
 def holder_of(redis: Redis, resource: str) -> str:

@@ -11,7 +11,7 @@ from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 
 from credhook import Backoff, GiveUp, Handlers, Retry
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 
 DATA = "openid4vc.verification.data"

@@ -9,16 +9,15 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import EVENT, LONGEST_LOCK, Index, State
 from credhook.receiver.inbox.script import Outcome
-from credhook.worker.queue import scripts
+from credhook.store import EVENT, LONGEST_LOCK, Keys, State
+from credhook.worker.queue import reclaim, scripts
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery import reclaim
-from credhook.worker.recovery.reconcile import MOST, Reconciler
+from credhook.worker.queue.reconcile import MOST, Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 
 
 async def accept(redis: AsyncRedis, *ids: str, resource: str = "") -> list[Outcome]:

@@ -22,11 +22,11 @@ from waiting import until, until_async
 
 from credhook.events import Event
 from credhook.metrics.counting import flush
-from credhook.receiver.inbox.inbox import Unavailable
+from credhook.receiver.inbox.inbox import StoreUnavailable
 from credhook.receiver.inbox.line import Line
 from credhook.receiver.inbox.script import Outcome
-from credhook.redis.health import examine
 from credhook.sandbox.local.local_redis import find_server, free_port, local_redis
+from credhook.store.health import examine
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")
 
@@ -35,7 +35,7 @@ async def test_what_cannot_be_written_is_refused_and_silences_nobody(async_redis
     async with inbox_on(async_redis) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         for _ in range(2):  # With a connection that stands, and with one that is opened anew.
-            with pytest.raises(Unavailable, match="UnicodeEncodeError"):
+            with pytest.raises(StoreUnavailable, match="UnicodeEncodeError"):
                 await inbox.accept("\ud800", EVENT)
         assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE
 
@@ -101,7 +101,7 @@ async def test_a_redis_that_would_not_keep_what_is_promised_gets_no_acknowledgem
     with configured(redis_client, setting, value):
         for profile in {True, strict}:
             async with inbox_on(async_redis, strict=profile) as inbox:
-                with pytest.raises(Unavailable, match=remedy):
+                with pytest.raises(StoreUnavailable, match=remedy):
                     await inbox.accept("m1", EVENT)
     assert not redis_client.exists("credhook:event:m1")
     async with inbox_on(async_redis, strict=True) as inbox:
@@ -117,13 +117,13 @@ async def test_a_replica_that_takes_writes_and_a_redis_without_a_file_get_none_e
         client.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
         client.set("writable", "1")
         async with AsyncRedis.from_url(url) as other, inbox_on(other, strict=strict) as inbox:
-            with pytest.raises(Unavailable, match="is a replica"):
+            with pytest.raises(StoreUnavailable, match="is a replica"):
                 await inbox.accept("m1", EVENT)
             client.replicaof("NO", "ONE")
             assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
             client.config_set("appendonly", "no")
             cut(client)
-            with pytest.raises(Unavailable, match="appendonly"):
+            with pytest.raises(StoreUnavailable, match="appendonly"):
                 await inbox.accept("m2", EVENT)
 
 
@@ -163,7 +163,7 @@ async def test_a_full_disk_is_named_and_refused_until_then_nothing_is_wrong(tmp_
                     break
                 await asyncio.sleep(0.02)
             assert failed == ["disk"]
-            with pytest.raises(Unavailable):
+            with pytest.raises(StoreUnavailable):
                 await inbox.accept("m2", EVENT)
 
 
@@ -174,7 +174,7 @@ async def test_after_a_reconnect_redis_is_asked_again_what_it_keeps(
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         with configured(redis_client, "appendfsync", "everysec"):
             cut(redis_client)
-            with pytest.raises(Unavailable, match="appendfsync"):
+            with pytest.raises(StoreUnavailable, match="appendfsync"):
                 await inbox.accept("m2", EVENT)
         assert await inbox.accept("m2", EVENT) is Outcome.ACCEPTED
 
@@ -288,13 +288,16 @@ async def test_what_redis_keeps_is_asked_again_after_a_while(
     monkeypatch.setattr("credhook.receiver.inbox.inbox._FACTS_LAST", 0.0)
     async with inbox_on(async_redis) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-        with configured(redis_client, "maxmemory-policy", "allkeys-lru"), pytest.raises(Unavailable, match="noevict"):
+        with (
+            configured(redis_client, "maxmemory-policy", "allkeys-lru"),
+            pytest.raises(StoreUnavailable, match="noevict"),
+        ):
             await inbox.accept("m2", EVENT)
 
 
 async def test_an_answer_for_another_number_of_events_acknowledges_none(async_redis: AsyncRedis) -> None:
     async with inbox_on(async_redis) as inbox:
-        with pytest.raises(Unavailable, match="another number"):
+        with pytest.raises(StoreUnavailable, match="another number"):
             inbox._read([[b"accepted"]], 2)
 
 
@@ -308,7 +311,7 @@ async def test_what_waits_behind_a_group_that_is_refused_is_refused_with_it(
         with configured(redis_client, "maxmemory", "1"):
             sent = (inbox.accept(f"m{number}", EVENT) for number in range(2, 1_003))
             refused = await asyncio.gather(*sent, return_exceptions=True)
-        assert {type(one) for one in refused} == {Unavailable}
+        assert {type(one) for one in refused} == {StoreUnavailable}
         statistics: Any = redis_client.info("commandstats")
         assert statistics["cmdstat_evalsha"]["calls"] == 1
 

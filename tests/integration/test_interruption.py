@@ -10,7 +10,7 @@ from attempting import Attempts, attempts
 from fleet_harness import Stub
 from turns import TurningLoop, on_turning_loop
 
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement

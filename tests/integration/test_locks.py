@@ -12,15 +12,14 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
-from credhook.ledger import EVENT, State
-from credhook.ledger.job import job_id
+from credhook.store import EVENT, State
+from credhook.store.job import job_id
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.queue import scripts
+from credhook.worker.queue import reclaim, scripts
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery import reclaim
-from credhook.worker.recovery.replay import Replay, Settled
+from credhook.worker.queue.replay import Replay, Settled
 
 DONE = Settlement(State.DONE)
 #: Commands of a script at which it is broken off; none has more.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from credhook.ledger import lua
+from credhook.store import lua
 
 ROOT = Path(__file__).parents[2]
 #: Python that still holds Lua.
@@ -34,7 +34,7 @@ def address(path: str) -> str:
 
 
 PYTHON = ours(".py")
-LUA = {address(path): text for path, text in ours(".lua").items()}
+LUA = {Path(path).name: text for path, text in ours(".lua").items()}
 INCLUDED = sorted({other for text in LUA.values() for other in re.findall(r"^--! include (\S+)$", text, re.MULTILINE)})
 #: Script → module that loads it, and the name that it has there.
 LOADED = {
@@ -59,10 +59,8 @@ def without_comments(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
 
-def test_every_file_is_loaded_by_a_module_beside_it_or_included_from_the_ledger() -> None:
+def test_every_file_is_loaded_by_a_module_or_included_by_a_script() -> None:
     assert sorted(LUA) == sorted([*LOADED, *INCLUDED])
-    assert [path for path, (module, _) in LOADED.items() if path.split("/")[0] != module.rpartition(".")[0]] == []
-    assert [path for path in INCLUDED if not path.startswith("credhook.ledger/")] == []
 
 
 @pytest.mark.parametrize("path", LOADED)
@@ -107,40 +105,40 @@ def test_no_python_holds_lua() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of ours with nothing in it; its name is `of`."""
-    monkeypatch.setattr(lua, "files", tmp_path.joinpath)
+    """An empty folder of scripts."""
+    monkeypatch.setattr(lua, "files", lambda _: tmp_path)
     lua._read.cache_clear()
-    (tmp_path / "of").mkdir()
-    yield tmp_path / "of"
+    (tmp_path / "scripts").mkdir()
+    yield tmp_path / "scripts"
     lua._read.cache_clear()
 
 
 def test_a_file_comes_once_before_whoever_wants_it(files: Path) -> None:
     (files / "a.lua").write_text("local a")
-    (files / "b.lua").write_text("--! include of/a.lua\nlocal b")
-    (files / "main.lua").write_text("--! include of/b.lua\n--! include of/a.lua\nreturn b")
-    assert lua.load("of/main.lua").split() == ["local", "a", "local", "b", "return", "b"]
+    (files / "b.lua").write_text("--! include a.lua\nlocal b")
+    (files / "main.lua").write_text("--! include b.lua\n--! include a.lua\nreturn b")
+    assert lua.load("main.lua").split() == ["local", "a", "local", "b", "return", "b"]
 
 
 def test_constants_are_literals(files: Path) -> None:
     (files / "main.lua").write_text("return {$EVENT, $WAITING, $MORE, $LATEST, '^a$', $URGENT_TYPES}")
     types = "{['openid4vc.verification.verified'] = true, ['openid4vc.verification.data'] = true}"
     expected = f"return {{'credhook:event:', 'waiting', 'more', 253402300799999, '^a$', {types}}}"
-    assert lua.load("of/main.lua", MORE="more") == expected
+    assert lua.load("main.lua", MORE="more") == expected
 
 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--! include of/none.lua", "there is no file of/none.lua, which of/main.lua includes"),
-        ("--! includes of/main.lua", "of/main.lua: the loader does not know --! includes of/main.lua"),
-        ("return $NONE", "of/main.lua: the loader does not know $NONE"),
+        ("--! include none.lua", "there is no file none.lua, which main.lua includes"),
+        ("--! includes main.lua", "main.lua: the loader does not know --! includes main.lua"),
+        ("return $NONE", "main.lua: the loader does not know $NONE"),
     ],
 )
 def test_what_does_not_exist_is_named(files: Path, line: str, says: str) -> None:
     (files / "main.lua").write_text(f"local a\n{line}\n")
     with pytest.raises(lua.BadScript) as raised:
-        lua.load("of/main.lua")
+        lua.load("main.lua")
     assert str(raised.value) == says
 
 

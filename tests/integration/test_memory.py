@@ -9,7 +9,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 

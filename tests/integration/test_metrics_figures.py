@@ -13,15 +13,15 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import Scrape, needs_promtool, promtool, well_formed, worker_settings
 
-from credhook.ledger import State
 from credhook.listener.admin import create_admin
 from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
-from credhook.redis.health import examine
-from credhook.worker.fleet.breaker import Circuit
-from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
-from credhook.worker.fleet.circuit_store import CircuitStore
-from credhook.worker.fleet.token_key import granted_name, name_from
+from credhook.store import State
+from credhook.store.health import examine
+from credhook.worker.platform.breaker import Circuit
+from credhook.worker.platform.circuit_snapshot import CircuitSnapshot
+from credhook.worker.platform.circuit_store import CircuitStore
+from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 from credhook.worker.settings import WorkerSettings
 

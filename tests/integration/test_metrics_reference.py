@@ -14,13 +14,13 @@ from scraping import worker_settings
 
 import credhook.receiver.inbox.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
-from credhook.ledger import State
 from credhook.metrics.counting import ALL
 from credhook.metrics.queue_figures import QueueFigures
 from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
-from credhook.redis.health import Check, examine
-from credhook.worker.fleet.token_key import granted_name, name_from
+from credhook.store import State
+from credhook.store.health import Check, examine
+from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "METRICS.md").read_text()

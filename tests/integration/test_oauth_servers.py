@@ -19,7 +19,7 @@ import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
-from credhook.worker.api.calls.errors import NotAuthenticated
+from credhook.worker.api.calls.errors import Unauthorized
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
@@ -63,7 +63,7 @@ async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
     with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=wrong)
         async with AsyncApi(url, auth, ssl_context=ours) as api:
-            with pytest.raises(NotAuthenticated, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
+            with pytest.raises(Unauthorized, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
                 await api.presentations.get("p")
 
 
@@ -74,7 +74,7 @@ async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
     with serving_oauth("client_secret_post", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, scope="everything")
         async with AsyncApi(url, auth, ssl_context=ours) as api:
-            with pytest.raises(NotAuthenticated, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
+            with pytest.raises(Unauthorized, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
                 await api.presentations.get("p")
 
 
@@ -164,5 +164,5 @@ async def test_oidc_provider_refuses_and_the_message_names_the_setting(method: M
         ),
     }
     for setting, auth in refused.items():
-        with pytest.raises(NotAuthenticated, match=setting):
+        with pytest.raises(Unauthorized, match=setting):
             await authorised(auth)

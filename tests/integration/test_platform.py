@@ -27,12 +27,12 @@ from redis import Redis
 from structlog.testing import capture_logs
 from waiting import until, until_async
 
-from credhook.redis.connection import open_redis
 from credhook.sandbox.local.local_redis import free_port
-from credhook.worker.api.calls.errors import TryLater
+from credhook.store.connection import open_redis
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
-from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.platform.breaker import THRESHOLD, PlatformPaused
+from credhook.worker.platform.shared_breaker import SharedBreaker
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> Non
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         with capture_logs() as logs:
             error = await fleet[0].call()
-            assert isinstance(error, TryLater)
+            assert isinstance(error, Unavailable)
             assert fleet[0].breaker.pause() > 300  # In memory by the time that the error is seen.
             await until_async(lambda: all(one.breaker.pause() > 300 for one in fleet), what="the news")
             assert [await one.breaker.admit(5) for one in fleet] == [0, 0, 0, 0]

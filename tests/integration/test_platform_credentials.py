@@ -11,12 +11,12 @@ from fleet_harness import Stub as TimedStub
 from redis.asyncio import Redis
 from waiting import until, until_async
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.fleet.breaker import THRESHOLD, PlatformPaused
-from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.platform.breaker import THRESHOLD, PlatformPaused
+from credhook.worker.platform.shared_breaker import SharedBreaker
 
 COMPLETED = "openid4vc.issuance.completed"
 EVENTS = 60
@@ -115,14 +115,14 @@ async def test_one_resource_that_is_refused_among_others_pauses_nobody(breaker: 
     async with AsyncApi(stub.url, credentials(stub), guard=breaker.calls) as api:
         for _ in range(THRESHOLD // 2):  # As often as one event comes back while a score is remembered.
             error = await outcome(api, "bad")
-            assert isinstance(error, NotAuthenticated)
+            assert isinstance(error, Unauthorized)
             assert error.status == 401
         for _ in range(3 * THRESHOLD):
             for resource in ("bad", "pre"):
                 await outcome(api, resource)
         for _ in range(2 * THRESHOLD):
             error = await outcome(api, "forbidden")
-            assert isinstance(error, NotAuthenticated)
+            assert isinstance(error, Unauthorized)
             assert error.status == 403
     assert breaker.pause() == 0
 
@@ -165,7 +165,7 @@ async def test_a_probe_with_a_stale_token_goes_on_with_a_fresh_one(breaker: Shar
     answers = iter([Answer(429, retry_after="1"), Answer(401)])
     stub.answer = lambda call: next(answers, None) or well(call)
     async with AsyncApi(stub.url, credentials(stub), guard=breaker.fetches) as api:
-        assert isinstance(await outcome(api), TryLater)
+        assert isinstance(await outcome(api), Unavailable)
         assert isinstance(await outcome(api), PlatformPaused)
         await until_async(lambda: not breaker.pause(), what="the pause's end")
         assert await breaker.admit(5) == 1

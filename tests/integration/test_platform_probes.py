@@ -8,7 +8,7 @@ from members import DOWN, Stub, member, members, paused_briefly, serving
 from redis import Redis
 from waiting import until_async
 
-from credhook.worker.fleet.breaker import Circuit, PlatformPaused
+from credhook.worker.platform.breaker import Circuit, PlatformPaused
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.metrics.counting import flush
-from credhook.worker.fleet.breaker import PlatformPaused
-from credhook.worker.fleet.circuit_store import CircuitStore
 from credhook.worker.metrics import UNREADABLE
+from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit_store import CircuitStore
 
 DAY = 86_400
 

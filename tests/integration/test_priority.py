@@ -14,13 +14,13 @@ from rq.serializers import JSONSerializer
 from waiting import until
 
 from credhook.events import Event
-from credhook.ledger import Index, State
-from credhook.ledger.job import job_id
 from credhook.receiver.inbox.inbox import Inbox
+from credhook.store import Keys, State
+from credhook.store.job import job_id
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 
 HELD = """
 @handlers.on("*")
@@ -88,7 +88,7 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     for number in range(3):
         await inbox.accept(f"u{number}", Event(DATA, f"pre_{number}"))
     for claim in (await claims.take(3, urgent=3)).claims:
-        await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=0.0))
+        await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=0.0))
     await inbox.accept("m1", Event(COMPLETED, "iss_1"))
     assert [claim.event_id for claim in (await claims.take(1, urgent=1)).claims] == ["u0"]
     assert redis_client.llen(INDEX.urgent) == 2

@@ -17,8 +17,8 @@ from serving import Receiver, receiver, running
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
-from credhook.ledger.job import job_id
 from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.store.job import job_id
 
 PATH_SECRET = "an-unguessable-path-0123456789"
 

@@ -11,9 +11,9 @@ from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.ledger import RECEIVERS
-from credhook.ledger.announcements import announced
 from credhook.receiver.mark import Mark
+from credhook.store import RECEIVERS
+from credhook.store.announcements import announced
 
 
 def said(redis: Redis) -> list[dict[str, Any]]:

@@ -15,13 +15,13 @@ from planting import contents
 from redis import Redis
 
 from credhook.events import Event
-from credhook.ledger import EVENT, RECONCILED, Index, accepting
 from credhook.receiver.inbox.script import ACCEPT
-from credhook.worker.reconciliation.comparing import Comparison
-from credhook.worker.reconciliation.states import Missable
+from credhook.store import EVENT, RECONCILED, Keys, accepting
+from credhook.worker.backfill.comparing import Comparison
+from credhook.worker.backfill.states import Missable
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 HAPPENED = [Missable("iss_1", (OFFERED,)), Missable("iss_1", (COMPLETED,)), Missable("iss_2", (OFFERED,))]
 

@@ -10,16 +10,16 @@ from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.ledger import Index
-from credhook.ledger.job import job_id
 from credhook.receiver.inbox.inbox import Inbox
+from credhook.store import Keys
+from credhook.store.job import job_id
 from credhook.worker.commands.history.records import records
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reclaim import RollCall
+from credhook.worker.queue.reclaim import RollCall
 
 COMPLETED = "openid4vc.issuance.completed"
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 LEASE = 15.0
 
 

@@ -9,9 +9,9 @@ from harness import COMPLETED
 from planting import INDEX
 from redis import Redis
 
-from credhook.ledger import EVENT, LATE, LISTED, ROUNDS, WHOLE, bucket, place
-from credhook.worker.recovery.reconcile import Reconciler
-from credhook.worker.recovery.rounds import read_rounds
+from credhook.store import EVENT, LATE, LISTED, ROUNDS, WHOLE, bucket, place
+from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.rounds import read_rounds
 
 PLACE = place(COMPLETED, bucket("r1"))
 

@@ -19,10 +19,10 @@ from rq.worker import BaseWorker
 from stock import rq
 
 from credhook.events import Event
-from credhook.ledger import Index, State
-from credhook.ledger.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.receiver.inbox.script import Outcome
-from credhook.redis.connection import REDIS_TIMEOUT, open_redis_sync
+from credhook.store import Keys, State
+from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
+from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.worker.process.rq_presence import VisibleWorker
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
@@ -255,7 +255,7 @@ async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis:
 async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
-    await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=90.0))
+    await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=90.0))
     job = our_job(redis_client)
     schedule: Any = ScheduledJobRegistry("q", connection=redis_client, serializer=JSONSerializer)  # type: ignore[no-untyped-call]
     assert schedule.get_job_ids() == [job.id]
@@ -295,7 +295,7 @@ async def test_a_job_that_rq_has_saved_anew_is_ours_still(
     our_job(redis_client).save()
     assert redis_client.hget("rq:job:" + job_id("msg_1"), "data") != before
     assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Index("q").intermediate)
+    assert not redis_client.exists(Keys("q").intermediate)
 
 
 async def test_a_job_that_rq_requeue_has_brought_back_is_ours_still(
@@ -310,7 +310,7 @@ async def test_a_job_that_rq_requeue_has_brought_back_is_ours_still(
         pipeline.execute()
     rq("requeue", "--url", redis_url, "--serializer", "json", "--queue", "q", job.id)
     assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Index("q").intermediate)
+    assert not redis_client.exists(Keys("q").intermediate)
 
 
 async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
@@ -319,7 +319,7 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
     # RQ counts whole seconds: its scheduler is early by up to one, and TAKE would be first if the time had come.
-    await claims.settle(claim, Settlement(State.WAITING, "NotThere 404", wait=1.5))
+    await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=1.5))
     scheduler: Any = RQScheduler(["q"], connection=redis_client, serializer=JSONSerializer)
     scheduler.acquire_locks()
     redis_client.zadd("rq:scheduled:q", {job_id("msg_1"): 1})

@@ -9,8 +9,8 @@ from rq.worker import BaseWorker, WorkerStatus
 from stock import rq, stock_worker
 from waiting import until
 
-from credhook.ledger import Index
-from credhook.ledger.job import job_id
+from credhook.store import Keys
+from credhook.store.job import job_id
 
 HELD = """
 @handlers.on("*")
@@ -130,4 +130,4 @@ def test_stock_workers_and_ours_share_a_queue(harness: Harness) -> None:
     assert sorted(harness.notes()) == [f"first {one} 1 completed" for one in ids]
     assert "event_done" in stock.text
     assert "event_done" in (harness.folder / "worker.log").read_text()
-    assert not harness.redis.exists(Index("credhook").open)
+    assert not harness.redis.exists(Keys("credhook").open)

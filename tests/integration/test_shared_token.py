@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from token_fleet import SECRET, Member, Platform, Time, at_once, fleet, serving
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import NotAuthenticated
+from credhook.worker.api.calls.errors import Unauthorized
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_what_another_member_was_told_just_before_our_lock_is_not_asked_fo
 
         async with late(platform, redis_client, told) as second:
             outcome = await second.get()
-        assert isinstance(outcome, NotAuthenticated) if refused else outcome == "p"
+        assert isinstance(outcome, Unauthorized) if refused else outcome == "p"
     assert platform.waiting == 1
     assert not redis_client.exists(f"{platform.key}:lock")
     assert redis_client.pttl(f"{platform.key}:refused") <= 9_000  # Nobody was refused anew.

@@ -10,9 +10,9 @@ from token_fleet import Member, Platform, fleet, serving
 from turns import TurningLoop, on_turning_loop
 from waiting import until_async
 
-from credhook.redis.connection import open_redis
+from credhook.store.connection import open_redis
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.fleet.token_key import granted_name
+from credhook.worker.platform.token_key import granted_name
 
 
 @pytest.fixture

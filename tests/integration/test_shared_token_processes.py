@@ -16,8 +16,8 @@ from token_fleet import SECRET, Platform, serving
 from waiting import until
 
 from credhook.sandbox.local.local_redis import local_redis
-from credhook.worker.fleet.shared_token import LONGEST_LOCK
-from credhook.worker.fleet.token_key import granted_name
+from credhook.worker.platform.shared_token import LONGEST_LOCK
+from credhook.worker.platform.token_key import granted_name
 
 
 @pytest.fixture
@@ -194,8 +194,8 @@ def test_nothing_in_redis_can_be_read(platform: Platform, tmp_path: Path) -> Non
         written = b"".join(path.read_bytes() for path in kept.rglob("*") if path.is_file())
     assert written.count(platform.key.encode()) > 3
     logs = b"".join(child.log.read_bytes() for child in children)
-    assert b"NotAuthenticated" in logs
+    assert b"Unauthorized" in logs
     for hidden in (platform.granted[0], SECRET):
         assert hidden.encode() not in logs
-    for hidden in (platform.granted[0], SECRET, platform.url, "invalid_client", "NotAuthenticated"):
+    for hidden in (platform.granted[0], SECRET, platform.url, "invalid_client", "Unauthorized"):
         assert hidden.encode() not in written

@@ -7,7 +7,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 from token_fleet import Platform, at_once, fleet, serving
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 
 DAY_MS = 86_400_000
 
@@ -26,7 +26,7 @@ async def test_a_refusal_is_everyones_for_a_while_and_not_asked_for_again(
     async with fleet(10, platform, redis_url) as members:
         for _ in range(2):
             outcomes = await at_once(members)
-            assert [type(each) for each in outcomes] == [NotAuthenticated] * 10
+            assert [type(each) for each in outcomes] == [Unauthorized] * 10
             assert {each.status for each in outcomes if isinstance(each, ApiError)} == {401}
             assert platform.waiting == 1
             notes.add(redis_client.get(f"{platform.key}:refused"))
@@ -46,7 +46,7 @@ async def test_a_busy_token_endpoint_is_left_alone_for_as_long_as_it_says(
     platform.refusal = (503, {"retry-after": "60"})
     async with fleet(5, platform, redis_url) as members:
         for outcome in await at_once(members):
-            assert isinstance(outcome, TryLater)
+            assert isinstance(outcome, Unavailable)
             assert outcome.status == 503
             assert outcome.retry_after is not None
             assert 30 < outcome.retry_after <= 60
@@ -59,7 +59,7 @@ async def test_a_token_request_without_an_answer_is_the_next_ones_to_try(
 ) -> None:
     platform.hangs_up = True
     async with fleet(3, platform, redis_url) as members:
-        assert [type(each) for each in await at_once(members)] == [TryLater] * 3
+        assert [type(each) for each in await at_once(members)] == [Unavailable] * 3
         assert platform.waiting == 3
         assert redis_client.keys() == []
         platform.hangs_up = False
@@ -67,7 +67,7 @@ async def test_a_token_request_without_an_answer_is_the_next_ones_to_try(
     assert platform.waiting == 4
 
 
-@pytest.mark.parametrize("note", [b"[]", b"{", b'["OfTomorrow", 418]', b'["TryLater"]', b"7"])
+@pytest.mark.parametrize("note", [b"[]", b"{", b'["OfTomorrow", 418]', b'["Unavailable"]', b"7"])
 async def test_a_refusal_of_a_form_that_is_not_known_counts_for_nothing(
     platform: Platform, redis_url: str, redis_client: Redis, note: bytes
 ) -> None:
@@ -85,9 +85,9 @@ async def test_a_refusal_that_would_last_for_longer_than_any_is_not_believed(
 ) -> None:
     platform.refusal = (401, {})
     async with fleet(2, platform, redis_url) as (first, second):
-        assert isinstance(await first.get(), NotAuthenticated)
+        assert isinstance(await first.get(), Unauthorized)
         platform.refusal = None
-        assert isinstance(await second.get(), NotAuthenticated)
+        assert isinstance(await second.get(), Unauthorized)
         name = f"{platform.key}:refused"
         redis_client.set(name, redis_client.get(name) or b"", px=ends)
         assert await second.get() == "p"

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from token_fleet import Member, Platform, Time, fleet, serving
 from waiting import until_async
 
-from credhook.redis.connection import open_redis
 from credhook.sandbox.local.local_redis import free_port
-from credhook.worker.fleet.shared_token import LEFT_ALONE
+from credhook.store.connection import open_redis
+from credhook.worker.platform.shared_token import LEFT_ALONE
 
 #: Seconds until a Redis that is silent counts as gone, in these tests.
 SILENCE = 0.3

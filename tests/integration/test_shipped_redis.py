@@ -15,8 +15,8 @@ from redis.exceptions import AuthenticationError, ConnectionError  # noqa: A004 
 from redis.retry import Retry
 from waiting import until
 
-from credhook.redis.health import examine
 from credhook.sandbox.local.local_redis import find_server, free_port
+from credhook.store.health import examine
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PASSWORD = "of-nobody-1_2"

@@ -16,7 +16,7 @@ from serving import receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.worker.fleet.circuit_store import key_name
+from credhook.worker.platform.circuit_store import key_name
 
 
 def status(redis_url: str, *options: str, **environment: str) -> Done:

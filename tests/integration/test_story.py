@@ -16,13 +16,13 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook import Retry
 from credhook.events import Event
-from credhook.ledger import EVENT, MOST_TOLD, STORY, State
 from credhook.receiver.inbox.script import Outcome
+from credhook.store import EVENT, MOST_TOLD, STORY, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reclaim import reclaim
+from credhook.worker.queue.reclaim import reclaim
 
 handlers = Handlers("test")
 #: Each as often as it stands here: what goes wrong with the next attempts.

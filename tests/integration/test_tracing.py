@@ -328,7 +328,7 @@ def in_thread(event, context):
         "gives_up": "GiveUp",
         "cancels": "HandlerCrashed",
         "hangs": "HandlerTimeout",
-        "asks": "NotThere",
+        "asks": "NotFound",
     }
     assert_silent(collector.spans)
     assert not [request for request in collector.received if b"canary" in request.lower()]

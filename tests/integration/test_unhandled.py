@@ -18,16 +18,16 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.backoff import Backoff
-from credhook.ledger import EVENT, State
-from credhook.ledger.job import job_id
 from credhook.listener.admin import create_admin
+from credhook.store import EVENT, State
+from credhook.store.job import job_id
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.execution.retry import GiveUp, Retry
+from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.recovery import unhandled
-from credhook.worker.recovery.reconcile import Reconciler
-from credhook.worker.recovery.replay import Replay, Settled
-from credhook.worker.recovery.unhandled import Unhandled
+from credhook.worker.queue import unhandled
+from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue.unhandled import Unhandled
 
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
 #: What a worker wants that has come with the handler.

@@ -14,8 +14,8 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 from waiting import until
 
-from credhook.ledger.job import job_id
 from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.store.job import job_id
 
 
 def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harness) -> None:
@@ -107,7 +107,7 @@ def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harnes
     accept(harness.redis_url, "m1", COMPLETED, "iss_unknown")
     with harness.worker(CREDHOOK_MAX_ATTEMPTS="2") as worker:
         dead = harness.reaches("m1", "dead")
-        assert (dead["attempts"], dead["error"]) == ("2", "NotThere 404")
+        assert (dead["attempts"], dead["error"]) == ("2", "NotFound 404")
         until(lambda: worker.text.count('"fetch_failed"') == 2, what="what is said of both attempts")
 
 

@@ -11,18 +11,17 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import EVENT_TYPES, Event
-from credhook.ledger import EVENT, State
-from credhook.ledger.job import job_data, job_fields, job_id
 from credhook.receiver.inbox import script
 from credhook.receiver.inbox.script import Delivery
+from credhook.store import EVENT, State
+from credhook.store.job import job_data, job_fields, job_id
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands.events import erase
-from credhook.worker.queue import scripts
+from credhook.worker.queue import put_back, reclaim, replay, scripts
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery import put_back, reclaim, replay
-from credhook.worker.recovery.reconcile import Reconciler
-from credhook.worker.recovery.rounds import Rounds, write_rounds
+from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.rounds import Rounds, write_rounds
 
 DONE = {"test.first": "done"}
 

@@ -16,7 +16,7 @@ from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import Token, TokenCache
-from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.platform.shared_breaker import SharedBreaker
 
 
 def credentials() -> ClientCredentials:

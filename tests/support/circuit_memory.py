@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
-from credhook.worker.fleet.breaker import Circuit
-from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
-from credhook.worker.fleet.circuit_store import LOOK_EACH
+from credhook.worker.platform.breaker import Circuit
+from credhook.worker.platform.circuit_snapshot import CircuitSnapshot
+from credhook.worker.platform.circuit_store import LOOK_EACH
 
 #: Seconds from a question to its answer, and from a change to whoever watches.
 LATENCY: Final = 0.001

@@ -7,15 +7,15 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.ledger import Index
+from credhook.store import Keys
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Worker
 from credhook.worker.queue.claims import Claims
-from credhook.worker.recovery.reclaim import RECLAIM, arguments
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.reclaim import RECLAIM, arguments
+from credhook.worker.queue.reconcile import Reconciler
 
 COMPLETED = "openid4vc.issuance.completed"
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 
 
 async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:

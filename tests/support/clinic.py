@@ -16,8 +16,8 @@ from signing import SECRET
 from tunnel import tunnel
 from waiting import until
 
-from credhook.ledger import RECEIVERS, Index
 from credhook.sandbox.local.local_redis import local_redis
+from credhook.store import RECEIVERS, Keys
 
 HANDLERS = """
 from credhook import Handlers
@@ -127,7 +127,7 @@ def clinic(folder: Path, sandbox: Platform, authority: trustme.CA, ca: Path) -> 
         worker: Process = stack.enter_context(running(folder / "worker.log", "worker", environment=environment))
         one = Clinic(folder, redis, server, sandbox, authority, environment)
         one._apply()
-        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(Index("credhook").handlers), what=f"both; {worker.text}")
+        until(lambda: redis.hlen(RECEIVERS) and redis.hlen(Keys("credhook").handlers), what=f"both; {worker.text}")
         yield one
         for endpoint in json.loads(_endpoints(one)):
             commands.credhook("endpoints", "delete", endpoint["id"], environment=environment, folder=folder)

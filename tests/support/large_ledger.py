@@ -11,7 +11,7 @@ from typing import Final
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.ledger import EVENT, HANDLER, LISTED, WHOLE, Index, State, lua
+from credhook.store import EVENT, HANDLER, LISTED, WHOLE, Keys, State, lua
 
 #: Events that one script writes.
 _BLOCK: Final = 2_000
@@ -25,7 +25,7 @@ COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
 # ARGV: first number, how many, of how many; now and the time of the first, in ms; seconds until records expire; then
 #   the types.
 _FILL: Final = f"""
-{lua.load("credhook.ledger/listed.lua")}
+{lua.load("listed.lua")}
 local first, count, total, now, start = unpack(ARGV)
 local retention = ARGV[6]
 for number = first, first + count - 1 do
@@ -36,7 +36,7 @@ for number = first, first + count - 1 do
     local state, error = '{State.DONE}', ''
     if number % 50 == 7 then state, error = '{State.DEAD}', '{COMMON_HANDLER}: ValueError' end
     if number % 1000 == 11 then state, error = '{State.UNHANDLED}', 'NoHandler' end
-    if number >= total - {OPEN} then state, error = '{State.WAITING}', 'TryLater' end
+    if number >= total - {OPEN} then state, error = '{State.WAITING}', 'Unavailable' end
     local key = '{EVENT}' .. id
     redis.call('HSET', key, 'type', kind, 'resource', resource, 'received', received, 'state', state,
                '{HANDLER}{COMMON_HANDLER}', state == '{State.DEAD}' and 'dead: ValueError' or 'done')
@@ -59,7 +59,7 @@ end
 
 def fill(redis: Redis, number: int, *, queue: str = "credhook") -> None:
     """Write that many events into an empty ledger."""
-    now, index = int(time.time() * 1_000), Index(queue)
+    now, index = int(time.time() * 1_000), Keys(queue)
     script = redis.register_script(_FILL)
     keys = [index.dead, index.open, index.opened, index.unhandled]
     for first in range(0, number, _BLOCK):

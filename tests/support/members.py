@@ -14,11 +14,11 @@ from in_thread import in_thread
 from serving import Process
 from waiting import until_async
 
-from credhook.redis.connection import open_redis
+from credhook.store.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.platform.shared_breaker import SharedBreaker
 
 CALLER = Path(__file__).parent / "caller.py"
 

@@ -9,9 +9,9 @@ from accepting import everything
 from harness import COMPLETED
 from redis import Redis
 
-from credhook.ledger import EVENT, LATE, WHOLE, Index, State, bucket, place
+from credhook.store import EVENT, LATE, WHOLE, Keys, State, bucket, place
 
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 OPEN = {State.ACCEPTED, State.WAITING}
 SETS = {State.DEAD: INDEX.dead, State.DATA_GONE: INDEX.dead, State.QUARANTINED: INDEX.quarantined}
 HANDLED = {"a.good": "done", "a.bad": "dead: ValueError"}

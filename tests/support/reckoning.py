@@ -4,7 +4,7 @@ from harness import Harness
 from redis import Redis
 from waiting import until
 
-from credhook.ledger import Index
+from credhook.store import Keys
 
 HELD = """
 import os
@@ -17,7 +17,7 @@ async def held(event, context):
     note("first", event.webhook_id)
 """
 
-INDEX = Index("credhook")
+INDEX = Keys("credhook")
 
 
 def handled(harness: Harness) -> list[str]:

@@ -19,7 +19,7 @@ from redis import Redis
 from serving import Platform, Receiver, platform
 from waiting import until
 
-from credhook.ledger import EVENT, RECONCILED
+from credhook.store import EVENT, RECONCILED
 
 #: Writes down which types of which resources a handler has run for.
 NOTING = """

@@ -18,13 +18,13 @@ from in_thread import in_thread
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from credhook.redis.connection import open_redis
+from credhook.store.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.fleet.cipher import Cipher
-from credhook.worker.fleet.shared_token import SharedTokens
-from credhook.worker.fleet.token_key import key_name
+from credhook.worker.platform.cipher import Cipher
+from credhook.worker.platform.shared_token import SharedTokens
+from credhook.worker.platform.token_key import key_name
 
 SECRET = "s3cret-of-the-client"
 

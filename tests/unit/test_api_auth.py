@@ -6,7 +6,7 @@ import httpx
 import pytest
 from granting import TOKEN_URL, Clock, Platform, client, credentials
 
-from credhook.worker.api.calls.errors import NotAuthenticated, NotUnderstood
+from credhook.worker.api.calls.errors import InvalidResponse, Unauthorized
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import Token, TokenCache
 
@@ -78,7 +78,7 @@ async def test_a_401_to_a_fresh_token_is_final() -> None:
         return platform(request)
 
     async with client(refuses, credentials()) as api:
-        with pytest.raises(NotAuthenticated) as caught:
+        with pytest.raises(Unauthorized) as caught:
             await api.presentations.get("p")
     assert caught.value.status == 401
     assert caught.value.errors[0].code == "UNAUTHORIZED"
@@ -96,7 +96,7 @@ async def test_a_client_that_the_platform_does_not_like_asks_for_two_tokens_and_
 
     async with client(refuses, credentials(clock)) as api:
         for _ in range(100):
-            with pytest.raises(NotAuthenticated):
+            with pytest.raises(Unauthorized):
                 await api.presentations.get("p")
             clock.now += 0.09
     assert len(platform.token_requests) == 2
@@ -113,11 +113,11 @@ async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds(
         return platform(request)
 
     async with client(refuses_for_a_while, credentials(clock)) as api:
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(Unauthorized):
             await api.presentations.get("p")
         is_refusing = False
         clock.now += 9.9
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(Unauthorized):
             await api.presentations.get("p")
         clock.now += 0.2
         assert (await api.presentations.get("p")).id == "p"
@@ -134,7 +134,7 @@ async def test_another_token_than_the_one_that_was_refused_when_fresh_is_renewed
 
     platform.lifetime = 8  # Renewed after four seconds.
     async with client(refuses_two, credentials(clock)) as api:
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(Unauthorized):
             await api.presentations.get("p")
         clock.now += 5
         assert (await api.presentations.get("p")).id == "p"
@@ -148,7 +148,7 @@ async def test_a_retried_post_carries_its_body_again() -> None:
     async with client(platform, credentials()) as api:
         await api.presentations.get("p")
         platform.revoke()
-        with pytest.raises(NotUnderstood):
+        with pytest.raises(InvalidResponse):
             await api.wallet.accept("openid-credential-offer://x")
     first, second = platform.api_requests[-2:]
     assert first.content == second.content == b'{"credentialOffer":"openid-credential-offer://x"}'

@@ -10,7 +10,7 @@ import pytest
 from granting import Handler, async_api, client, credentials
 from own_time import in_own_time
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotThere, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
 from credhook.worker.api.http.body_limit import LONGEST_REFUSAL
 from credhook.worker.api.http.json_size import LONGEST_BODY
 
@@ -45,7 +45,7 @@ class Endless(httpx.AsyncByteStream):
 async def test_a_body_is_read_up_to_four_mebibytes_and_then_refused() -> None:
     stream = Endless()
     refused = await outcome(lambda _: httpx.Response(200, stream=stream))
-    assert (type(refused), refused.cause) == (NotUnderstood, "too_large")
+    assert (type(refused), refused.cause) == (InvalidResponse, "too_large")
     assert "longer than 4194304 bytes" in str(refused)
     assert stream.given <= LONGEST_BODY + 2 * 65_536
     assert stream.closed
@@ -57,7 +57,7 @@ async def test_a_body_of_just_four_mebibytes_is_read() -> None:
     assert (await outcome(lambda _: httpx.Response(200, content=body))).id == "p"
 
 
-@pytest.mark.parametrize(("status", "error"), [(503, TryLater), (404, NotThere), (400, InvalidRequest)])
+@pytest.mark.parametrize(("status", "error"), [(503, Unavailable), (404, NotFound), (400, InvalidRequest)])
 async def test_an_endless_refusal_is_cut_short_and_keeps_its_meaning(status: int, error: type[ApiError]) -> None:
     stream = Endless()
     assert type(await outcome(lambda _: httpx.Response(status, stream=stream))) is error
@@ -84,7 +84,7 @@ ENDS = {"broken off": httpx.ReadError("x"), "reset": ConnectionResetError(), "st
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize(
-    ("status", "error"), [(429, TryLater), (404, NotThere), (400, InvalidRequest), (302, NotUnderstood)]
+    ("status", "error"), [(429, Unavailable), (404, NotFound), (400, InvalidRequest), (302, InvalidResponse)]
 )
 def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(
     status: int, error: type[ApiError], end: Exception | None
@@ -98,7 +98,7 @@ def test_a_refusal_without_the_rest_of_its_body_keeps_its_meaning(
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_a_success_without_the_rest_of_its_body_is_none(end: Exception | None) -> None:
     failed = in_own_time(outcome(lambda _: httpx.Response(200, stream=Broken(end))))
-    assert (type(failed), failed.status) == (TryLater, None)
+    assert (type(failed), failed.status) == (Unavailable, None)
 
 
 def compressed(body: bytes, status: int = 200) -> Handler:
@@ -110,8 +110,8 @@ async def test_a_compressed_answer_is_read_as_far_as_it_may_go() -> None:
     assert (await outcome(compressed(gzip.compress(b'{"id": "p", "status": "verified"}')))).id == "p"
     bomb = gzip.compress(b" " * 10_000_000)
     refused = await outcome(compressed(bomb))
-    assert (type(refused), refused.cause) == (NotUnderstood, "too_large")
-    assert type(await outcome(compressed(bomb, 503))) is TryLater
+    assert (type(refused), refused.cause) == (InvalidResponse, "too_large")
+    assert type(await outcome(compressed(bomb, 503))) is Unavailable
 
 
 WHOLE = gzip.compress(b"{}", mtime=0)
@@ -120,8 +120,8 @@ WHOLE = gzip.compress(b"{}", mtime=0)
 @pytest.mark.parametrize("body", [b"", b"junk", b'{"id": "p"}', WHOLE[:-1], WHOLE + b"x"], ids=ascii)
 async def test_what_is_not_compressed_as_it_says_is_not_understood(body: bytes) -> None:
     refused = await outcome(compressed(body))
-    assert (type(refused), refused.cause) == (NotUnderstood, "encoding")
-    assert type(await outcome(compressed(body, 404))) is NotThere
+    assert (type(refused), refused.cause) == (InvalidResponse, "encoding")
+    assert type(await outcome(compressed(body, 404))) is NotFound
 
 
 class Dripping(httpx.AsyncByteStream):
@@ -135,7 +135,7 @@ class Dripping(httpx.AsyncByteStream):
 
 def test_a_dripping_body_ends_with_the_time_of_the_request() -> None:
     failed = in_own_time(outcome(lambda _: httpx.Response(200, stream=Dripping())))
-    assert (type(failed), failed.cause) == (TryLater, "timeout")
+    assert (type(failed), failed.cause) == (Unavailable, "timeout")
 
 
 async def never(_: httpx.Request) -> httpx.Response:
@@ -145,7 +145,7 @@ async def never(_: httpx.Request) -> httpx.Response:
 
 def test_a_request_that_is_never_answered_ends_with_its_time() -> None:
     failed = in_own_time(outcome(never))
-    assert (type(failed), failed.cause) == (TryLater, "timeout")
+    assert (type(failed), failed.cause) == (Unavailable, "timeout")
     assert "TimeoutError" in str(failed)
 
 
@@ -154,7 +154,7 @@ async def test_the_token_endpoint_is_held_to_the_same_bounds(never_ends: bool) -
     endless = Endless()
     answer: Handler = (lambda _: httpx.Response(200, stream=endless)) if never_ends else never
     async with client(answer, credentials(), timeout=5.0 if never_ends else 0.1) as api:
-        with pytest.raises(NotUnderstood if never_ends else TryLater) as caught:
+        with pytest.raises(InvalidResponse if never_ends else Unavailable) as caught:
             await api.presentations.get("p")
     assert caught.value.operation == "token"
     assert endless.given <= LONGEST_BODY + 2 * 65_536

@@ -10,7 +10,7 @@ import aiohttp
 import httpx
 import pytest
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.calls.hints import advice, hint
 from credhook.worker.api.http.causes import cause_of
 from credhook.worker.api.http.exchange import Request, Unanswered
@@ -119,16 +119,16 @@ def test_advice_names_the_variable_that_says_where_the_request_went(cause: str) 
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (TryLater("x", operation="token", cause="certificate"), "SSL_CERT_FILE"),
-        (TryLater("x", operation="token", cause="name_resolution"), "CREDHOOK_TOKEN_URL"),
-        (TryLater("x", operation="users.list", cause="timeout"), "CREDHOOK_FETCH_TIMEOUT"),
-        (TryLater("x", operation="users.list", cause="proxy"), "HTTPS_PROXY"),
-        (TryLater("x", operation="users.list", cause="proxy"), "ALL_PROXY"),
-        (TryLater("x", operation="users.list", cause=""), "CREDHOOK_API_URL"),
-        (NotAuthenticated("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET"),
-        (NotAuthenticated("x", operation="users.list", status=401), "CREDHOOK_AUDIENCE"),
-        (NotUnderstood("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS"),
-        (NotUnderstood("x", operation="presentations.get", cause="too_large"), "CREDHOOK_MAX_ANSWER"),
+        (Unavailable("x", operation="token", cause="certificate"), "SSL_CERT_FILE"),
+        (Unavailable("x", operation="token", cause="name_resolution"), "CREDHOOK_TOKEN_URL"),
+        (Unavailable("x", operation="users.list", cause="timeout"), "CREDHOOK_FETCH_TIMEOUT"),
+        (Unavailable("x", operation="users.list", cause="proxy"), "HTTPS_PROXY"),
+        (Unavailable("x", operation="users.list", cause="proxy"), "ALL_PROXY"),
+        (Unavailable("x", operation="users.list", cause=""), "CREDHOOK_API_URL"),
+        (Unauthorized("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET"),
+        (Unauthorized("x", operation="users.list", status=401), "CREDHOOK_AUDIENCE"),
+        (InvalidResponse("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS"),
+        (InvalidResponse("x", operation="presentations.get", cause="too_large"), "CREDHOOK_MAX_ANSWER"),
     ],
 )
 def test_the_hint_names_the_setting_that_is_the_likely_cause(error: ApiError, word: str) -> None:
@@ -138,9 +138,9 @@ def test_the_hint_names_the_setting_that_is_the_likely_cause(error: ApiError, wo
 @pytest.mark.parametrize(
     "error",
     [
-        TryLater("x", operation="users.list", status=503),
-        TryLater("not sent", operation="users.list", retry_after=3.0),
-        NotUnderstood("x", operation="users.list", cause="schema"),
+        Unavailable("x", operation="users.list", status=503),
+        Unavailable("not sent", operation="users.list", retry_after=3.0),
+        InvalidResponse("x", operation="users.list", cause="schema"),
         InvalidRequest("x"),
         ValueError("x"),
     ],

@@ -13,7 +13,7 @@ from granting import API_URL, TOKEN_URL, Handler, async_api, credentials, with_t
 from pydantic import SecretStr
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.json_size import LONGEST_BODY
@@ -50,7 +50,7 @@ async def test_both_senders_read_the_same_answer() -> None:
     ("failure", "error"),
     [
         *(
-            (kind("a secret url"), TryLater)
+            (kind("a secret url"), Unavailable)
             for kind in (
                 httpx.ConnectError,
                 httpx.ConnectTimeout,
@@ -92,13 +92,13 @@ async def test_redirects_are_refused(status: int, location: str) -> None:
         asked.append(request.url.path)
         return httpx.Response(status, headers={"location": location})
 
-    assert [type(each) for each in await outcomes(redirect)] == [NotUnderstood, NotUnderstood]
+    assert [type(each) for each in await outcomes(redirect)] == [InvalidResponse, InvalidResponse]
     assert asked == ["/me-creds/api/presentations/p"] * 2
 
 
 async def test_an_answer_of_401_twice_is_not_authenticated() -> None:
     outcome, _ = await outcomes(lambda _: httpx.Response(401))
-    assert type(outcome) is NotAuthenticated
+    assert type(outcome) is Unauthorized
 
 
 # How many at a time, and until when.
@@ -160,7 +160,7 @@ async def test_no_more_calls_are_under_way_than_may_be_whatever_becomes_of_them(
         first, *others = await asyncio.gather(*calls, return_exceptions=True)
     assert counting.most == 3
     assert type(first) is asyncio.CancelledError
-    assert sorted(type(each).__name__ for each in others) == ["NotThere"] * 4 + ["Presentation"] * 4
+    assert sorted(type(each).__name__ for each in others) == ["NotFound"] * 4 + ["Presentation"] * 4
 
 
 # Settings.
@@ -218,7 +218,7 @@ async def test_whether_ids_match_and_how_long_an_answer_is_are_taken_from_settin
     transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=next(bodies))))
     async with AsyncApi.from_settings(Lenient(), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
-        with pytest.raises(NotUnderstood, match="longer than 65536 bytes"):
+        with pytest.raises(InvalidResponse, match="longer than 65536 bytes"):
             await api.presentations.get("p")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from credhook.worker.api.calls import operations, responses
-from credhook.worker.api.calls.errors import NotUnderstood
+from credhook.worker.api.calls.errors import InvalidResponse
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.models.listed import ListedResource
@@ -44,7 +44,7 @@ def test_of_a_link_only_its_query_is_followed(links: Any, following: str | None)
 
 @pytest.mark.parametrize("link", ["https://api.example/list", "", 7, ["?a=b"], "?" + "a" * 5_000, "http://[x?a=b"])
 def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
-    with pytest.raises(NotUnderstood, match=r"^presentations\.page: the answer does not match the specification: "):
+    with pytest.raises(InvalidResponse, match=r"^presentations\.page: the answer does not match the specification: "):
         read({"data": [], "links": {"next": link}})
 
 

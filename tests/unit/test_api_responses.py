@@ -19,10 +19,10 @@ from credhook.worker.api.calls.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
-    NotAuthenticated,
-    NotThere,
-    NotUnderstood,
-    TryLater,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
 )
 from credhook.worker.api.calls.operations import Operation
 from credhook.worker.api.calls.responses import error_objects, read, seconds_to_wait
@@ -68,7 +68,7 @@ def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object)
     for operation in (operations.GET_ISSUANCE, replace(operations.GET_ISSUANCE, whole=None)):
         try:
             found.append(read(operation, response(200, body), NOW).model_dump())
-        except NotUnderstood as error:
+        except InvalidResponse as error:
             found.append({"error": str(error)})
     assert repr(found[0]) == repr(found[1])
 
@@ -85,7 +85,7 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     [(b'[{"id":"a","status":"x"},{"id":"b"}]', "1.status: missing"), (b'{"data":{}}', "the whole: list type")],
 )
 def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
-    with pytest.raises(NotUnderstood, match=f": {wrong}$"):
+    with pytest.raises(InvalidResponse, match=f": {wrong}$"):
         read(operations.LIST_ISSUANCES, response(200, body), NOW)
 
 
@@ -97,10 +97,10 @@ def test_a_deletion_has_nothing_to_read() -> None:
     ("status", "error"),
     [
         *((status, InvalidRequest) for status in (400, 402, 405, 406, 409, 410, 413, 415, 418, 422, 451, 499)),
-        *((status, NotAuthenticated) for status in (401, 403)),
-        (404, NotThere),
-        *((status, TryLater) for status in (408, 425, 429, 500, 501, 502, 503, 504, 507, 520, 599)),
-        *((status, NotUnderstood) for status in (202, 203, 205, 206, 300, 301, 302, 303, 304, 307, 308)),
+        *((status, Unauthorized) for status in (401, 403)),
+        (404, NotFound),
+        *((status, Unavailable) for status in (408, 425, 429, 500, 501, 502, 503, 504, 507, 520, 599)),
+        *((status, InvalidResponse) for status in (202, 203, 205, 206, 300, 301, 302, 303, 304, 307, 308)),
     ],
 )
 def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
@@ -138,7 +138,7 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
 )
 def test_a_success_that_does_not_match_is_not_understood(body: object) -> None:
     caught = refused(200, body)
-    assert type(caught) is NotUnderstood
+    assert type(caught) is InvalidResponse
     assert caught.status == 200
     assert "\n" not in str(caught)
 
@@ -201,7 +201,7 @@ def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> No
 )
 def test_a_body_that_is_not_the_envelope_is_tolerated(body: bytes, details: list[str | None]) -> None:
     assert [each.detail for each in error_objects(body)] == details
-    assert type(refused(502, body)) is TryLater
+    assert type(refused(502, body)) is Unavailable
 
 
 @pytest.mark.parametrize("status", ["4O4", "", "-404", "40", "9" * 5_000, 1.5, True, None, "٤٠٤"])
@@ -217,7 +217,7 @@ def test_what_the_platform_writes_does_not_get_into_the_message_unless_it_looks_
     assert "Ada is unknown" not in repr(caught.errors)
 
 
-@pytest.mark.parametrize("error", [InvalidRequest, NotAuthenticated, NotThere, TryLater, NotUnderstood])
+@pytest.mark.parametrize("error", [InvalidRequest, Unauthorized, NotFound, Unavailable, InvalidResponse])
 def test_errors_keep_what_they_say_when_copied_and_pickled(error: type[ApiError]) -> None:
     original = error("words", operation="users.list", status=500, errors=(ErrorObject(detail="d"),))
     for again in (copy.copy(original), pickle.loads(pickle.dumps(original))):
@@ -270,7 +270,7 @@ def test_no_retry_after_breaks_anything(text: str, date: str) -> None:
 @pytest.mark.parametrize("status", [429, 503])
 def test_the_platforms_wish_to_wait_is_handed_on(status: int) -> None:
     caught = refused(status, b"", **{"RETRY-after": "30"})
-    assert isinstance(caught, TryLater)
+    assert isinstance(caught, Unavailable)
     assert caught.retry_after == 30.0
 
 

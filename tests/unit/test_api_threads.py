@@ -11,7 +11,7 @@ from granting import API_URL, Counted, Held, Platform, client, credentials
 from threads import sync_api
 from waiting import until, until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotThere, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
 
@@ -28,7 +28,7 @@ def test_an_error_is_raised_in_place_as_the_loop_has_it() -> None:
         return Platform()(request) if request.url.host == "id.example" else httpx.Response(404)
 
     with sync_api(API_URL, credentials(), transport=httpx.MockTransport(answer)) as api:
-        with pytest.raises(NotThere) as caught:
+        with pytest.raises(NotFound) as caught:
             api.presentations.get("p")
         assert (caught.value.status, caught.value.operation) == (404, "presentations.get")
         with pytest.raises(InvalidRequest):
@@ -76,7 +76,7 @@ def test_a_token_request_without_an_answer_fails_all_threads_that_waited() -> No
             return caught.value
 
         errors = list(threads.map(get, range(8)))
-    assert {type(each) for each in errors} == {TryLater}
+    assert {type(each) for each in errors} == {Unavailable}
     assert len({id(each) for each in errors}) == 8
     assert len(asked) == 1
 
@@ -138,7 +138,7 @@ def test_after_the_loop_has_ended_it_is_for_later(is_closed: bool) -> None:
             error = threads.submit(facade.presentations.get, "p").exception()
     finally:
         loop.close()
-    assert isinstance(error, TryLater)
+    assert isinstance(error, Unavailable)
     assert str(error) == "presentations.get: not sent: the worker is stopping"
     assert (error.operation, error.status, error.retry_after) == ("presentations.get", None, None)
     assert platform.token_requests == []
@@ -161,7 +161,7 @@ def test_a_call_that_the_end_of_the_loop_breaks_off_is_for_later() -> None:
         (facade,) = until(lambda: facades)
         error = threads.submit(facade.presentations.get, "p").exception()
         loop.result()
-    assert isinstance(error, TryLater)
+    assert isinstance(error, Unavailable)
     assert error.operation == "presentations.get"
 
 
@@ -171,7 +171,7 @@ async def test_a_call_whose_token_is_given_up_is_for_later() -> None:
         thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
         await held.asked.wait()
         await auth.aclose()
-        with pytest.raises(TryLater):
+        with pytest.raises(Unavailable):
             await thread
 
 

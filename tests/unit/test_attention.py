@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from credhook.redis.health import Check
-from credhook.status.attention import Limits, age, attention
-from credhook.status.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
-from credhook.status.page import lines
+from credhook.ops.attention import Limits, age, attention
+from credhook.ops.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
+from credhook.ops.page import lines
+from credhook.store.health import Check
 from credhook.worker.process.announcement import DEPLOY
 
 SERVER = Server(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from credhook.worker.fleet.breaker import (
+from credhook.worker.platform.breaker import (
     LONGEST_ASKED,
     MARGIN,
     PATIENT,

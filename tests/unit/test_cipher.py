@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from credhook.worker.fleet.cipher import Cipher, NotOurs
+from credhook.worker.platform.cipher import Cipher, NotOurs
 
 SECRET = SecretStr("correct horse battery staple")
 #: `b"plain"` under the name "here", sealed by version 1: what lies in Redis must open after an upgrade.

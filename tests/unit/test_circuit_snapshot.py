@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from credhook.worker.fleet.breaker import LONGEST_ASKED, MARGIN, THRESHOLD, Circuit
-from credhook.worker.fleet.circuit_snapshot import (
+from credhook.worker.platform.breaker import LONGEST_ASKED, MARGIN, THRESHOLD, Circuit
+from credhook.worker.platform.circuit_snapshot import (
     LONGEST,
     SLACK,
     CircuitSnapshot,

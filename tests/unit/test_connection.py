@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from credhook.redis.address import RedisAddress
-from credhook.redis.connection import open_redis, open_redis_sync
+from credhook.store.address import RedisAddress
+from credhook.store.connection import open_redis, open_redis_sync
 
 GOOD = {
     "redis://": None,

@@ -4,9 +4,9 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from starlette.datastructures import Headers
 
-from credhook.console.access.login import Login
-from credhook.console.access.origins import objection
-from credhook.console.access.sessions import Session, Sessions, matches
+from credhook.console.auth.login import Login
+from credhook.console.auth.origins import objection
+from credhook.console.auth.sessions import Session, Sessions, matches
 from credhook.console.settings import ConsoleSettings
 
 URL = "https://console.example"

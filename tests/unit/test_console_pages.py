@@ -9,14 +9,14 @@ from waiting import until
 
 from credhook.console.jobs.job import Job, Stage, Task
 from credhook.console.jobs.running import Jobs, TooMany
-from credhook.console.looks.plot import HEIGHT, WIDTH, Point, plot
-from credhook.console.looks.rendering import day_and_time, fragment, machine_time, number, with_code
 from credhook.console.pages.filters import address, in_words, selection
 from credhook.console.pages.history import DAY, HOUR, History, Sample
 from credhook.console.pages.now import tiles
-from credhook.ledger import State
-from credhook.redis.health import Check
-from credhook.status.facts import Counts, Facts, Receiver, Server
+from credhook.console.ui.plot import HEIGHT, WIDTH, Point, plot
+from credhook.console.ui.rendering import day_and_time, fragment, machine_time, number, with_code
+from credhook.ops.facts import Counts, Facts, Receiver, Server
+from credhook.store import State
+from credhook.store.health import Check
 from credhook.worker.commands.history.causes import Cause
 from credhook.worker.commands.search.selection import Cursor, EventSummary
 

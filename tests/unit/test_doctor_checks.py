@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.doctor.command import exit_code, line
-from credhook.doctor.finding import Finding, apart, fail, ok, skipped, warn
-from credhook.doctor.permissions import TRIALS, judged
-from credhook.doctor.public_url import Answer, of_answer
-from credhook.doctor.themes import Theme, examine
+from credhook.ops.doctor import exit_code, line
+from credhook.ops.facts import Receiver
+from credhook.ops.finding import Finding, apart, fail, ok, skipped, warn
+from credhook.ops.permissions import TRIALS, judged
+from credhook.ops.public_url import Answer, of_answer
+from credhook.ops.themes import Theme, examine
 from credhook.receiver.mark import Mark
-from credhook.status.facts import Receiver
 
 ROOT = Path(__file__).parents[2]
 

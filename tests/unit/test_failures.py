@@ -7,11 +7,11 @@ import pytest
 
 from credhook import GiveUp, InvalidRequest
 from credhook.worker.attempt.failures import of_fetch, of_handler, stands_with
-from credhook.worker.execution.retry import ConcurrencyReached
-from credhook.worker.execution.running import HandlerTimeout
-from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.attempt.retry import ConcurrencyReached
+from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.distribution import distribution
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.platform.breaker import PlatformPaused
 from credhook.worker.queue.failure import Failure
 
 
@@ -76,7 +76,7 @@ def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause() -> None:
     before = {"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"}
     assert stands_with(before, (), {}, fetched=False) == before
     assert stands_with(before, (), {"a.x": "done", "a.y": "dead: no"}, fetched=True) == {"a.y": "y"}
-    again = Failure("fetch", "TryLater 503")
+    again = Failure("fetch", "Unavailable 503")
     assert stands_with(before, (again,), {}, fetched=False) == {"fetch": again.cause, "a.x": "x", "a.y": "y"}
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from own_time import in_own_time
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, TryLater
+from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
@@ -38,7 +38,7 @@ class Book:
 
     async def acquire(self, operation: str) -> "Page":
         if self.is_shut:
-            raise TryLater("not now", operation=operation, retry_after=1.0)
+            raise Unavailable("not now", operation=operation, retry_after=1.0)
         self.acquired.append(operation)
         return Page(self)
 
@@ -172,7 +172,7 @@ async def test_a_guard_that_shuts_after_a_stale_token_refuses_the_retry() -> Non
         return httpx.Response(401)
 
     async with guarded(with_tokens(answer), book) as api:
-        with pytest.raises(TryLater, match="not now"):
+        with pytest.raises(Unavailable, match="not now"):
             await api.presentations.get("p")
     assert len(sent) == 1
     assert book.heard == [("outdated",)]
@@ -183,7 +183,7 @@ async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
     book = Book()
     transport = httpx.MockTransport(lambda r: next(tokens) if r.url.path == TOKEN_PATH else httpx.Response(401))
     async with guarded(transport, book) as api:
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(Unauthorized):
             await api.presentations.get("p")
     assert book.acquired == ["presentations.get"]
     assert book.heard == [("cancelled",)]
@@ -240,10 +240,10 @@ async def test_what_a_shut_guard_raises_is_what_the_caller_gets_and_nothing_is_s
 
     book.is_shut = True
     async with guarded(with_tokens(answer), book) as api:
-        with pytest.raises(TryLater) as refusal:
+        with pytest.raises(Unavailable) as refusal:
             await api.presentations.get("p")
         assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
-        with pytest.raises(TryLater) as refusal:
+        with pytest.raises(Unavailable) as refusal:
             await asyncio.to_thread(SyncApi(api).presentations.get, "p")
         assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
     assert not sent

@@ -7,9 +7,9 @@ import pytest
 
 from credhook import AsyncContext, Backoff, Context, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.execution.retry import GiveUp, Retry, after_handler
-from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.attempt.retry import GiveUp, Retry, after_handler
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.platform.breaker import PlatformPaused
 
 
 async def wanted(event: Any, context: Any) -> None: ...

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
-from credhook.worker.execution import lifespan
-from credhook.worker.execution.lifespan import Lifespan
+from credhook.worker.attempt import lifespan
+from credhook.worker.attempt.lifespan import Lifespan
 
 
 def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:

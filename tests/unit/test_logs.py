@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import structlog
 
-from credhook.ledger import State
 from credhook.logs import configure_logs
 from credhook.logs.places import runs_now
-from credhook.worker.execution import running
+from credhook.store import State
+from credhook.worker.attempt import running
 
 EVIL = 'x\r\n{"event": "forged"}\x1b[2J\u2028\u202e'
 
@@ -262,7 +262,7 @@ def test_the_place_of_one_that_ends_with_its_handler_is_the_handlers() -> None:
         warnings.showwarning(category(text), category, running.__file__, 1)
     first, second = map(json.loads, output.getvalue().splitlines())
     assert first["at"] == "app/handlers.py:5"
-    assert (second["event"], second["at"]) == ("python_warning", "execution/running.py:1")
+    assert (second["event"], second["at"]) == ("python_warning", "attempt/running.py:1")
     assert "Jane" not in output.getvalue()
 
 

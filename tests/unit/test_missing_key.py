@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from credhook.worker.execution.missing_key import missing_key
-from credhook.worker.execution.retry import GiveUp, after_handler, cause
+from credhook.worker.attempt.missing_key import missing_key
+from credhook.worker.attempt.retry import GiveUp, after_handler, cause
 
 CLAIMS = {"country": "DE", "note": "two words"}
 

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.worker.fleet.breaker import MARGIN, PAUSES, THRESHOLD, PlatformPaused
-from credhook.worker.fleet.shared_breaker import ASK_AGAIN, SharedBreaker
+from credhook.worker.platform.breaker import MARGIN, PAUSES, THRESHOLD, PlatformPaused
+from credhook.worker.platform.shared_breaker import ASK_AGAIN, SharedBreaker
 
 MEMBERS, AT_ONCE = 4, 10
 #: Seconds within which two moments are one.

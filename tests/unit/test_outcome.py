@@ -1,7 +1,7 @@
-from credhook.ledger import State
-from credhook.worker.api.calls.errors import TryLater
+from credhook.store import State
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.attempt.outcome import Outcome
-from credhook.worker.execution.retry import DataGone, GiveUp, Postponed, Retry
+from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry
 from credhook.worker.queue.claim import Settlement
 
 
@@ -30,8 +30,8 @@ def test_what_was_given_up_is_remembered_while_others_come_back() -> None:
 
 
 def test_an_attempt_counts_unless_all_that_failed_waits_for_the_platform() -> None:
-    held_up = Outcome().after("", TryLater(""), Postponed(20))
-    assert held_up.settlement() == Settlement(State.WAITING, "TryLater", wait=20, spend=False)
+    held_up = Outcome().after("", Unavailable(""), Defer(20))
+    assert held_up.settlement() == Settlement(State.WAITING, "Unavailable", wait=20, spend=False)
     assert held_up.after("a.f", ValueError(), Retry(30)).settlement().spend
 
 
@@ -43,7 +43,7 @@ def test_presented_data_that_is_gone_is_an_outcome_of_its_own() -> None:
 def test_an_attempt_counts_whichever_handler_is_held_up_after_a_failure() -> None:
     for wait in (1, 60):
         failed = Outcome().after("a.f", ValueError(), Retry(30))
-        assert failed.after("a.g", TryLater(""), Postponed(wait)).settlement().spend
+        assert failed.after("a.g", Unavailable(""), Defer(wait)).settlement().spend
 
 
 def test_presented_data_is_gone_whatever_else_was_given_up() -> None:

@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from credhook.worker.fleet.breaker import PlatformPaused
-from credhook.worker.fleet.circuit_snapshot import CircuitSnapshot
-from credhook.worker.fleet.shared_breaker import SharedBreaker
+from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit_snapshot import CircuitSnapshot
+from credhook.worker.platform.shared_breaker import SharedBreaker
 
 SILENCE = [RedisTimeout(), ReadOnlyError(), ConnectionRefusedError()]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from credhook.ledger.job import JOB_FUNCTION, job_data, job_fields, job_id
+from credhook.store.job import JOB_FUNCTION, job_data, job_fields, job_id
 from credhook.worker.queue.claim import read_job
 
 OURS: list[Any] = [JOB_FUNCTION, None, ["m1"], {}]

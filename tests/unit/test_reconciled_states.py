@@ -6,7 +6,7 @@ import pytest
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.models.listed import ListedResource
-from credhook.worker.reconciliation.states import ISSUANCE, PRESENTATION, Untold, Window, must_have_happened
+from credhook.worker.backfill.states import ISSUANCE, PRESENTATION, Untold, Window, must_have_happened
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))

@@ -6,23 +6,23 @@ import pytest
 from credhook.worker.api.calls.errors import (
     ApiError,
     InvalidRequest,
-    NotAuthenticated,
-    NotThere,
-    NotUnderstood,
-    TryLater,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
 )
-from credhook.worker.execution.retry import (
+from credhook.worker.attempt.retry import (
     BACKOFF,
     PATIENCE,
+    Defer,
     GiveUp,
-    Postponed,
     Retry,
     after_fetch,
     after_handler,
     cause,
 )
-from credhook.worker.execution.runs import StillRunning
-from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.attempt.runs import StillRunning
+from credhook.worker.platform.breaker import PlatformPaused
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:
@@ -43,7 +43,7 @@ def api_error(kind: type[ApiError], status: int | None = None) -> ApiError:
 
 
 def too_many(retry_after: float) -> ApiError:
-    return TryLater("an operation failed", operation="presentations.get", status=429, retry_after=retry_after)
+    return Unavailable("an operation failed", operation="presentations.get", status=429, retry_after=retry_after)
 
 
 @pytest.mark.parametrize(
@@ -51,19 +51,19 @@ def too_many(retry_after: float) -> ApiError:
     [(0.0, 1, 1.0), (1.2, 2, 4.8), (6.5, 3, 29.5), (40.0, 4, 116.0), (156.0, 5, None), (3_600.0, 1, 5.0)],
 )
 def test_what_is_not_there_yet_is_looked_for_at_growing_ages(age: float, attempt: int, wait: float | None) -> None:
-    assert fetching(api_error(NotThere, 404), attempt, age) == (None if wait is None else pytest.approx(wait))
+    assert fetching(api_error(NotFound, 404), attempt, age) == (None if wait is None else pytest.approx(wait))
 
 
 def test_other_failures_do_not_use_up_the_patience_for_a_404() -> None:
-    assert fetching(api_error(NotThere, 404), attempt=9, age=2.0) == pytest.approx(4.0)
-    assert fetching(api_error(NotThere, 404), attempt=12, age=2.0) is None
+    assert fetching(api_error(NotFound, 404), attempt=9, age=2.0) == pytest.approx(4.0)
+    assert fetching(api_error(NotFound, 404), attempt=12, age=2.0) is None
 
 
 MAY_MEND = [
-    api_error(TryLater, 503),
-    api_error(TryLater),
-    api_error(NotAuthenticated, 401),
-    api_error(NotUnderstood, 200),
+    api_error(Unavailable, 503),
+    api_error(Unavailable),
+    api_error(Unauthorized, 401),
+    api_error(InvalidResponse, 200),
     ValueError("x"),
     TimeoutError(),
 ]
@@ -85,7 +85,7 @@ def test_what_the_platform_calls_wrong_is_not_fetched_again() -> None:
 
 
 def test_a_handlers_own_calls_are_judged_as_its_failures() -> None:
-    assert handling(api_error(NotThere, 404)) == 5.0
+    assert handling(api_error(NotFound, 404)) == 5.0
     assert handling(api_error(InvalidRequest, 400)) == 5.0
 
 
@@ -96,8 +96,8 @@ def test_retry_after_is_the_least_that_is_waited_but_has_a_ceiling() -> None:
 
 
 HELD_UP = [
-    (api_error(TryLater, 503), 20.0, 20.0),
-    (api_error(NotAuthenticated, 401), 20.0, 20.0),
+    (api_error(Unavailable, 503), 20.0, 20.0),
+    (api_error(Unauthorized, 401), 20.0, 20.0),
     (PlatformPaused("not sent", retry_after=0.2), 0.0, 0.2),
     (PlatformPaused("not sent", retry_after=9.0), 4.0, 9.0),
     (PlatformPaused("not sent", retry_after=4.0), 9.0, 9.0),
@@ -110,12 +110,12 @@ def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
     waits = decide(error, 12, age=PATIENCE - 1, max_attempts=12, pause=pause, chance=lambda: 0.0)
-    assert isinstance(waits, Postponed)
+    assert isinstance(waits, Defer)
     assert waits.after == least
     assert isinstance(decide(error, 12, age=PATIENCE, max_attempts=12, pause=pause), GiveUp)
 
 
-@pytest.mark.parametrize("error", [api_error(NotAuthenticated, 403), api_error(NotThere, 404), ValueError()], ids=repr)
+@pytest.mark.parametrize("error", [api_error(Unauthorized, 403), api_error(NotFound, 404), ValueError()], ids=repr)
 def test_what_concerns_the_event_alone_spends_its_attempts_also_during_a_pause(error: Exception) -> None:
     assert isinstance(after_fetch(error, 12, age=0.0, max_attempts=12, pause=20.0), GiveUp)
 
@@ -143,10 +143,10 @@ def test_jitter_spreads_over_the_whole_interval() -> None:
 
 def test_a_cause_never_holds_the_message() -> None:
     assert cause(ValueError("Jane Doe, born 1990")) == "ValueError"
-    assert cause(api_error(TryLater, 503)) == "TryLater 503"
-    assert cause(TryLater("https://platform.example/…", cause="certificate")) == "TryLater certificate"
-    assert cause(NotUnderstood("no", status=200, cause="ignored")) == "NotUnderstood 200"
-    assert cause(TryLater("no")) == "TryLater"
+    assert cause(api_error(Unavailable, 503)) == "Unavailable 503"
+    assert cause(Unavailable("https://platform.example/…", cause="certificate")) == "Unavailable certificate"
+    assert cause(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
+    assert cause(Unavailable("no")) == "Unavailable"
     assert cause(GiveUp("account is closed")) == "account is closed"
 
 

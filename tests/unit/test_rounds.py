@@ -2,7 +2,7 @@
 
 import pytest
 
-from credhook.worker.recovery.rounds import DAY, MONTH, Rounds
+from credhook.worker.queue.rounds import DAY, MONTH, Rounds
 
 FIRST = 20_000 * DAY
 

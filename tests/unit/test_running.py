@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
-from credhook.worker.execution.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
-from credhook.worker.execution.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
+from credhook.worker.attempt.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
+from credhook.worker.attempt.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
 from credhook.worker.handlers.handler import Handler
 
 NOTHING: Any = None

@@ -3,12 +3,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from credhook.ledger import LATEST, Index, State
+from credhook.store import LATEST, Keys, State
 from credhook.worker.commands.events.command import events
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-INDEX = Index("q")
+INDEX = Keys("q")
 
 
 @pytest.mark.parametrize("text", ["openid4vc.verification.data", "verification.data"])

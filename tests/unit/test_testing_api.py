@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from credhook import NotThere, TrustedEntityRequest, TryLater, UserRequest
+from credhook import NotFound, TrustedEntityRequest, Unavailable, UserRequest
 from credhook.testing import FakeApi, event
 
 ADA = UserRequest(email="ada@example.com", external_identifier="crm/7")
@@ -19,7 +19,7 @@ async def test_it_does_what_the_platform_does_and_remembers_what_it_was_asked() 
     assert not created.existed
     assert (await api.users.create(ADA)).existed
     assert [user.email for user in await api.users.list()] == ["ada@example.com"]
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         await api.users.external_identifier("grace")
     body = {"email": "ada@example.com", "externalIdentifier": "crm/7"}
     assert api.calls == (
@@ -56,7 +56,7 @@ def test_calls_fail_as_they_are_told_to_and_then_no_more() -> None:
     api.time_out()
     failed = []
     for _ in range(4):
-        with pytest.raises(TryLater) as error:
+        with pytest.raises(Unavailable) as error:
             api.sync.users.list()
         failed.append((error.value.status, error.value.retry_after, error.value.cause))
     assert failed == [(429, 7.0, ""), (503, None, ""), (503, None, ""), (None, None, "timeout")]
@@ -70,7 +70,7 @@ def test_an_events_resource_can_be_read(event_type: str) -> None:
     api.know(made)
     nouns = api.sync.issuances if ".issuance." in event_type else api.sync.presentations
     assert nouns.get(made.resource_id) == made.details
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         nouns.get("another")
 
 

@@ -15,16 +15,16 @@ from credhook import (
     GiveUp,
     Handlers,
     Issuance,
-    NotThere,
+    NotFound,
     PlatformPaused,
     Retry,
-    TryLater,
+    Unavailable,
     UserRequest,
 )
 from credhook.testing import FakeApi, Result, arun, event, run
 from credhook.testing.running import handler_of
-from credhook.worker.execution.retry import BACKOFF
-from credhook.worker.execution.running import HandlerTimeout
+from credhook.worker.attempt.retry import BACKOFF
+from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.given import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
@@ -92,7 +92,7 @@ def test_its_context_is_that_of_its_name_and_event() -> None:
 def test_its_resource_can_be_read_from_the_platform() -> None:
     async def reads(event: FetchedEvent, context: Context) -> None:
         assert await context.api.issuances.get(event.resource_id) == event.details
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             await context.api.issuances.get("another")
 
     assert run(reads, EVENT).outcome == "done"
@@ -163,7 +163,7 @@ def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> N
         seen.append(event.attempt)
         try:
             await context.api.users.list()
-        except TryLater:
+        except Unavailable:
             with pytest.raises(PlatformPaused):
                 await context.api.users.list()
             raise
@@ -171,7 +171,7 @@ def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> N
     api.fail(429, retry_after=60)
     waiting = run(calls_twice, EVENT, api=api)
     assert waiting.outcome == "waiting"
-    assert waiting.cause == "TryLater 429"
+    assert waiting.cause == "Unavailable 429"
     assert waiting.retry_in == pytest.approx(60.05 * 1.5)
     assert len(waiting.calls) == 1
     api.fail(429, retry_after=60)
@@ -184,7 +184,7 @@ def test_a_platform_that_fails_once_costs_an_attempt() -> None:
     api.fail(503)
     api.time_out()
     result = run(activate, EVENT, api=api, attempts=2)
-    assert ended(result) == ("waiting", BACKOFF.wait(2, 0.5), "TryLater timeout")
+    assert ended(result) == ("waiting", BACKOFF.wait(2, 0.5), "Unavailable timeout")
     assert [call.status for call in result.calls] == [503, None]
     assert [line["attempt"] for line in result.logged] == [1, 2]
 

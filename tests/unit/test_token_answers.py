@@ -4,7 +4,7 @@ import httpx
 import pytest
 from granting import Clock, Platform, client, credentials
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.oauth.tokens import granted
 
@@ -23,30 +23,30 @@ def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str |
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (httpx.Response(400, json={"error": "unauthorized_client"}), NotAuthenticated),
-        (httpx.Response(400, json={"error": {"not": "a code"}}), NotAuthenticated),
-        (httpx.Response(401, content=b"<html>"), NotAuthenticated),
-        (httpx.Response(403), NotAuthenticated),
-        (httpx.Response(404, json={"error": "Realm does not exist"}), NotAuthenticated),
-        (httpx.Response(408), TryLater),
-        (httpx.Response(429), TryLater),
-        (httpx.Response(500), TryLater),
-        (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), NotUnderstood),
-        (httpx.Response(200, content=b"not json"), NotUnderstood),
-        (httpx.Response(200, content=b"[" * 100_000), NotUnderstood),
-        (httpx.Response(200, json=[]), NotUnderstood),
-        (httpx.Response(200, json={"token_type": "Bearer"}), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "a", "token_type": ""}), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "a", "token_type": "mac"}), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), NotUnderstood),
-        (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), NotUnderstood),
+        (httpx.Response(400, json={"error": "unauthorized_client"}), Unauthorized),
+        (httpx.Response(400, json={"error": {"not": "a code"}}), Unauthorized),
+        (httpx.Response(401, content=b"<html>"), Unauthorized),
+        (httpx.Response(403), Unauthorized),
+        (httpx.Response(404, json={"error": "Realm does not exist"}), Unauthorized),
+        (httpx.Response(408), Unavailable),
+        (httpx.Response(429), Unavailable),
+        (httpx.Response(500), Unavailable),
+        (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), InvalidResponse),
+        (httpx.Response(200, content=b"not json"), InvalidResponse),
+        (httpx.Response(200, content=b"[" * 100_000), InvalidResponse),
+        (httpx.Response(200, json=[]), InvalidResponse),
+        (httpx.Response(200, json={"token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a", "token_type": ""}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a", "token_type": "mac"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), InvalidResponse),
         *(
-            (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), NotUnderstood)
+            (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), InvalidResponse)
             for value in ("-1", "true", '"soon"', '""', "[]", "{}", '"nan"')
         ),
-        (httpx.Response(200, content=b"x" * (4 * 1024 * 1024 + 1)), NotUnderstood),
-        (httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"content-encoding": "br"}), NotUnderstood),
+        (httpx.Response(200, content=b"x" * (4 * 1024 * 1024 + 1)), InvalidResponse),
+        (httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"content-encoding": "br"}), InvalidResponse),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else str(value.status_code),
 )
@@ -74,7 +74,7 @@ async def test_a_refusal_names_its_code_and_the_settings_that_it_concerns(code: 
     platform = Platform()
     platform.refuse_tokens = lambda _: httpx.Response(400, json={"error": code})
     async with client(platform, credentials()) as api:
-        with pytest.raises(NotAuthenticated) as caught:
+        with pytest.raises(Unauthorized) as caught:
             await api.presentations.get("p")
     assert str(caught.value) == f"token: the token endpoint refuses this client: 400 ({code}); check {settings}"
 

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote
 import pytest
 from pydantic import SecretStr
 
-from credhook.worker.api.calls.errors import InvalidRequest, NotAuthenticated
+from credhook.worker.api.calls.errors import InvalidRequest, Unauthorized
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.method import Method
@@ -120,7 +120,7 @@ async def test_the_settings_say_how_and_for_what_a_token_is_asked(monkeypatch: p
     for name, value in (ENVIRONMENT | asked).items():
         monkeypatch.setenv(name, value)
     recorder = Recorder()
-    with pytest.raises(NotAuthenticated):
+    with pytest.raises(Unauthorized):
         await ClientCredentials.from_settings(PlatformSettings()).token(recorder)
     (request,) = recorder.requests
     assert request.headers["Authorization"].startswith("Basic ")

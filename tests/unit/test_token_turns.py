@@ -9,13 +9,13 @@ from granting import client, credentials
 from redis.asyncio import Redis
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.oauth.tokens import Token, TokenCache
-from credhook.worker.fleet.shared_token import SharedTokens
-from credhook.worker.fleet.token_key import key_name
-from credhook.worker.fleet.token_refusal import noted, quiet_for, refusal_from
+from credhook.worker.platform.shared_token import SharedTokens
+from credhook.worker.platform.token_key import key_name
+from credhook.worker.platform.token_refusal import noted, quiet_for, refusal_from
 from credhook.worker.settings import WorkerSettings
 
 THEIRS = Token("theirs", renew_at=float("inf"))
@@ -138,10 +138,10 @@ async def test_a_token_request_without_an_answer_ends_the_turn_with_an_error_tha
         raise httpx.ConnectError("refused")
 
     async with client(unreachable, credentials(tokens=turns)) as api:
-        with pytest.raises(TryLater):
+        with pytest.raises(Unavailable):
             await api.presentations.get("p")
     (ended,) = turns.released
-    assert isinstance(ended, TryLater)
+    assert isinstance(ended, Unavailable)
     assert ended.status is None
 
 
@@ -149,10 +149,10 @@ async def test_a_refusal_ends_the_turn_with_the_error() -> None:
     turns, platform = Turns(None, waits=False), Platform()
     platform.refuses = True
     async with client(platform, credentials(tokens=turns)) as api:
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(Unauthorized):
             await api.presentations.get("p")
     (ended,) = turns.released
-    assert isinstance(ended, NotAuthenticated)
+    assert isinstance(ended, Unauthorized)
     assert ended.status == 401
 
 
@@ -167,13 +167,13 @@ async def test_all_of_the_process_wait_for_the_one_that_waits() -> None:
 
 
 async def test_all_of_the_process_are_told_of_the_others_refusal() -> None:
-    refusal = NotAuthenticated("no", operation="token", status=401)
+    refusal = Unauthorized("no", operation="token", status=401)
     turns = Turns(refusal)
     async with client(Platform(), credentials(tokens=turns)) as api:
         calls = await called(api, turns, 5)
         turns.there.set()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert [(type(each), str(each)) for each in outcomes] == [(NotAuthenticated, "no")] * 5
+    assert [(type(each), str(each)) for each in outcomes] == [(Unauthorized, "no")] * 5
     assert len({id(each) for each in outcomes}) == 5
     assert turns.acquired == 1
     assert turns.released == [refusal]
@@ -205,7 +205,7 @@ async def test_while_a_task_waits_for_its_turn_others_run() -> None:
 # What the other processes are told of a refusal.
 
 
-@pytest.mark.parametrize("kind", [NotAuthenticated, NotUnderstood, TryLater])
+@pytest.mark.parametrize("kind", [Unauthorized, InvalidResponse, Unavailable])
 def test_a_refusal_is_told_by_class_and_status_alone(kind: type[ApiError]) -> None:
     refusal = kind("token: no Zara", operation="token", status=418, errors=())
     note = noted(refusal)
@@ -215,19 +215,19 @@ def test_a_refusal_is_told_by_class_and_status_alone(kind: type[ApiError]) -> No
     assert (told.status, told.operation) == (418, "token")
     assert "418" in str(told)
     assert "\n" not in str(told)
-    assert ("CREDHOOK_CLIENT_SECRET" in str(told)) is (kind is NotAuthenticated)
+    assert ("CREDHOOK_CLIENT_SECRET" in str(told)) is (kind is Unauthorized)
     assert getattr(told, "retry_after", 7.5) == 7.5
 
 
 @pytest.mark.parametrize(
     ("refusal", "seconds"),
     [
-        (NotAuthenticated("no"), 10.0),
-        (NotUnderstood("no"), 10.0),
-        (TryLater("no"), 2.0),
-        (TryLater("no", retry_after=0.0), 2.0),
-        (TryLater("no", retry_after=30.0), 30.0),
-        (TryLater("no", retry_after=86_400.0), 60.0),
+        (Unauthorized("no"), 10.0),
+        (InvalidResponse("no"), 10.0),
+        (Unavailable("no"), 2.0),
+        (Unavailable("no", retry_after=0.0), 2.0),
+        (Unavailable("no", retry_after=30.0), 30.0),
+        (Unavailable("no", retry_after=86_400.0), 60.0),
     ],
 )
 def test_nobody_asks_for_as_long_as_the_refusal_gives_reason_to(refusal: ApiError, seconds: float) -> None:

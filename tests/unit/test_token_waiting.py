@@ -7,7 +7,7 @@ import pytest
 from granting import Counted, Held, Platform, client, credentials
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotAuthenticated, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidRequest, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.oauth.credentials import ClientCredentials
@@ -56,7 +56,7 @@ async def test_a_token_request_without_an_answer_fails_all_who_waited(failure: E
         tasks = await waiting(api, tokens, 20)
         held.go.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [TryLater] * 20
+    assert [type(each) for each in outcomes] == [Unavailable] * 20
     assert len(held.platform.token_requests) == 1
     assert type(failure).__name__ in str(outcomes[-1])
 
@@ -68,7 +68,7 @@ async def test_a_refused_client_fails_all_who_waited_each_with_an_error_of_their
         tasks = await waiting(api, tokens, 20)
         held.go.set()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(each) for each in outcomes] == [NotAuthenticated] * 20
+    assert [type(each) for each in outcomes] == [Unauthorized] * 20
     assert len({id(each) for each in outcomes}) == 20
     (message,) = {str(each) for each in outcomes}
     assert message.startswith(
@@ -83,7 +83,7 @@ async def test_after_a_failed_fetch_the_next_request_tries_again() -> None:
     platform = Platform()
     platform.refuse_tokens = lambda _: httpx.Response(503, headers={"retry-after": "3"})
     async with client(platform, credentials()) as api:
-        with pytest.raises(TryLater) as caught:
+        with pytest.raises(Unavailable) as caught:
             await api.presentations.get("p")
         assert caught.value.retry_after == 3.0
         assert caught.value.operation == "token"

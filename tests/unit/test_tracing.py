@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from credhook.ledger.traces import NOT_CHOSEN, Traced
 from credhook.receiver.tracing import links, written
+from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.switch import exporters
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 

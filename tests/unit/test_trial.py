@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from own_time import in_own_time
 
-from credhook.worker.fleet.trial import LASTS, Trial
+from credhook.worker.platform.trial import LASTS, Trial
 
 
 async def test_one_tries_at_a_time_and_all_go_on_once_it_is_over() -> None:

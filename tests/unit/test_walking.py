@@ -2,10 +2,10 @@
 
 import pytest
 
-from credhook.worker.api.calls.errors import InvalidRequest, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.models.listed import ListedResource
-from credhook.worker.reconciliation.walking import PATIENCE, walk
+from credhook.worker.backfill.walking import PATIENCE, walk
 
 
 class Lists:
@@ -32,7 +32,7 @@ class Lists:
 
 
 async def test_a_page_that_fails_for_a_while_is_read_again_and_not_those_before_it() -> None:
-    later = [TryLater("busy", retry_after=40.0), TryLater("down")]
+    later = [Unavailable("busy", retry_after=40.0), Unavailable("down")]
     lists = Lists(first=["second"], second=[*later, "third"], third=[None])
     assert await lists.walked() == ["first", "second", "third"]
     assert lists.asked == ["", "second", "second", "second", "third"]
@@ -40,12 +40,12 @@ async def test_a_page_that_fails_for_a_while_is_read_again_and_not_those_before_
 
 
 async def test_patience_ends() -> None:
-    lists = Lists(first=[TryLater("down")] * 1_000)
-    with pytest.raises(TryLater):
+    lists = Lists(first=[Unavailable("down")] * 1_000)
+    with pytest.raises(Unavailable):
         await lists.walked()
     assert lists.now <= PATIENCE
-    lists = Lists(first=[TryLater("busy", retry_after=PATIENCE + 1)])
-    with pytest.raises(TryLater):
+    lists = Lists(first=[Unavailable("busy", retry_after=PATIENCE + 1)])
+    with pytest.raises(Unavailable):
         await lists.walked()
     assert lists.now == 0.0
 
@@ -57,5 +57,5 @@ async def test_what_does_not_pass_is_not_waited_for() -> None:
 
 async def test_a_circle_ends_the_walk() -> None:
     lists = Lists(first=["second"], second=["third"], third=["second"])
-    with pytest.raises(NotUnderstood, match="leads in a circle"):
+    with pytest.raises(InvalidResponse, match="leads in a circle"):
         await lists.walked()

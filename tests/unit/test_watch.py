@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from credhook.receiver.command import _watch
 from credhook.receiver.inbox.inbox import Inbox
-from credhook.redis.health import Check
+from credhook.store.health import Check
 
 WELL = Check("reachable", passed=True, remedy="")
 UNWELL = Check("reachable", passed=False, remedy="start it")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from credhook.worker.api.calls import responses
 from credhook.worker.api.calls.base_url import BaseUrl
-from credhook.worker.api.calls.errors import NotUnderstood
+from credhook.worker.api.calls.errors import InvalidResponse
 from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
 from credhook.worker.api.guard import Guard, Permit, Unguarded
@@ -164,7 +164,7 @@ class AsyncApi(Platform[AsyncSender]):
             if responses.is_long(call.operation, response):  # It is read beside the loop.
                 return await asyncio.to_thread(self._read, call, response)
             return self._read(call, response)
-        except NotUnderstood:
+        except InvalidResponse:
             response.hang_up()
             raise
 

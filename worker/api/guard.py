@@ -37,7 +37,7 @@ class Guard(Protocol):
         """Wait until the request may be sent.
 
         Raises:
-            TryLater: it should not be sent now.
+            Unavailable: it should not be sent now.
         """
 
 

@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from credhook.worker.api.calls.errors import TryLater
+from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.operations import Call
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.namespaces import Platform, SyncSender
@@ -48,5 +48,5 @@ class SyncApi(Platform[SyncSender]):
             raise _stopping(call) from None
 
 
-def _stopping(call: Call[Any]) -> TryLater:
-    return TryLater(f"{call.operation.name}: not sent: the worker is stopping", operation=call.operation.name)
+def _stopping(call: Call[Any]) -> Unavailable:
+    return Unavailable(f"{call.operation.name}: not sent: the worker is stopping", operation=call.operation.name)

@@ -14,12 +14,12 @@ from redis.exceptions import RedisError
 
 from credhook.events import URGENT, concerns_issuance
 from credhook.worker import metrics
-from credhook.worker.api.calls.errors import ApiError, NotThere
+from credhook.worker.api.calls.errors import ApiError, NotFound
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.attempt.retry import DataGone
 from credhook.worker.attempt.snapshots import Snapshots, from_bytes, to_bytes
-from credhook.worker.execution.retry import DataGone
-from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.platform.breaker import PlatformPaused
 from credhook.worker.queue.claim import Claim
 
 log = structlog.get_logger("credhook.worker")
@@ -62,7 +62,7 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
         return Fetched(kept, since=0, has_data=True)
     try:
         details = await _timed(api.presentations.get(claim.resource_id))
-    except NotThere:
+    except NotFound:
         if claim.type in URGENT and claim.seen:
             raise DataGone(was_there=True) from None
         raise

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 import structlog
 
-from credhook.ledger import GAVE_UP, TOOK
+from credhook.store import GAVE_UP, TOOK
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.failures import of_handler
 from credhook.worker.attempt.outcome import DONE, SKIPPED
+from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, cause
+from credhook.worker.attempt.running import HandlerTimeout, ThreadRunner, run
+from credhook.worker.attempt.runs import Runs, StillRunning
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.execution.retry import BACKOFF, GiveUp, Postponed, after_handler, cause
-from credhook.worker.execution.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.execution.runs import Runs, StillRunning
-from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.platform.shared_breaker import SharedBreaker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
 
@@ -195,7 +195,7 @@ class Dispatch:
         if final:
             self._ended(handler, GAVE_UP + cause(error))
         else:
-            self._count(handler, "postponed" if isinstance(decision, Postponed) else "failed")
+            self._count(handler, "postponed" if isinstance(decision, Defer) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)
 
     def _ended(self, handler: Handler, how: str, recorded: str = "") -> None:

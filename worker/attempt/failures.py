@@ -4,14 +4,14 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from credhook.ledger import GAVE_UP, State
 from credhook.logs.places import authors_function
+from credhook.store import GAVE_UP, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.outcome import SKIPPED
-from credhook.worker.execution.retry import GiveUp, Postponed, cause
-from credhook.worker.fleet.breaker import PlatformPaused
+from credhook.worker.attempt.retry import Defer, GiveUp, cause
 from credhook.worker.handlers.distribution import distribution
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.platform.breaker import PlatformPaused
 from credhook.worker.queue.claim import Settlement
 from credhook.worker.queue.failure import FETCH, WORKER, Failure, credhook_version
 
@@ -21,7 +21,7 @@ def of_handler(handler: Handler, error: Exception, milliseconds: float | None = 
 
     Where its author's code was not on the way, as for one that was too slow, the place is that of the handler itself.
     """
-    if isinstance(error, Postponed | PlatformPaused):
+    if isinstance(error, Defer | PlatformPaused):
         return None
     function = inspect.unwrap(handler.function)
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", handler.name)
@@ -32,7 +32,7 @@ def of_handler(handler: Handler, error: Exception, milliseconds: float | None = 
 
 def of_fetch(error: Exception) -> Failure | None:
     """How a fetch has failed; None if nothing was asked: the platform is known to be away."""
-    if isinstance(error, Postponed | PlatformPaused):
+    if isinstance(error, Defer | PlatformPaused):
         return None
     return Failure(FETCH, _what(error), version=credhook_version())
 

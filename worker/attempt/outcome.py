@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from credhook.ledger import GAVE_UP, State
-from credhook.worker.execution.retry import DataGone, GiveUp, Postponed, Retry, cause
+from credhook.store import GAVE_UP, State
+from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, cause
 from credhook.worker.queue.claim import Settlement
 
 #: How a handler is recorded that has run; for one that was given up, see `GAVE_UP`.
@@ -56,7 +56,7 @@ class Outcome:
         if isinstance(decision, GiveUp):
             data_gone = self.data_gone or isinstance(error, DataGone)
             return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone, whole=self.whole or not handler)
-        marked = replace(self, spent=self.spent or not isinstance(decision, Postponed))
+        marked = replace(self, spent=self.spent or not isinstance(decision, Defer))
         wait = decision.after or 0.0
         if self.again is not None and self.again <= wait:
             return marked

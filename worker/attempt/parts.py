@@ -9,19 +9,19 @@ from redis.asyncio import Redis
 
 from credhook import tracing
 from credhook.logs import flush_lines
-from credhook.redis.connection import open_redis
+from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.attempt.lifespan import Lifespan
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.execution.lifespan import Lifespan
-from credhook.worker.fleet.shared_breaker import SharedBreaker
-from credhook.worker.fleet.shared_token import SharedTokens
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.shared_token import SharedTokens
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.semaphore import Semaphores

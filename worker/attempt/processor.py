@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Optional
 import structlog
 from redis.exceptions import RedisError
 
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker import metrics
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
@@ -16,15 +16,15 @@ from credhook.worker.attempt.details import fetch
 from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
 from credhook.worker.attempt.failures import of_fetch, stands_with, stopped, story
 from credhook.worker.attempt.outcome import SKIPPED, Outcome
+from credhook.worker.attempt.retry import ConcurrencyReached, after_fetch, cause
+from credhook.worker.attempt.runs import StillRunning
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.attempt.staleness import is_stale, version
-from credhook.worker.execution.retry import ConcurrencyReached, after_fetch, cause
-from credhook.worker.execution.runs import StillRunning
-from credhook.worker.fleet.shared_breaker import SharedBreaker
 from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.platform.shared_breaker import SharedBreaker
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.failure import WORKER, worker_died

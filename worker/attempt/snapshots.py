@@ -10,20 +10,20 @@ from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
 from credhook.events import concerns_issuance
-from credhook.ledger import EVENT, SNAPSHOT, lua
+from credhook.store import EVENT, SNAPSHOT, lua
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.models.base import mismatch
-from credhook.worker.fleet.cipher import Cipher, NotOurs
+from credhook.worker.platform.cipher import Cipher, NotOurs
 
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds that a snapshot lives, and all that take its place with it. The default retries end after 16.6 hours at most
-#: (worker/execution/retry.py).
+#: (worker/attempt/retry.py).
 LIFETIME: Final = 86_400
 #: Bytes of the largest that is kept: a Redis that is full takes no events.
 LARGEST: Final = 256 * 1024
 
-_KEEP: Final = lua.load("credhook.worker.attempt/keep.lua")
+_KEEP: Final = lua.load("keep.lua")
 
 
 class Snapshots:

@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
-from credhook.ledger import MOST_CAUSES
 from credhook.settings import LedgerSettings
+from credhook.store import MOST_CAUSES
 from credhook.worker.commands.events.tables import print_table
 from credhook.worker.commands.history.causes import causes as read_causes
 from credhook.worker.commands.search.reading import ledger

@@ -50,8 +50,8 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Have noted what the supervisor tells of; what Redis cannot be told yet."""
-    reclaim = importlib.import_module("credhook.worker.recovery.reclaim")
-    connection = importlib.import_module("credhook.redis.connection")
+    reclaim = importlib.import_module("credhook.worker.queue.reclaim")
+    connection = importlib.import_module("credhook.store.connection")
     with connection.open_redis_sync(settings.redis_url.get_secret_value()) as redis:
         unnoted: Sequence[str] = reclaim.reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     return unnoted

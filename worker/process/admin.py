@@ -6,13 +6,13 @@ import threading
 
 import click
 
-from credhook.ledger import Index
 from credhook.listener.admin import AdminListener, create_admin
 from credhook.metrics.gathering import gathered
 from credhook.metrics.target_figures import TargetFigures
 from credhook.metrics.turn import Turn
-from credhook.redis.connection import open_redis
-from credhook.redis.health import examine
+from credhook.store import Keys
+from credhook.store.connection import open_redis
+from credhook.store.health import examine
 from credhook.worker.process.platform_figures import PlatformFigures, turn_key
 from credhook.worker.settings import WorkerSettings
 
@@ -30,7 +30,7 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
 
     async def serve() -> None:
         client = open_redis(settings.redis_url.get_secret_value())
-        queue_turn, platform_turn = Turn(client, Index(settings.queue).exporter), Turn(client, turn_key(settings))
+        queue_turn, platform_turn = Turn(client, Keys(settings.queue).exporter), Turn(client, turn_key(settings))
         examining = functools.partial(examine, client, strict=False)
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ledger import Index
-from credhook.ledger.announcements import ANNOUNCE, LASTS, digests, version
+from credhook.store import Keys
+from credhook.store.announcements import ANNOUNCE, LASTS, digests, version
 
 if TYPE_CHECKING:  # It imports a client of the platform: half of the time that `credhook status` would take.
     from credhook.worker.handlers.registry import Registry
@@ -106,7 +106,7 @@ class Announcements:
         `alike` holds the settings that all workers of the queue should have alike: variable → its value.
         """
         self._redis = redis
-        self._key = Index(queue).handlers
+        self._key = Keys(queue).handlers
         self._token = token
         handlers = {one.name: tuple(sorted(one.types)) for one in registry.handlers}
         lasts = max(LASTS, _ROUNDS * interval)

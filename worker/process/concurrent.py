@@ -19,9 +19,9 @@ from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 
 from credhook.backoff import Backoff, Waits
-from credhook.ledger import State
-from credhook.redis.hints import hint
 from credhook.stopping import stops
+from credhook.store import State
+from credhook.store.hints import hint
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.parts import assembled

@@ -14,10 +14,10 @@ import rq
 import structlog
 
 from credhook import tracing
-from credhook.ledger import State
-from credhook.ledger.job import event_of
 from credhook.logs import configure_logs
 from credhook.metrics.counting import flush
+from credhook.store import State
+from credhook.store.job import event_of
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import assembled

@@ -19,26 +19,26 @@ from redis.exceptions import RedisError
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.ledger import Index
 from credhook.logs import flush_lines, gather_lines
 from credhook.metrics.counting import FLUSH_EACH, flush
-from credhook.redis.connection import open_redis_sync
-from credhook.redis.hints import hint
 from credhook.settings import in_force
 from credhook.stopping import stop_on
+from credhook.store import Keys
+from credhook.store.connection import open_redis_sync
+from credhook.store.hints import hint
 from credhook.worker.api.http.trust import shared_ssl_context
-from credhook.worker.fleet import circuit_store
-from credhook.worker.fleet.token_key import name_from
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.platform import circuit_store
+from credhook.worker.platform.token_key import name_from
 from credhook.worker.process import jobs
 from credhook.worker.process.announcement import Announcements, Platform
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.loop_watch import LOOK, LoopWatch
 from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
-from credhook.worker.recovery.reclaim import RollCall, reclaim_all
-from credhook.worker.recovery.reconcile import Reconciler
+from credhook.worker.queue.reclaim import RollCall, reclaim_all
+from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -230,7 +230,7 @@ def _wait_for(redis: Redis, queue: str) -> None:
     waits = Waits(_BACKOFF)
     while True:
         try:
-            redis.set(Index(queue).probe, "1", px=1_000)
+            redis.set(Keys(queue).probe, "1", px=1_000)
         except RedisError as error:
             wait = waits.next()
             log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.

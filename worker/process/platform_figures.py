@@ -13,10 +13,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.metrics.turn import Turn
-from credhook.worker.fleet.breaker import Circuit, Phase
-from credhook.worker.fleet.circuit_snapshot import LONGEST, NotACircuit, read
-from credhook.worker.fleet.circuit_store import key_name as circuit_key
-from credhook.worker.fleet.token_key import granted_name, name_from
+from credhook.worker.platform.breaker import Circuit, Phase
+from credhook.worker.platform.circuit_snapshot import LONGEST, NotACircuit, read
+from credhook.worker.platform.circuit_store import key_name as circuit_key
+from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.settings import WorkerSettings
 
 

@@ -17,9 +17,9 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.worker import WorkerStatus
 
-from credhook.ledger import Index
-from credhook.ledger.job import FAILURE_TTL
 from credhook.stopping import stop_on
+from credhook.store import Keys
+from credhook.store.job import FAILURE_TTL
 from credhook.worker.process.jobs import process
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import read_job
@@ -63,7 +63,7 @@ class IsolatingWorker(ForkingWorker):
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: Whether the operator has asked it to stop; if not, `work` returned because of a trouble with Redis.
         self.stop_asked = False
-        self._keys = scripts.keys(Index(queue))
+        self._keys = scripts.keys(Keys(queue))
         self._refuse = connection.register_script(scripts.REFUSE)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False

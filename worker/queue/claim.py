@@ -9,8 +9,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from credhook.ledger import BLAMED, HANDLER, ONLY, PENDING, State, ending
-from credhook.ledger.job import JOB_FUNCTION, LONGEST_JOB, event_of
+from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
+from credhook.store.job import JOB_FUNCTION, LONGEST_JOB, event_of
 from credhook.worker.queue.failure import Failure
 
 
@@ -61,7 +61,7 @@ class Claim(NamedTuple):
         only: the handlers that alone are to run; none stands for all that want it.
         pending: the handlers that it has been waiting for since an earlier attempt.
         causes: the causes that it stands with: who has failed → the id.
-        trace: of which trace it is, as credhook/ledger/traces.py writes it; None if the receiver does not trace.
+        trace: of which trace it is, as credhook/store/traces.py writes it; None if the receiver does not trace.
     """
 
     event_id: str

@@ -16,8 +16,8 @@ from typing import Any, Final
 import structlog
 from redis.asyncio import Redis
 
-from credhook.ledger import NEW_FIELDS, Index, ending
-from credhook.ledger.job import FAILURE_TTL, job_id
+from credhook.store import NEW_FIELDS, Keys, ending
+from credhook.store.job import FAILURE_TTL, job_id
 from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claims_from, read_job
 from credhook.worker.queue.failure import Failure
@@ -63,7 +63,7 @@ class Claims:
         self._worker = worker
         self._before = before
         self._redis = redis
-        self._index = Index(queue)
+        self._index = Keys(queue)
         self._keys = scripts.keys(self._index)
         self._claim = redis.register_script(scripts.CLAIM)
         self._take_read = redis.register_script(scripts.TAKE_READ)

@@ -5,19 +5,19 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from credhook.ledger import Index, lua
+from credhook.store import Keys, lua
 from credhook.worker.queue.claim import Claim
 
 #: Milliseconds that a set lasts after anybody has asked for it: longer than any run.
 _LASTS: Final = 86_400_000
-_ACQUIRE: Final = lua.load("credhook.worker.queue/semaphore.lua")
+_ACQUIRE: Final = lua.load("semaphore.lua")
 
 
 class Semaphores:
     """One for each handler of a queue that wants one. A place ends with the event's lease: nobody gives it back."""
 
     def __init__(self, redis: Redis, queue: str) -> None:
-        self._index = Index(queue)
+        self._index = Keys(queue)
         self._script = redis.register_script(_ACQUIRE)
 
     async def acquire(self, claim: Claim, limits: Mapping[str, int]) -> str | None:

@@ -13,10 +13,10 @@ from opentelemetry.context import Context as SpanContext
 from opentelemetry.trace import Link, Span, SpanKind, Tracer
 from structlog.contextvars import bound_contextvars
 
-from credhook.ledger import State
-from credhook.ledger.traces import NOT_CHOSEN, Traced
+from credhook.store import State
+from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.spans import below, current_span, fail, remote
-from credhook.worker.execution.running import run
+from credhook.worker.attempt.running import run
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.queue.claim import Claim, Settlement
@@ -41,7 +41,7 @@ class AttemptSpan:
         if failures:
             self._span.set_attribute("credhook.causes", [failure.cause for failure in failures])
         if settlement.state in _FAILED:
-            fail(self._span, failures[0].what.partition(" ")[0] if failures else "Postponed")  # The class of the error.
+            fail(self._span, failures[0].what.partition(" ")[0] if failures else "Defer")  # The class of the error.
 
 
 class AttemptTracer:
@@ -74,7 +74,7 @@ class AttemptTracer:
     async def run_handler(
         self, handler: Handler, event: FetchedEvent, context: Context[Any, Any], **how: Any
     ) -> Exception | None:
-        """`credhook.worker.execution.running.run`, traced: what it returns and how it is called are the same."""
+        """`credhook.worker.attempt.running.run`, traced: what it returns and how it is called are the same."""
         attributes = {"credhook.handler": handler.name} | _ids(
             event.webhook_id, event.type, event.resource_id, event.attempt
         )

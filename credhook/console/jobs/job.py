@@ -11,7 +11,7 @@ from typing import Final
 import click
 from redis import Redis
 
-from credhook.ledger import Index
+from credhook.store import Keys
 from credhook.worker.commands.search.batches import BATCH, batched, sentence
 from credhook.worker.commands.search.selection import EventSummary
 
@@ -48,7 +48,7 @@ class Task:
 
     verb: str
     past: str
-    find: Callable[[Redis, Index], Sequence[EventSummary]]
+    find: Callable[[Redis, Keys], Sequence[EventSummary]]
     step: Callable[[Sequence[EventSummary]], Sequence[bytes]]
     done: Mapping[str, str]
     left: Mapping[str, str]
@@ -81,7 +81,7 @@ class Job:
         """End it between two batches."""
         self._stopped.set()
 
-    def run(self, redis: Redis, index: Index, clock: Callable[[], datetime]) -> None:
+    def run(self, redis: Redis, index: Keys, clock: Callable[[], datetime]) -> None:
         """Do it, until all is done, it is stopped, or Redis fails; nothing is raised, since others wait behind it."""
         try:
             self.stage = self._work(redis, index)
@@ -92,7 +92,7 @@ class Job:
         finally:
             self.ended = clock()
 
-    def _work(self, redis: Redis, index: Index) -> Stage:
+    def _work(self, redis: Redis, index: Keys) -> Stage:
         if self._stopped.is_set():
             return Stage.STOPPED
         self.stage = Stage.READING

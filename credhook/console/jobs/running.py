@@ -11,7 +11,7 @@ import structlog
 from redis import Redis
 
 from credhook.console.jobs.job import Job, Task
-from credhook.ledger import Index
+from credhook.store import Keys
 
 log = structlog.get_logger("credhook.console")
 
@@ -32,7 +32,7 @@ class Jobs:
     def __init__(
         self,
         redis: Redis,
-        index: Index,
+        index: Keys,
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], str] = lambda: secrets.token_hex(6),

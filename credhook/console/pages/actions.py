@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.access.forms import field, read_form
-from credhook.console.access.sessions import session_of
+from credhook.console.auth.forms import field, read_form
+from credhook.console.auth.sessions import session_of
 from credhook.console.jobs.job import Task
 from credhook.console.jobs.running import Jobs, TooMany
-from credhook.console.looks.rendering import page
 from credhook.console.pages.filters import address, in_words, selection
 from credhook.console.pages.ledger import Ledger
-from credhook.ledger import Index, State
+from credhook.console.ui.rendering import page
+from credhook.store import Keys, State
 from credhook.worker.commands.events.erase import DONE as ERASED
 from credhook.worker.commands.events.erase import LEFT as NOT_ERASED
 from credhook.worker.commands.events.erase import Erasure
@@ -28,17 +28,17 @@ from credhook.worker.commands.events.replay import how_to_replay
 from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import find
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.recovery.replay import Replay, Settled
+from credhook.worker.queue.replay import Replay, Settled
 
 
 class Action(NamedTuple):
     """What can be done to many events; `verb` is its name, in the address as well."""
 
     verb: str
-    task: Callable[[Redis, Index, Selection, str], Task]
+    task: Callable[[Redis, Keys, Selection, str], Task]
 
 
-def _replaying(redis: Redis, index: Index, chosen: Selection, who: str) -> Task:
+def _replaying(redis: Redis, index: Keys, chosen: Selection, who: str) -> Task:
     put_back = Replay(redis, queue=index.queue, by=f"{who} (console)")
 
     how = how_to_replay(chosen)
@@ -49,14 +49,14 @@ def _replaying(redis: Redis, index: Index, chosen: Selection, who: str) -> Task:
     return Task("replay", "replayed", _oldest_first(chosen), step, REPLAYED, NOT_REPLAYED)
 
 
-def _erasing(redis: Redis, index: Index, chosen: Selection, who: str) -> Task:  # noqa: ARG001  An erased event has no story.
+def _erasing(redis: Redis, index: Keys, chosen: Selection, who: str) -> Task:  # noqa: ARG001  An erased event has no story.
     erasure = Erasure(redis, index, chosen)
     return Task(
         "erase", "erased", _oldest_first(chosen), erasure, ERASED, NOT_ERASED, erasure.begin, erasure.finish
     )  # fmt: skip
 
 
-def _oldest_first(chosen: Selection) -> Callable[[Redis, Index], Sequence[EventSummary]]:
+def _oldest_first(chosen: Selection) -> Callable[[Redis, Keys], Sequence[EventSummary]]:
     return lambda redis, index: find(redis, index, chosen)[::-1]
 
 

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from credhook.console.looks.rendering import fragment, page
 from credhook.console.pages.ledger import Ledger
 from credhook.console.pages.live import Streams
+from credhook.console.ui.rendering import fragment, page
 from credhook.worker.commands.history.causes import causes
 
 #: Of those that have failed last.

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.access.forms import field, read_form
-from credhook.console.access.sessions import session_of
-from credhook.console.looks.rendering import page
+from credhook.console.auth.forms import field, read_form
+from credhook.console.auth.sessions import session_of
+from credhook.console.ui.rendering import page
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint

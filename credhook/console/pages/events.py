@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.looks.rendering import fragment, page
 from credhook.console.pages.filters import Query, address, selection
 from credhook.console.pages.ledger import Ledger
 from credhook.console.pages.live import Streams
+from credhook.console.ui.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
-from credhook.ledger import EVENT, Index, State
+from credhook.store import EVENT, Keys, State
 from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import heading, story_of, told_of
 from credhook.worker.commands.history.times import time_of
@@ -126,19 +126,19 @@ def _list(
     return page(request, "events.html", 400 if problem else 200, title="Events", **context)
 
 
-def _read(redis: Redis, index: Index, chosen: Selection) -> tuple[Page, list[dict[str, Any]]]:
+def _read(redis: Redis, index: Keys, chosen: Selection) -> tuple[Page, list[dict[str, Any]]]:
     found = read_page(redis, index, but(chosen, limit=_SHOWN), patience=_PATIENCE)
     return found, list(records(redis, index, [event.webhook_id for event in found.events]))
 
 
-def _page(redis: Redis, index: Index, chosen: Selection) -> tuple[Page, list[dict[str, Any]], Cursor]:
+def _page(redis: Redis, index: Keys, chosen: Selection) -> tuple[Page, list[dict[str, Any]], Cursor]:
     """The page, its records, and the place above them: where what is new follows."""
     now = clock(redis)
     found, rows = _read(redis, index, chosen)
     return found, rows, found.events[0].cursor.above if found.events else Cursor(now)
 
 
-def _since(redis: Redis, index: Index, chosen: Selection, top: Cursor) -> tuple[int, str]:
+def _since(redis: Redis, index: Keys, chosen: Selection, top: Cursor) -> tuple[int, str]:
     """How many events stand above that place now, of more than a page no more; and the digest of the page below it."""
     since = datetime.fromtimestamp(top.received / 1_000, UTC)
     recent = but(chosen, since=max(since, chosen.since or since), limit=_SHOWN + 1)
@@ -152,6 +152,6 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
     return blake2b(shown.encode(), digest_size=6).hexdigest()
 
 
-def _story(redis: Redis, index: Index, webhook_id: str) -> dict[str, Any] | None:
+def _story(redis: Redis, index: Keys, webhook_id: str) -> dict[str, Any] | None:
     record = next(records(redis, index, [webhook_id]), None)
     return record and record | story_of(redis, raw(webhook_id))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker.commands.search.selection import (
     CAUSE_ID,
     Cursor,

@@ -3,8 +3,8 @@
 from collections import deque
 from typing import Final, NamedTuple
 
-from credhook.console.looks.plot import Plot, Point, plot
-from credhook.status.facts import Facts
+from credhook.console.ui.plot import Plot, Point, plot
+from credhook.ops.facts import Facts
 
 HOUR: Final = 3_600.0
 DAY: Final = 86_400.0

@@ -6,12 +6,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.access.forms import read_form
-from credhook.console.access.sessions import session_of
+from credhook.console.auth.forms import read_form
+from credhook.console.auth.sessions import session_of
 from credhook.console.jobs.job import Job
 from credhook.console.jobs.running import Jobs
-from credhook.console.looks.rendering import fragment, page
 from credhook.console.pages.live import Streams
+from credhook.console.ui.rendering import fragment, page
 
 log = structlog.get_logger("credhook.console")
 

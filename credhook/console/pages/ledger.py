@@ -14,14 +14,14 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from credhook.console.pages.history import History, sample
-from credhook.ledger import Index
-from credhook.redis.address import RedisAddress
-from credhook.redis.connection import open_redis_sync
+from credhook.ops.attention import Limits
+from credhook.ops.facts import Facts
+from credhook.ops.fleet import Remark
+from credhook.ops.reading import look_at, platform_of_host
 from credhook.settings import LedgerSettings
-from credhook.status.attention import Limits
-from credhook.status.facts import Facts
-from credhook.status.fleet import Remark
-from credhook.status.reading import look_at, platform_of_host
+from credhook.store import Keys
+from credhook.store.address import RedisAddress
+from credhook.store.connection import open_redis_sync
 
 log = structlog.get_logger("credhook.console")
 
@@ -46,7 +46,7 @@ class Ledger:
         """Prepare; nothing is asked yet."""
         address = RedisAddress.parse(settings.redis_url.get_secret_value())
         self.redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0))
-        self.index = Index(settings.queue)
+        self.index = Keys(settings.queue)
         self.retention = settings.retention
         self.history = History()
         self._address = str(address)
@@ -54,7 +54,7 @@ class Ledger:
         self._latest: Look | None = None
         self._platform = platform_of_host()
 
-    async def ask(self, question: Callable[[Redis, Index], T]) -> T:
+    async def ask(self, question: Callable[[Redis, Keys], T]) -> T:
         """What the question comes to.
 
         Raises:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from credhook.console.access.sessions import Session, session_of
+from credhook.console.auth.sessions import Session, session_of
 
 #: Seconds between two looks, or so many times as long as the last has taken, if that is longer: what is looked for may
 #: be rare in a large ledger.

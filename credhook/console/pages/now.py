@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from credhook.console.looks.rendering import fragment, number, page
 from credhook.console.pages.ledger import Ledger, Look
 from credhook.console.pages.live import Streams
-from credhook.status.attention import age
-from credhook.status.facts import Facts
+from credhook.console.ui.rendering import fragment, number, page
+from credhook.ops.attention import age
+from credhook.ops.facts import Facts
 
 #: Name of a remark → the page of the events that it is about.
 _SEE: Final = {

@@ -10,9 +10,9 @@ from redis import Redis
 
 from credhook import Retry
 from credhook.events import Event
-from credhook.ledger import WHOLE
 from credhook.receiver.inbox.inbox import MAX_GROUP
 from credhook.receiver.inbox.script import LOAD, Delivery, accept
+from credhook.store import WHOLE
 from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
 

@@ -2,10 +2,10 @@
 
     ApiError
     ├── InvalidRequest      fix the request: it will be refused every time
-    ├── NotAuthenticated    fix the credentials or their permissions
-    ├── NotThere            look whether the id is right; a record may lag behind its event
-    ├── TryLater            send the same request again, after `retry_after` seconds where it is given
-    └── NotUnderstood       look at the platform's version or at what stands in between: it answered out of contract
+    ├── Unauthorized    fix the credentials or their permissions
+    ├── NotFound            look whether the id is right; a record may lag behind its event
+    ├── Unavailable            send the same request again, after `retry_after` seconds where it is given
+    └── InvalidResponse       look at the platform's version or at what stands in between: it answered out of contract
 
 A message is one line and holds names, statuses and codes only: never a body, a claim or a token. The platform's own
 words are in `errors`, for those who may read them.
@@ -92,15 +92,15 @@ class InvalidRequest(ApiError):
     """The request is wrong and will stay wrong: 400, 409, 422, other 4xx, or an id that cannot go into a path."""
 
 
-class NotAuthenticated(ApiError):
+class Unauthorized(ApiError):
     """The platform does not accept our credentials: 401 to a fresh token, 403, or no token for this client."""
 
 
-class NotThere(ApiError):
+class NotFound(ApiError):
     """The platform has no such record, or has archived it: 404."""
 
 
-class TryLater(ApiError):
+class Unavailable(ApiError):
     """The platform cannot answer now: 408, 425, 429, 5xx, a time-out, or no connection.
 
     Attributes:
@@ -121,5 +121,5 @@ class TryLater(ApiError):
         self.retry_after = retry_after
 
 
-class NotUnderstood(ApiError):
+class InvalidResponse(ApiError):
     """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from credhook.worker.api.calls.errors import NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import InvalidResponse, Unauthorized, Unavailable
 
 #: Where a request goes, by the variable that says so.
 _API: Final = "CREDHOOK_API_URL"
@@ -41,11 +41,11 @@ _BY_MISUNDERSTANDING: Final = {
 
 def hint(error: Exception) -> str:
     """What to do about an error, naming the setting that is the likely cause; empty where no setting is."""
-    if isinstance(error, NotAuthenticated):
+    if isinstance(error, Unauthorized):
         return _CREDENTIALS if error.operation == "token" else _PERMISSIONS
     # With a time to come back it was not sent at all, since the platform is left alone.
-    if isinstance(error, TryLater) and error.status is None and error.retry_after is None:
+    if isinstance(error, Unavailable) and error.status is None and error.retry_after is None:
         return advice(error.operation, error.cause)
-    if isinstance(error, NotUnderstood):
+    if isinstance(error, InvalidResponse):
         return _BY_MISUNDERSTANDING.get(error.cause, "")
     return ""

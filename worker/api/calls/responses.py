@@ -14,10 +14,10 @@ from credhook.worker.api.calls.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
-    NotAuthenticated,
-    NotThere,
-    NotUnderstood,
-    TryLater,
+    InvalidResponse,
+    NotFound,
+    Unauthorized,
+    Unavailable,
 )
 from credhook.worker.api.calls.operations import Envelope, Operation
 from credhook.worker.api.calls.pages import Page, following
@@ -51,7 +51,7 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
     if not response.is_success:
         raise refusal(operation.name, response, now)
     if response.status not in operation.expects:
-        raise NotUnderstood(
+        raise InvalidResponse(
             f"{operation.name}: the platform answered {response.status} instead of {operation.expects[0]}",
             operation=operation.name,
             status=response.status,
@@ -90,7 +90,7 @@ def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
     """Read the body as `result`, whether or not it is wrapped into `data`.
 
     Raises:
-        NotUnderstood: It is not JSON, has too many values, or does not match. The message names the place, not the
+        InvalidResponse: It is not JSON, has too many values, or does not match. The message names the place, not the
             value.
     """
     document = _document(operation, response, MOST_VALUES)
@@ -101,7 +101,7 @@ def parse_each(operation: str, each: TypeAdapter[R], response: Response) -> tupl
     """Read the body as a list, its elements as `each`: one by one, so that other threads get their turns.
 
     Raises:
-        NotUnderstood: As `parse`.
+        InvalidResponse: As `parse`.
     """
     return _elements(operation, each, _data(_document(operation, response, MOST_LISTED)), response)
 
@@ -110,7 +110,7 @@ def parse_page(operation: str, each: TypeAdapter[R], response: Response) -> Page
     """Read the body as `parse_each` does, and where the next page is.
 
     Raises:
-        NotUnderstood: As `parse`; or the link to the next page is none.
+        InvalidResponse: As `parse`; or the link to the next page is none.
     """
     document = _document(operation, response, MOST_LISTED)
     items = _elements(operation, each, _data(document), response)
@@ -139,7 +139,7 @@ def _document(operation: str, response: Response, most: int) -> Any:
     """The JSON of the body.
 
     Raises:
-        NotUnderstood: It is not JSON, or has more values than that.
+        InvalidResponse: It is not JSON, or has more values than that.
     """
     body = response.body
     if has_more_than(most, body):
@@ -173,7 +173,7 @@ def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
     """Refuse what carries another id: the answer to somebody else's question, or to an earlier one."""
     is_it = all(each.id == asked_for for each in result) if isinstance(result, tuple) else result.id == asked_for
     if not is_it:
-        raise NotUnderstood(
+        raise InvalidResponse(
             f"{operation}: the answer is about another id than the one asked for; "
             "if the platform names its details otherwise, set CREDHOOK_MATCH_IDS=0",
             operation=operation,
@@ -182,9 +182,9 @@ def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
         )
 
 
-def _not_understood(operation: str, status: int, wrong: str, cause: str) -> NotUnderstood:
+def _not_understood(operation: str, status: int, wrong: str, cause: str) -> InvalidResponse:
     message = f"{operation}: the answer does not match the specification: {wrong}"
-    return NotUnderstood(message, operation=operation, status=status, cause=cause)
+    return InvalidResponse(message, operation=operation, status=status, cause=cause)
 
 
 def refusal(operation: str, response: Response, now: datetime) -> ApiError:
@@ -194,13 +194,15 @@ def refusal(operation: str, response: Response, now: datetime) -> ApiError:
     message = f"{operation}: the platform answered {status}{_reference(errors)}"
     if status in _PASSING or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         retry_after = seconds_to_wait(response.headers, now)
-        return TryLater(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
+        return Unavailable(message, operation=operation, status=status, errors=errors, retry_after=retry_after)
     if status < HTTPStatus.BAD_REQUEST:
-        return NotUnderstood(f"{message}; redirects are refused", operation=operation, status=status, cause="redirect")
+        return InvalidResponse(
+            f"{message}; redirects are refused", operation=operation, status=status, cause="redirect"
+        )
     if status == HTTPStatus.NOT_FOUND:
-        return NotThere(message, operation=operation, status=status, errors=errors)
+        return NotFound(message, operation=operation, status=status, errors=errors)
     if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return NotAuthenticated(message, operation=operation, status=status, errors=errors)
+        return Unauthorized(message, operation=operation, status=status, errors=errors)
     return InvalidRequest(message, operation=operation, status=status, errors=errors)
 
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol, Self
 
 from pydantic import SecretStr
 
-from credhook.worker.api.calls.errors import ApiError, NotUnderstood
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse
 from credhook.worker.api.calls.failures import error_of
 from credhook.worker.api.http.body_limit import BodyRefused
 from credhook.worker.api.http.exchange import Transport, Unanswered, Unsendable
@@ -180,7 +180,7 @@ class ClientCredentials:
         else:
             try:
                 return granted(response, asked_at)
-            except NotUnderstood:  # It may have been for another request.
+            except InvalidResponse:  # It may have been for another request.
                 response.hang_up()
                 raise
         raise error

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Protocol
 from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic_core import from_json
 
-from credhook.worker.api.calls.errors import ApiError, NotAuthenticated, NotUnderstood, TryLater
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.calls.responses import parse, refusal
 from credhook.worker.api.http.exchange import HEADERS, Response
 from credhook.worker.api.models.base import ResponseModel
@@ -139,10 +139,10 @@ def granted(response: Response, asked_at: float) -> Token:
 def _refused(response: Response) -> ApiError:
     """Say what a refusal means. Every 4xx that does not pass concerns the credentials, or where they are sent."""
     error = refusal("token", response, datetime.now(UTC))
-    if isinstance(error, TryLater | NotUnderstood):
+    if isinstance(error, Unavailable | InvalidResponse):
         return error
     code = _oauth_code(response.body)
-    return NotAuthenticated(
+    return Unauthorized(
         f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
         f"check {_SETTINGS.get(code, _CREDENTIALS)}",
         operation="token",

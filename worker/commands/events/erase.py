@@ -9,9 +9,9 @@ import click
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.ledger import CONFLICT, LATE, LISTED, RESOURCE, Index, State, lua
-from credhook.ledger.job import job_id
 from credhook.settings import LedgerSettings
+from credhook.store import CONFLICT, LATE, LISTED, RESOURCE, Keys, State, lua
+from credhook.store.job import job_id
 from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.history.records import raw
@@ -21,8 +21,8 @@ from credhook.worker.commands.search.reading import PAGE, absent, find, ledger
 from credhook.worker.commands.search.search import lengths
 from credhook.worker.commands.search.selection import EventSummary, Selection
 
-_ERASE: Final = lua.load("credhook.worker.commands.events/erase.lua")
-_UNLIST_STRAYS: Final = lua.load("credhook.worker.commands.events/unlist_strays.lua")
+_ERASE: Final = lua.load("erase.lua")
+_UNLIST_STRAYS: Final = lua.load("unlist_strays.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
 DONE: Final = {"erased": "", "held": "while a worker had it"}
@@ -72,7 +72,7 @@ class Erasure:
     Each step raises RedisError where Redis fails.
     """
 
-    def __init__(self, redis: Redis, index: Index, selection: Selection) -> None:
+    def __init__(self, redis: Redis, index: Keys, selection: Selection) -> None:
         """Prepare to erase what was found by the selection."""
         self._redis = redis
         self._selection = selection

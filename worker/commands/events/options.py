@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from credhook.ledger import State
+from credhook.store import State
 from credhook.worker.commands.search.selection import (
     CAUSE_ID,
     Cursor,

@@ -9,16 +9,16 @@ from typing import Final
 import click
 from redis.exceptions import RedisError
 
-from credhook.redis.connection import open_redis
+from credhook.store.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
+from credhook.worker.backfill.comparing import Comparison
+from credhook.worker.backfill.platform import platform
+from credhook.worker.backfill.run import Reconciliation, Result, TooLate
+from credhook.worker.backfill.states import Window
 from credhook.worker.commands.events.options import MOMENT, TYPE
 from credhook.worker.commands.search.batches import INTERRUPTED, bar
 from credhook.worker.commands.search.reading import ledger
 from credhook.worker.handlers.loading import load
-from credhook.worker.reconciliation.comparing import Comparison
-from credhook.worker.reconciliation.platform import platform
-from credhook.worker.reconciliation.run import Reconciliation, Result, TooLate
-from credhook.worker.reconciliation.states import Window
 from credhook.worker.settings import WorkerSettings
 
 #: How much later than its event a record may be looked for: so long a reconciliation may take.

@@ -11,8 +11,8 @@ from typing import Final
 import click
 from redis import Redis
 
-from credhook.ledger import EVENT, HANDLER, State
 from credhook.settings import LedgerSettings
+from credhook.store import EVENT, HANDLER, State
 from credhook.worker.commands.events.options import refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.history.records import raw
@@ -20,7 +20,7 @@ from credhook.worker.commands.search.batches import ask, batched, interruptible,
 from credhook.worker.commands.search.counting import count
 from credhook.worker.commands.search.reading import PAGE, absent, find, ledger
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.recovery.replay import How, Replay, Settled
+from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
 #: Outcome of the script → what to say of it besides that the event was replayed.

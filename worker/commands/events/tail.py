@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from redis import Redis
 from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
 
-from credhook.ledger import LATEST
+from credhook.store import LATEST
 from credhook.worker.commands.events.options import watching
 from credhook.worker.commands.events.tables import plain
 from credhook.worker.commands.search.reading import ledger

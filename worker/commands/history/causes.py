@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from redis import Redis
 
-from credhook.ledger import BLAMED, EVENT, LATEST, MOST_CAUSES, Index, State
+from credhook.store import BLAMED, EVENT, LATEST, MOST_CAUSES, Keys, State
 from credhook.worker.commands.history.times import written
 
 #: Digits of the longest time that can be written.
@@ -57,7 +57,7 @@ class Cause:
         return {**asdict(self), **times}
 
 
-def causes(redis: Redis, index: Index, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
+def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
     """The causes, those first that have failed last; settled events are remembered for `retention` seconds."""
     latest = cast(list[tuple[bytes, float]], redis.zrange(index.causes, 0, limit - 1, desc=True, withscores=True))
     now = int(redis.time()[0]) * 1_000
@@ -97,7 +97,7 @@ def _cause(cause_id: str, text: dict[str, str], last: float, still_open: int, gi
     )
 
 
-def standing(redis: Redis, index: Index, cause_id: str) -> Iterator[str] | None:
+def standing(redis: Redis, index: Keys, cause_id: str) -> Iterator[str] | None:
     """The webhook-ids of the events that stand with a cause now; None if there is no such cause."""
     who = redis.hget(index.cause(cause_id), "who")
     if who is None:
@@ -105,7 +105,7 @@ def standing(redis: Redis, index: Index, cause_id: str) -> Iterator[str] | None:
     return _standing(redis, index, cause_id, cast(bytes, who))
 
 
-def _standing(redis: Redis, index: Index, cause_id: str, who: bytes) -> Iterator[str]:
+def _standing(redis: Redis, index: Keys, cause_id: str, who: bytes) -> Iterator[str]:
     """The record has the last word: what is indexed may have been settled by a worker that knows of no causes."""
     members = (member for member, _ in redis.zscan_iter(index.standing(cause_id), count=_PAGE))
     while page := list(islice(members, _PAGE)):

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.ledger import BLAMED, EVENT, HANDLER, LATEST, ONLY, TRACE, Index, State, ending
-from credhook.ledger.traces import Traced
+from credhook.store import BLAMED, EVENT, HANDLER, LATEST, ONLY, TRACE, Keys, State, ending
+from credhook.store.traces import Traced
 from credhook.worker.commands.history.times import time_of
 
 #: Records fetched in one round trip.
@@ -18,7 +18,7 @@ _PARTS_OF_LOCK: Final = 4
 _DIGITS: Final = 15
 
 
-def records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
+def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
     """What the ledger has of these events, in this order; what is not there is left out.
 
     Raises:
@@ -40,7 +40,7 @@ def records(redis: Redis, index: Index, webhook_ids: Iterable[str]) -> Iterator[
                 yield describe(webhook_id, text, lease=lease if isinstance(lease, float) else None)
 
 
-def _attempts_under_way(redis: Redis, index: Index, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
+def _attempts_under_way(redis: Redis, index: Keys, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
     """Of the events that a worker has, by webhook-id: the attempts with the one under way, which their locks count."""
     resources = [
         fields[b"resource"]

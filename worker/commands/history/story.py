@@ -1,4 +1,4 @@
-"""The story of one event: what scripts have written of it (credhook/ledger/story.lua), for programs and for people."""
+"""The story of one event: what scripts have written of it (credhook/store/story.lua), for programs and for people."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.ledger import CONFLICT, MOST_TOLD, STORY
+from credhook.store import CONFLICT, MOST_TOLD, STORY
 from credhook.worker.commands.history.records import text_of
 from credhook.worker.commands.history.times import time_of
 

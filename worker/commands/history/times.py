@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from credhook.ledger import LATEST
+from credhook.store import LATEST
 
 
 def time_of(milliseconds: int | None) -> str | None:

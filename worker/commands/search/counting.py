@@ -12,7 +12,7 @@ from typing import cast
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.ledger import OTHER, Index, State
+from credhook.store import OTHER, Keys, State
 from credhook.worker.commands.search.batches import bar
 from credhook.worker.commands.search.reading import find, list_what_is_missing, members, present_sets
 from credhook.worker.commands.search.search import FIRST_SPAN, PAGE, Counts, Search, clock, counts, lengths
@@ -21,7 +21,7 @@ from credhook.worker.commands.search.selection import Selection
 _QUEUES, _QUEUE = "rq:queues", "rq:queue:"
 
 
-def count(redis: Redis, index: Index, selection: Selection, *, retention: int) -> Counts:
+def count(redis: Redis, index: Keys, selection: Selection, *, retention: int) -> Counts:
     """Count the events that are meant; a settled one is remembered for `retention` seconds.
 
     Raises:
@@ -51,7 +51,7 @@ def _through(redis: Redis, selection: Selection, keys: Iterable[str]) -> Iterato
             yield counts(span.reply)
 
 
-def _all(redis: Redis, index: Index, retention: int) -> Counts:
+def _all(redis: Redis, index: Keys, retention: int) -> Counts:
     listed = Counter[str]()
     keys = defaultdict[str, list[str]](list)
     for key, number in lengths(redis).items():
@@ -78,7 +78,7 @@ def _forgotten(redis: Redis, keys: Iterable[str], before: int) -> int:
     return sum(counts(span.reply)["", ""] for span in spans)
 
 
-def _not_done(redis: Redis, index: Index) -> Counts:
+def _not_done(redis: Redis, index: Keys) -> Counts:
     """How many events of each type are not done, by their states, in all queues of this Redis."""
     try:
         names = {one.decode(errors="replace") for one in cast(set[bytes], redis.smembers(_QUEUES))}
@@ -86,7 +86,7 @@ def _not_done(redis: Redis, index: Index) -> Counts:
         names = set()
     total = Counts()
     for queue in {index.queue} | {name.removeprefix(_QUEUE) for name in names if name.startswith(_QUEUE)}:
-        one = Index(queue)
+        one = Keys(queue)
         sets = (one.open, one.dead, *one.all_unhandled, one.quarantined, one.unreadable)
         total.update(_moved(redis, Selection(frozenset(State) - {State.DONE}), sets))
     return total

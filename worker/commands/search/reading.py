@@ -12,17 +12,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from credhook.ledger import EVENT, LATEST, Index, State
-from credhook.redis.connection import open_redis_sync
-from credhook.redis.hints import hint
 from credhook.settings import LedgerSettings
+from credhook.store import EVENT, LATEST, Keys, State
+from credhook.store.connection import open_redis_sync
+from credhook.store.hints import hint
 from credhook.worker.commands.history.causes import standing
 from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import bar
 from credhook.worker.commands.search.search import Candidate, Search, clock, first_span, lengths, summaries
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
-from credhook.worker.recovery.rounds import last_whole
-from credhook.worker.recovery.upkeep import list_all
+from credhook.worker.queue.rounds import last_whole
+from credhook.worker.queue.upkeep import list_all
 
 #: Records fetched in one round trip.
 PAGE: Final = 500
@@ -35,7 +35,7 @@ _CLOCK_SET: Final = 3_600_000
 
 
 @contextmanager
-def ledger() -> Iterator[tuple[Redis, Index]]:
+def ledger() -> Iterator[tuple[Redis, Keys]]:
     """The ledger that the settings name.
 
     A failed command is not sent again: a reply that was lost would make what this command has just done look as if
@@ -48,7 +48,7 @@ def ledger() -> Iterator[tuple[Redis, Index]]:
     redis = open_redis_sync(settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0))
     try:
         redis.ping()
-        yield redis, Index(settings.queue)
+        yield redis, Keys(settings.queue)
     except ResponseError as error:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
@@ -74,7 +74,7 @@ class Page:
     looked_back_to: int | None = None
 
 
-def find(redis: Redis, index: Index, selection: Selection) -> list[EventSummary]:
+def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
     """All events that are meant, each once, the newest first.
 
     Raises:
@@ -83,7 +83,7 @@ def find(redis: Redis, index: Index, selection: Selection) -> list[EventSummary]
     return read_page(redis, index, selection).events
 
 
-def read_page(redis: Redis, index: Index, selection: Selection, *, patience: int | None = None) -> Page:
+def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
     """The events that are meant, up to the limit; with `patience`, after so many were looked at what was found by then.
 
     Raises:
@@ -132,7 +132,7 @@ def _wanted(selection: Selection, sets: Mapping[str, int], listed: Mapping[str, 
     return selection.limit * total // sum(sets.values()) if sets else selection.limit
 
 
-def _named(redis: Redis, index: Index, selection: Selection) -> Iterable[str] | None:
+def _named(redis: Redis, index: Keys, selection: Selection) -> Iterable[str] | None:
     """The webhook-ids of all events that could be meant, where they are known by name or by their cause.
 
     Raises:

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple, cast
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.ledger import BUCKETS, LATE, LATEST, LISTED, OTHER, bucket, lua, place
+from credhook.store import BUCKETS, LATE, LATEST, LISTED, OTHER, bucket, lua, place
 from credhook.worker.commands.search.batches import batched
 from credhook.worker.commands.search.selection import EventSummary, Selection
 
-_SELECT: Final = lua.load("credhook.worker.commands.search/select.lua")
-_LENGTHS: Final = lua.load("credhook.worker.commands.search/lengths.lua")
+_SELECT: Final = lua.load("select.lua")
+_LENGTHS: Final = lua.load("lengths.lua")
 
 #: Events that one script looks at: it blocks Redis for a few milliseconds then.
 PAGE: Final = 1_000

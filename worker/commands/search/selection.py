@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from credhook.events import EVENT_TYPES, is_resource_id
-from credhook.ledger import LATEST, Index, State
+from credhook.store import LATEST, Keys, State
 
 #: What the id of a cause looks like.
 CAUSE_ID: Final = re.compile(r"[0-9a-f]{8}")
@@ -127,7 +127,7 @@ class Selection:
         typed += [(name, str(value)) for name, value in others.items() if value]
         return [word for option in typed for word in option]
 
-    def indexes(self, index: Index) -> tuple[str, ...]:
+    def indexes(self, index: Keys) -> tuple[str, ...]:
         """The sorted sets that hold all events in these states; none if some states have no such set."""
         held = {
             State.ACCEPTED: (index.open,),

@@ -1,1 +1,0 @@
-"""How Redis is reached, and judged."""

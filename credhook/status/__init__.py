@@ -1,1 +1,0 @@
-"""`credhook status`: how the fleet is, and what wants attention."""

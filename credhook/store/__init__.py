@@ -1,0 +1,227 @@
+"""What Redis remembers of an event: every key of its queue, every field, every state.
+
+One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
+
+    credhook:event:<webhook-id>   type, resource, state, received; while open also due, error, seen; attempts, fence
+                                  and holder, the worker's token, of the last claim, which the lock of its resource
+                                  has while a worker has the event, see lock.lua; deaths and killed, how often a
+                                  worker has died with it among others, and with it alone; only and pending, the
+                                  handlers that it still waits for; h:<name> as each handler ends; c:<name> as
+                                  long as it stands with a cause of failures; again and again_at, how often the
+                                  delivery has come again, and when it last did; reconciled, if no delivery had
+                                  brought it; trace, where the receiver traces, see traces.py
+
+    accepted ──▶ done             every matching handler has run
+        │  ▲──── waiting          an attempt failed; due says when the next one is, until it is queued
+        ├──────▶ dead             given up, kept for replay
+        ├──────▶ data_gone        the presented data was gone before every handler had run; kept like the dead
+        └──────▶ unhandled        the worker that took it has no handler for it; accepted again as soon as another has
+    quarantined                   of a type that this version does not know, kept for replay after an upgrade
+    unreadable                    somebody else has written to the record, and it cannot be worked on: set aside by the
+                                  reconciler, which names it in the log; `error` says what is wrong with it, and once
+                                  that is mended it can be replayed. A key that is no hash at all is in the sorted set
+                                  of that name only
+
+Every event is listed by type and resource, in the order in which they came: in a stream, or, where the stream cannot
+hold it in that order, in the sorted set beside it. Neither is the truth: an event without a record is none, and a
+record that is not listed is found by the rounds of worker/queue/upkeep.py.
+
+An open record (accepted, waiting) has no expiry; any other lives for the retention time and then expires, and with it
+the memory of its webhook-id.
+
+A script that fails half way keeps what it has written. Each of ours therefore writes last what makes its own repetition
+do nothing: the receiver's the record, a settlement the removal from the open events. What a broken-off script has left
+undone, the sender's repetition or the reconciler does.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha1
+from typing import Final
+
+from credhook.events import EVENT_TYPES
+
+PREFIX: Final = "credhook:"
+#: Hash per event; the webhook-id follows.
+EVENT: Final = PREFIX + "event:"
+#: Fields that accept.lua gives the record of a new event; with a trace it gives one more.
+NEW_FIELDS: Final = 4
+#: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
+CONFLICT: Final = PREFIX + "conflict:"
+#: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
+MOST_CONFLICTS: Final = 100
+#: Field of an event's hash that says how a handler ended; the handler's name follows.
+HANDLER: Final = "h:"
+#: How a handler that was given up is recorded there; the cause follows.
+GAVE_UP: Final = "dead: "
+#: How one that has run is, if it is known how long it took; the milliseconds follow.
+TOOK: Final = "done "
+#: Field of an event's hash that names the handlers that alone are to run: the one that a replay of a done event wants,
+#: or those that an unhandled one waits for while others have ended. It goes when they have, too.
+ONLY: Final = "only"
+#: Field of an event's hash that names the handlers for which a waiting one waits: it is not done without them.
+PENDING: Final = "pending"
+#: Field of an event's hash that names the cause with which it stands: by a handler, whose name follows, by `fetch`, or
+#: by `worker`, if one has died with it.
+BLAMED: Final = "c:"
+#: Field of an event's hash that says of which trace it is; see traces.py.
+TRACE: Final = "trace"
+#: What it begins with once the event has been replayed.
+REPLAYED: Final = "~"
+#: Causes that are kept for a queue; beyond them, those that have been silent for longest go.
+MOST_CAUSES: Final = 1_000
+#: List of what has happened to an event, "<ms> <JSON>", where it was more than a handling that succeeded at once; the
+#: webhook-id follows.
+STORY: Final = PREFIX + "story:"
+#: Entries of it that are kept, the last.
+MOST_TOLD: Final = 30
+#: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
+RESOURCE: Final = PREFIX + "resource:"
+#: What the id of an event begins with that a reconciliation has accepted; its type, a colon and its resource follow.
+RECONCILED: Final = "reconciled:"
+#: The details of presented data, sealed, until every handler has run; the webhook-id follows.
+SNAPSHOT: Final = PREFIX + "snapshot:"
+#: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is within
+#: `LAG` ms after its event came.
+LISTED: Final = PREFIX + "index:"
+#: Sorted set of webhook-ids, by when they came, in ms; likewise. For events that their stream cannot hold at their
+#: time: those from before there was an index, and those that came while Redis's clock was behind the stream.
+LATE: Final = PREFIX + "index:late:"
+#: String: when all that the ledger holds was last seen to be listed, in ms.
+WHOLE: Final = PREFIX + "index:whole"
+#: Hash: `first`, when that had been seen for the first time, and `pruned`, when the sorted sets last were, in ms.
+ROUNDS: Final = PREFIX + "index:rounds"
+#: What stands for the type there if this version does not know it.
+OTHER: Final = "other"
+#: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
+BUCKETS: Final = 64
+#: Milliseconds between an event and its entry in the stream, at most.
+LAG: Final = 100
+#: Hash of what each receiver process announces, those of all queues together; see announcements.py.
+RECEIVERS: Final = PREFIX + "receivers"
+#: Milliseconds that a lease can last, and a lock with it: twice the longest that CREDHOOK_LEASE allows.
+LONGEST_LOCK: Final = 600_000
+#: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
+LATEST: Final = 253_402_300_799_999
+#: What stands where a queue's name stands in the keys of a queue.
+PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "story", "token", "platform", "index"})
+
+
+class _Key:
+    """A key of a queue: the queue's name between what stands before and after it."""
+
+    def __init__(self, before: str, after: str = "") -> None:
+        self._before, self._after = before, after
+
+    def __get__(self, index: "Keys", _: type["Keys"]) -> str:
+        return self._before + index.queue + self._after
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys under which the events of one queue are found: queues of one Redis do not see each other's events."""
+
+    queue: str
+
+    #: Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through.
+    open = _Key(PREFIX, ":open")
+    #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
+    opened = _Key(PREFIX, ":opened")
+    #: Channel on which whoever listens is told what becomes of events; see changes.lua.
+    changes = _Key(PREFIX, ":open:changes")
+    #: Sorted set of the events that a worker holds, by when its lease ends, in ms.
+    leases = _Key(PREFIX, ":leases")
+    #: Sorted set of the worker processes, by when they last said that they are alive, in ms.
+    workers = _Key(PREFIX, ":workers")
+    #: Hash of what each worker process announces of its handlers, by its token; see announcements.py.
+    handlers = _Key(PREFIX, ":handlers")
+    #: Sorted set of the events that ended as dead or data_gone, by when they were given up, in ms.
+    dead = _Key(PREFIX, ":dead")
+    #: Sorted set of the quarantined events, by when they came, in ms.
+    quarantined = _Key(PREFIX, ":quarantined")
+    #: Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows.
+    unhandled = _Key(PREFIX, ":unhandled:")
+    #: Sorted set of the events that a reconciliation has accepted, by when, in ms.
+    reconciled = _Key(PREFIX, ":reconciled")
+    #: Set of what deliveries bring while a reconciliation runs, "<type> <resource>", and of those that run.
+    arrivals = _Key(PREFIX, ":arrivals")
+    #: Sorted set of the events whose records cannot be read, by when they were set aside, in ms.
+    unreadable = _Key(PREFIX, ":unreadable")
+    #: Sorted set of the causes of failures, by when each has last been counted, in ms.
+    causes = _Key(PREFIX, ":causes")
+    #: The process that runs the reconciler.
+    leader = _Key(PREFIX, ":reconciler")
+    #: The admin listener whose turn it is to export what concerns the whole queue.
+    exporter = _Key(PREFIX, ":exporter")
+    #: String that a worker writes at start, to see that Redis takes writes.
+    probe = _Key(PREFIX, ":probe")
+    #: Hash: a record until it has its expiry; it lives for the length of a script.
+    unfinished = _Key(PREFIX, ":unfinished")
+    #: String that is written so that there is something whose fsync can be waited for.
+    synced = _Key(PREFIX, ":synced")
+    #: List of jobs that our workers take first. A hint: each of them stands in RQ's queue as well.
+    urgent = _Key(PREFIX, ":urgent")
+    #: Hash of the locks: resource → the event of it that a worker holds, and its claim; see lock.lua.
+    locks = _Key(PREFIX, ":locks")
+    #: Sorted set of the jobs that wait for such an event to be settled, by when these came; the resource's id follows.
+    parked = _Key(PREFIX, ":parked:")
+    #: Sorted set of the jobs that one process is to work on alone, by when their events came. A hint.
+    solitary = _Key(PREFIX, ":solitary")
+    #: Set of the events that a handler has, where it may have only so many at a time; its name follows.
+    running = _Key(PREFIX, ":running:")
+    #: Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows.
+    refused = _Key(PREFIX, ":refused:")
+    #: RQ's queue.
+    jobs = _Key("rq:queue:")
+    #: RQ's list of jobs that were popped and have not been looked at yet.
+    intermediate = _Key("rq:queue:", ":intermediate")
+    #: RQ's started jobs, by when their worker counts as dead, in s.
+    started = _Key("rq:wip:")
+    #: RQ's schedule.
+    scheduled = _Key("rq:scheduled:")
+    #: RQ's failed jobs.
+    failed = _Key("rq:failed:")
+
+    @property
+    def all_unhandled(self) -> tuple[str, ...]:
+        """The sets of unhandled events: one for each type, since a worker looks for its own again and again."""
+        return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
+
+    def cause(self, cause_id: str) -> str:
+        """Hash of a cause: who has failed, what with, where (`at`), in which version, since when, and how often."""
+        return f"{self.causes}:{cause_id}"
+
+    def standing(self, cause_id: str) -> str:
+        """Sorted set of the events that stand with it, by when they came to, in ms; below 0 while they are open."""
+        return f"{self.causes}:{cause_id}:events"
+
+
+class State(StrEnum):
+    """Where an event stands."""
+
+    ACCEPTED = "accepted"
+    WAITING = "waiting"
+    DONE = "done"
+    DEAD = "dead"
+    DATA_GONE = "data_gone"
+    UNHANDLED = "unhandled"
+    QUARANTINED = "quarantined"
+    UNREADABLE = "unreadable"
+
+
+def place(event_type: str, bucket: int) -> str:
+    """What follows `LISTED` and `LATE` for events of that type and of resources in that bucket."""
+    return f"{event_type if event_type in EVENT_TYPES else OTHER}:{bucket}"
+
+
+def bucket(resource: str) -> int:
+    """The bucket of a resource; listed.lua has the same."""
+    return sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS
+
+
+def ending(recorded: str) -> tuple[str, int | None]:
+    """How a handler has ended, and in how many milliseconds, of what is recorded of it; None if that is not known."""
+    took = recorded.removeprefix(TOOK)
+    if took != recorded and took.isascii() and took.isdigit():
+        return TOOK.rstrip(), int(took)
+    return recorded, None

@@ -1,0 +1,184 @@
+"""What in a Redis would lose events, checked one thing at a time. Pure, but for the two commands that ask."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from credhook.store.hints import hint
+
+#: Below it `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects are missing.
+OLDEST: Final = (6, 2)
+#: From it on `WAITAOF` says when a write has been fsynced.
+WAITAOF: Final = (7, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must be so, or had better be.
+
+    Attributes:
+        name: of the check, stable; metrics and probes show it.
+        passed: whether it is so.
+        remedy: what to do if it is not.
+        warning: whether what was promised is kept all the same; readiness then stays.
+    """
+
+    name: str
+    passed: bool
+    remedy: str
+    warning: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is not so, and a promise depends on it."""
+        return not self.passed and not self.warning
+
+    @property
+    def verdict(self) -> str:
+        """How it is shown: "ok", or what to do."""
+        if self.passed:
+            return "ok"
+        return f"warning: {self.remedy}" if self.warning else self.remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a Redis says of itself.
+
+    Attributes:
+        version: major and minor.
+        appendonly: whether it keeps an append-only file.
+        fsync: `always`, `everysec`, `no`, or "" where it will not tell.
+        eviction: its policy when memory is full.
+        cluster: whether it is one.
+        master: whether it takes writes, rather than repeating another's.
+        full: whether its memory is used up.
+        writes_fail: whether the last write to its append-only file failed.
+        unbounded: whether it takes more and more memory, until the system ends it.
+        fsync_pauses: whether it stops fsyncing for as long as it writes its append-only file anew.
+    """
+
+    version: tuple[int, int]
+    appendonly: bool
+    fsync: str
+    eviction: str
+    cluster: bool
+    master: bool = True
+    full: bool = False
+    writes_fail: bool = False
+    unbounded: bool = False
+    fsync_pauses: bool = False
+
+    @property
+    def fsyncs_each_write(self) -> bool:
+        """Whether a reply means that the write has reached the disk."""
+        return self.appendonly and self.fsync == "always" and not self.fsync_pauses
+
+    @property
+    def fsyncs_each_second(self) -> bool:
+        """Whether a write reaches the disk within about a second, as far as it tells."""
+        return self.fsync != "no" and not self.fsync_pauses
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether `WAITAOF` can tell when it has."""
+        return self.appendonly and self.version >= WAITAOF
+
+
+async def ask(redis: Redis) -> Facts:
+    """Ask Redis for the facts.
+
+    Raises:
+        RedisError: it does not answer.
+    """
+    info = await redis.info()
+    try:
+        config: Mapping[Any, Any] = await redis.config_get("*appendfsync*")
+    except ResponseError:  # Managed services forbid CONFIG.
+        config = {}
+    return read(info, config)
+
+
+def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
+    """Read the facts from the answers to INFO and CONFIG."""
+    major, minor, *_ = (*str(info.get("redis_version", "0.0")).split("."), "0")
+    return Facts(
+        version=(int(major), int(minor)),
+        appendonly=bool(int(info.get("aof_enabled", 0))),
+        fsync=config.get("appendfsync") or "",
+        eviction=str(info.get("maxmemory_policy", "")),
+        cluster=bool(int(info.get("cluster_enabled", 0))),
+        master=info.get("role", "master") == "master",
+        full=0 < int(info.get("maxmemory", 0)) <= int(info.get("used_memory", 0)),
+        writes_fail=info.get("aof_last_write_status", "ok") != "ok",
+        unbounded=int(info.get("maxmemory", 1)) == 0,
+        fsync_pauses=config.get("no-appendfsync-on-rewrite") == "yes",
+    )
+
+
+def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
+    """What must be so, with `strict` for `CREDHOOK_DURABILITY=strict`."""
+    return (
+        *promises(facts, strict=strict),
+        Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
+        Check("disk", not facts.writes_fail, "Redis cannot write its append-only file; see its log"),
+        Check(
+            "maxmemory",
+            not facts.unbounded,
+            "maxmemory is 0: a Redis that fills the machine's memory is killed; set maxmemory, and it refuses instead",
+            warning=True,
+        ),
+    )
+
+
+def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
+    """What must be so for a 202 to be true. Redis would not refuse a write for the lack of it, so the receiver does."""
+    version = ".".join(map(str, facts.version))
+    if strict:
+        fsync = Check(
+            "fsync",
+            facts.fsyncs_each_write or facts.can_wait,
+            "a power failure would lose acknowledged events; set appendfsync always and no-appendfsync-on-rewrite no, "
+            "or use Redis 7.2, or accept it with CREDHOOK_DURABILITY=standard",
+        )
+    else:
+        fsync = Check(
+            "fsync",
+            facts.fsyncs_each_second,
+            "a power failure would lose more than a second of events; set appendfsync everysec "
+            "and no-appendfsync-on-rewrite no",
+        )
+    return (
+        Check("version", facts.version >= OLDEST, f"Redis is {version}; 6.2 or newer is needed"),
+        Check("no_cluster", not facts.cluster, "Redis is a cluster; one with replicas and Sentinel is needed"),
+        Check(
+            "noeviction",
+            facts.eviction == "noeviction",
+            f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
+        ),
+        # Most refuse writes. One with `replica-read-only no` takes them, until its master's data replaces its own.
+        Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
+        Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
+        fsync,
+    )
+
+
+def unanswered(error: Exception) -> str:
+    """What to say of a Redis that has not told about itself: why, and what to do; no values."""
+    if isinstance(error, NoPermissionError):
+        return f"Redis does not tell about itself; {hint(error)}"
+    if isinstance(error, ResponseError):  # Such as BUSY, while a script of somebody's runs for too long.
+        return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
+    return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
+
+
+async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
+    """All checks, the first of which is whether Redis answers at all."""
+    try:
+        facts = await ask(redis)
+    except (RedisError, OSError) as error:
+        return (Check("redis", False, unanswered(error)),)
+    return (Check("redis", True, ""), *checks(facts, strict=strict))

@@ -1,0 +1,12 @@
+-- Claim one event whose job an RQ worker has popped by itself. Such a worker has nothing else under way.
+--
+-- KEYS: as in worker_keys.lua.
+-- ARGV: webhook-id, job's id, lease in ms.
+-- Reply: the claim, or the reason why there is none; see claim_event.lua.
+
+--! include claim_event.lua
+
+local who = {lease = ARGV[3], alone = true}
+local got = claim(ARGV[1], ARGV[2], who)
+if type(got) == 'table' then hold({got}, who) end
+return got

@@ -1,0 +1,13 @@
+-- Take from a sorted set of listed events those that have been forgotten.
+--
+-- KEYS: the sorted set.
+-- ARGV: the webhook-ids to look at.
+-- Reply: how many were taken.
+
+--! include unless_odd.lua
+
+local taken = 0
+for _, id in ipairs(ARGV) do
+    if redis.call('EXISTS', $EVENT .. id) == 0 then taken = taken + (unless_odd('ZREM', KEYS[1], id) or 0) end
+end
+return taken

@@ -1,0 +1,149 @@
+-- Put settled and quarantined events back into the queue, as if they had just been accepted, or to go on where they
+-- stood.
+--
+-- The new fence is higher than that of any earlier claim, so that a worker that once held the event and lost it cannot
+-- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
+-- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
+--
+-- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue,
+--   unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
+--   causes of failures, the locks of resources.
+-- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
+--   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
+--   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
+--   webhook-id, job's id, its data unless that is among the fields, and the state in which it was selected.
+-- Reply: what became of each event: replayed, or the reason why it was left.
+
+--! include causes.lua
+--! include listed.lua
+--! include now.lua
+--! include readable.lua
+--! include story.lua
+--! include unless_odd.lua
+
+local open, leases, dead, quarantined, scheduled, failed, queue, unreadable, unhandled, opened, causes, locks =
+    unpack(KEYS)
+
+--! include changes.lua
+--! include lock.lua
+
+local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
+local told, fields = ARGV[4], tonumber(ARGV[5])
+local known = $EVENT_TYPES
+local outcomes, jobs = {}, {}
+
+local function enqueue(id, resource, job, data, received)
+    redis.call('DEL', 'rq:job:' .. job)
+    redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
+    if data ~= '' then redis.call('HSET', 'rq:job:' .. job, 'data', data) end
+    redis.call('ZADD', open, now, id)
+    unless_odd('ZADD', opened, received or now, id)
+    unlock(id, resource)  -- A settlement that was broken off may have left it.
+    redis.call('ZREM', leases, id)
+    unless_odd('ZREM', scheduled, job)
+    unless_odd('ZREM', failed, job)
+    jobs[#jobs + 1] = job
+end
+
+-- Forget how handlers ended: those that gave up, or all. Returns their names.
+local function forget_failures(key, all)
+    local record, forgotten = redis.call('HGETALL', key), {}
+    for i = 1, #record, 2 do
+        local is_handler = string.sub(record[i], 1, #$HANDLER) == $HANDLER
+        if is_handler and (all or string.sub(record[i + 1], 1, #$GAVE_UP) == $GAVE_UP) then
+            redis.call('HDEL', key, record[i])
+            forgotten[#forgotten + 1] = string.sub(record[i], #$HANDLER + 1)
+        end
+    end
+    return forgotten
+end
+
+-- Begin anew with the event. Of one that is done, a handler that is named runs alone: others may have come since.
+local function start_over(id, key, state)
+    -- A worker that lacks one of these is not to settle it.
+    local waits_for = redis.call('HMGET', key, $ONLY, $PENDING)
+    local pending = {waits_for[1] or nil, waits_for[2] or nil}
+    if handler == '' then
+        for _, name in ipairs(forget_failures(key, state == $DONE)) do pending[#pending + 1] = name end
+    else
+        redis.call('HDEL', key, $HANDLER .. handler)
+        pending[#pending + 1] = handler
+    end
+    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING)
+    local trace = redis.call('HGET', key, $TRACE)
+    if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
+        redis.call('HSET', key, $TRACE, $REPLAYED .. trace)
+    end
+    if handler ~= '' and state == $DONE then
+        redis.call('HSET', key, $ONLY, handler)
+    elseif #pending > 0 then
+        redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
+    end
+    -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
+    if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+end
+
+-- Once more from the beginning: what has failed so far speaks against the event no longer.
+local function explain(id)
+    absolve(causes, id, false)
+    tell(id, told)
+end
+
+local function replay(id, job, data, selected)
+    local key = $EVENT .. id
+    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
+    if not record then return 'unreadable' end
+    local state, type, resource, received = unpack(record)
+    if not (state or type) and redis.call('EXISTS', key) == 0 then return 'missing' end
+    local wrong = unreadable_part(id, state, type, resource == '' and '-' or resource, received)
+    if wrong then return 'unreadable' end
+    local is_open = state == $ACCEPTED or state == $WAITING
+    -- It was set aside as unreadable, and all of its record has been mended since, its state as well.
+    local mended = is_open and unless_odd('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
+    if state == $WAITING and hurry and not mended then
+        if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
+        local lease = redis.call('ZSCORE', leases, id)
+        if lease and tonumber(lease) > now then return 'open' end
+        redis.call('HDEL', key, 'due')
+        enqueue(id, resource, job, data, received)
+        pcall(explain, id)
+        publish(id, state, type, resource, {replayed = true})
+        return 'replayed'
+    end
+    if is_open and not mended then return 'open' end
+    if state ~= selected then return 'changed' end
+    if not known[type] then return 'unknown_type' end
+    if resource == '' then return 'no_resource' end
+    if handler ~= '' then
+        local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)
+        if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
+        if not fits then return 'unrelated' end
+    end
+    enqueue(id, resource, job, data, received)
+    if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
+        list_missing((place_of(type, resource)), id, received)
+        unlist((place_of('', resource)), id, received)
+    end
+    redis.call('PERSIST', key)
+    if not resume then
+        start_over(id, key, state)
+        pcall(explain, id)
+    end
+    redis.call('HDEL', key, 'error', 'settled')
+    redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
+    redis.call('ZREM', dead, id)
+    redis.call('ZREM', quarantined, id)
+    redis.call('ZREM', unreadable, id)
+    unless_odd('ZREM', unhandled .. type, id)
+    publish(id, $ACCEPTED, type, resource, {replayed = true})
+    return 'replayed'
+end
+
+for i = 6 + 2 * fields, #ARGV, 4 do
+    outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
+if #jobs > 0 then
+    redis.call('SADD', 'rq:queues', queue)
+    redis.call('RPUSH', queue, unpack(jobs))
+end
+return outcomes

@@ -1,1 +1,0 @@
-"""Running handlers: start-up, one run after the other, what becomes of one that fails, hangs or will not end."""

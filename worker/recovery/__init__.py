@@ -1,1 +1,0 @@
-"""Events that are at home nowhere: found, judged, and put back."""
