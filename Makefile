@@ -69,11 +69,10 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests/support $(BIN)/python -m fuzz --count 0
 
-# ARGS goes to each of the three that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
-bench: $(STAMP) ## measure receiver and worker beside their peers, and as the work grows (two hours; says what is missing, wrk or Node)
+# ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
+bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
-	@PYTHONPATH=tests $(BIN)/python -m bench.growth $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
 	@echo "python -m bench.readme puts these figures into tests/bench/README.md"
 
@@ -91,11 +90,7 @@ lock: $(STAMP) ## compile deploy/requirements*.txt anew from pyproject.toml
 	@PATH=$(BIN):$$PATH $(LOCK_DEMO) -o deploy/requirements-demo.txt
 	@PATH=$(BIN):$$PATH $(LOCK_BUILD) -o deploy/requirements-build.txt
 	@echo uv | PATH=$(BIN):$$PATH $(COMPILE) - -o deploy/requirements-uv.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/fastapi_celery.in -o tests/bench/programs/fastapi_celery.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/celery_tasks.in -o tests/bench/programs/celery_tasks.txt
 	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/dramatiq_actors.in -o tests/bench/programs/dramatiq_actors.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/programs/arq_jobs.in -o tests/bench/programs/arq_jobs.txt
-	@PATH=$(BIN):$$PATH $(COMPILE) tests/bench/plot.in -o tests/bench/plot.txt
 
 clean: ## remove what make has made
 	rm -rf .venv .credhook .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

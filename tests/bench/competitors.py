@@ -50,9 +50,8 @@ def _receiver(title: str, durability: str, appendfsync: str) -> Competitor:
     )
 
 
-def _on_uvicorn(app: str, lock: Path | None = None) -> tuple[str | Path, ...]:
-    """Without a lock in our own environment: Starlette and RQ are among our requirements, in the versions we run on."""
-    return (environments.python(lock) if lock else sys.executable, *_UVICORN, f"{app}:app")
+def _on_uvicorn(app: str) -> tuple[str | Path, ...]:
+    return (sys.executable, *_UVICORN, f"{app}:app")
 
 
 STRICT: Final = _receiver("credhook, strict", "strict", "always")
@@ -66,15 +65,6 @@ FASTIFY_BULLMQ: Final = Competitor(
 FASTIFY_BULLMQ_EVERYSEC: Final = replace(
     FASTIFY_BULLMQ, name="fastify-bullmq-everysec", title="Node: fastify + BullMQ, everysec", appendfsync="everysec"
 )
-FASTAPI_CELERY: Final = Competitor(
-    "fastapi-celery",
-    "FastAPI + Celery",
-    lambda: _on_uvicorn("fastapi_celery", PROGRAMS / "fastapi_celery.txt"),
-    "celery",
-)
-STARLETTE_RQ: Final = Competitor(
-    "starlette-rq", "Starlette + RQ in a thread", lambda: _on_uvicorn("starlette_rq"), "rq:queue:default"
-)
 BARE: Final = Competitor("bare", "bare Starlette", lambda: _on_uvicorn("bare"), None, verifies=False)
 GROUPED: Final = Competitor(
     "grouped", "bare Starlette with a grouped write", lambda: _on_uvicorn("grouped_writes"), "written", verifies=False
@@ -83,7 +73,4 @@ GROUPED: Final = Competitor(
 #: What could be reached: without any Redis, and with one that is as sure.
 LIMITS: Final = (BARE, GROUPED)
 
-COMPETITORS: Final = {
-    each.name: each
-    for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTIFY_BULLMQ_EVERYSEC, FASTAPI_CELERY, STARLETTE_RQ, *LIMITS)
-}
+COMPETITORS: Final = {each.name: each for each in (STRICT, STANDARD, FASTIFY_BULLMQ, FASTIFY_BULLMQ_EVERYSEC, *LIMITS)}

@@ -1,6 +1,5 @@
 """Environments for what is not in our requirements: made once under .credhook/bench, again when their lock changes."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -65,17 +64,6 @@ def node(program: Path) -> Path:
 def say(line: str) -> None:
     """Tell whoever waits what is going on; figures go to standard output."""
     click.echo(line, err=True)
-
-
-def draw(module: str, results: Path, picture: Path) -> None:
-    """Let a module make a picture of results, or several in a folder; say so where there is no matplotlib for it."""
-    try:
-        interpreter = python(HERE / "plot.txt")
-    except Missing as missing:
-        say(f"no plot: {missing}")
-        return
-    command = [str(interpreter), "-m", module, str(results), str(picture)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(HERE.parent)}, check=True)
 
 
 def _is_current(folder: Path, lock: Path) -> bool:

@@ -25,9 +25,7 @@ from credhook.sandbox.local.local_redis import NoRedis
 _PLAN: Final = Plan()
 
 #: Enough to see that everything works, too little for figures.
-_SMALL: Final = Plan(
-    rounds=1, seconds=1, latency_seconds=0.3, warm_up_seconds=0, connections=16, requests=100_000, records=()
-)
+_SMALL: Final = Plan(rounds=1, seconds=1, latency_seconds=0.3, warm_up_seconds=0, connections=16, requests=100_000)
 
 
 @click.command()
@@ -43,7 +41,6 @@ _SMALL: Final = Plan(
 )
 @click.option("--competitors", default=",".join(COMPETITORS), show_default=True, help="Names, comma-separated.")
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Latencies at steady rates.")
-@click.option("--ledger/--no-ledger", default=True, show_default=True, help="A small ledger beside a large one.")
 @click.option("--small", is_flag=True, help="Credhook and the limits, a second each: whether all this runs.")
 @click.option(
     "--out",
@@ -51,8 +48,8 @@ _SMALL: Final = Plan(
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Folder for the results.  [default: .credhook/bench/results]",
 )
-def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Path, **amounts: Any) -> None:
-    """Measure the receiver beside its peers: tables, a plot, and ingest.json and ingest.md with the same.
+def main(*, competitors: str, latency: bool, small: bool, out: Path, **amounts: Any) -> None:
+    """Measure the receiver beside its peers: tables, and ingest.json and ingest.md with the same.
 
     wrk makes the load (Debian: apt install wrk), Node 20 or newer runs one of the competitors; the rest does without.
     """
@@ -73,8 +70,6 @@ def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Pat
             runs.throughput(results)
             if latency:
                 runs.latency(results)
-            if ledger:
-                runs.ledger(results)
         except (RunFailed, NoRedis) as error:
             raise click.ClickException(str(error)) from error
         finally:  # An hour's figures should not be lost to the last run.
@@ -82,8 +77,6 @@ def main(*, competitors: str, latency: bool, ledger: bool, small: bool, out: Pat
     sheets = report.sheets(results)
     tables.show(results.setting, sheets, Console(width=None if sys.stdout.isatty() else 120))
     (out / "ingest.md").write_text(tables.markdown(results.setting, sheets))
-    if not small:
-        environments.draw("bench.plot", out / "ingest.json", out / "ingest.png")
     environments.say(f"results: {out}")
 
 

@@ -3,17 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, ParamSpec, TypeVar
 
-from bench import settled
 from bench.competitors import LIMITS, STRICT, Competitor
 from bench.deliveries import Deliveries, sign
 from bench.results import HALF, LOADS, Latency, Results, Throughput
 from bench.run import Run, RunFailed, run
-from redis import Redis
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,7 +36,6 @@ class Plan:
         warm_up_seconds: of full load before a run.
         connections: kept alive between the load and a server.
         requests: signed for a run, none of which is sent twice.
-        records: sizes of ledger to compare.
     """
 
     rounds: int = 3
@@ -48,7 +44,6 @@ class Plan:
     warm_up_seconds: int = 2
     connections: int = 64
     requests: int = 800_000
-    records: tuple[int, ...] = (10_000, 2_000_000)
 
 
 class Runs:
@@ -87,14 +82,6 @@ class Runs:
                     (measured,) = self._again(self._latencies, competitor, [results.rate(STRICT.name) * HALF])
                     results.same_rate.setdefault(competitor.name, []).append(measured)
 
-    def ledger(self, results: Results) -> None:
-        """Whether a ledger that remembers more is slower."""
-        for number in range(self._plan.rounds):
-            for records in self._plan.records:
-                measured = self._again(self._throughput, STRICT, partial(settled.fill, records=records))
-                results.ledger.setdefault(str(records), []).append(measured)
-                self._say(f"round {number + 1}: {records:,} records: {measured.rate:,.0f} deliveries a second")
-
     def _again(self, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What is measured; a run that was spoilt is made again, for hours should not be lost to a disk that stalls.
 
@@ -108,8 +95,8 @@ class Runs:
                 self._say(f"{error}; once more")
         return measure(*args, **kwargs)
 
-    def _throughput(self, competitor: Competitor, prepare: Callable[[Redis], None] = lambda _: None) -> Throughput:
-        with self._run(competitor, prepare) as running:
+    def _throughput(self, competitor: Competitor) -> Throughput:
+        with self._run(competitor) as running:
             return running.throughput(self._plan.seconds)
 
     def _latencies(self, competitor: Competitor, rates: Iterable[float]) -> list[Latency]:
@@ -117,12 +104,12 @@ class Runs:
             return [running.latency(rate, self._plan.latency_seconds) for rate in rates]
 
     @contextmanager
-    def _run(self, competitor: Competitor, prepare: Callable[[Redis], None] = lambda _: None) -> Iterator[Run]:
+    def _run(self, competitor: Competitor) -> Iterator[Run]:
         """A run that has been warmed up."""
         plan, deliveries = self._plan, self._deliveries()
         with (
             TemporaryDirectory(dir=self._folder) as folder,
-            run(competitor, deliveries, Path(folder), connections=plan.connections, prepare=prepare) as running,
+            run(competitor, deliveries, Path(folder), connections=plan.connections) as running,
         ):
             running.warm_up(plan.warm_up_seconds, plan.requests // _WARM_UP_PART)
             yield running

@@ -1,17 +1,16 @@
-"""`python -m bench.readme`: put the tables and pictures of a run into tests/bench/README.md.
+"""`python -m bench.readme`: put the tables of a run into tests/bench/README.md.
 
 The text around them is the README's own; what stands between `<!-- ingest -->` and `<!-- /ingest -->` is replaced by
 ingest.md, and so on for each part whose results are in the folder.
 """
 
-import shutil
 from pathlib import Path
 from typing import Final
 
 import click
 from bench.environments import HERE, SCRATCH
 
-PARTS: Final = ("ingest", "work", "growth", "sizing")
+PARTS: Final = ("ingest", "work", "sizing")
 
 
 @click.command()
@@ -23,13 +22,11 @@ PARTS: Final = ("ingest", "work", "growth", "sizing")
 )
 @click.option("--readme", default=HERE / "README.md", type=click.Path(dir_okay=False, path_type=Path))
 def main(*, out: Path, readme: Path) -> None:
-    """Put the figures of a run into the README, and its pictures beside it."""
+    """Put the figures of a run into the README."""
     texts = {part: (out / f"{part}.md").read_text() for part in PARTS if (out / f"{part}.md").exists()}
     if not texts:
         raise click.ClickException(f"no results in {out}: run `make bench` first")
     readme.write_text(filled(readme.read_text(), texts))
-    for picture in sorted(out.glob("*.png")):
-        shutil.copy(picture, readme.parent)
     click.echo(f"{readme}: {', '.join(texts)}")
 
 

@@ -15,7 +15,7 @@ _COSTS: Final = ("µs each", "Redis, µs each", "written, bytes each")
 
 def sheets(results: Results) -> list[Sheet]:
     """All tables."""
-    found = [_throughput(results), _latency(results), _ledger(results), sheet(targets(results))]
+    found = [_throughput(results), _latency(results), sheet(targets(results))]
     return [each for each in found if each.rows]
 
 
@@ -62,10 +62,3 @@ def _latency_row(title: str, rounds: Sequence[Latency]) -> list[str]:
     p50, p99 = middle(rounds)
     late = median(one.late for one in rounds)
     return [title, f"{median(one.rate for one in rounds):,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{late:.2f}"]
-
-
-def _ledger(results: Results) -> Sheet:
-    rows = [
-        [f"{int(count):,}", f"{median(one.rate for one in rounds):,.0f}"] for count, rounds in results.ledger.items()
-    ]
-    return Sheet("As much as credhook (strict) takes, by the size of its ledger", ["records", "deliveries/s"], rows)

@@ -1,4 +1,4 @@
-"""What was measured, as it is kept in a file. Standard library only: the plot reads it in an environment of its own."""
+"""What was measured, as it is kept in a file."""
 
 import json
 from collections.abc import Sequence
@@ -62,7 +62,6 @@ class Results:
         throughput: by competitor.
         latency: by competitor, then by load as a key of JSON ("0.5").
         same_rate: the limits at half of what credhook (strict) takes at most, by competitor.
-        ledger: of credhook (strict), by the number of records in its ledger.
     """
 
     setting: dict[str, str]
@@ -70,7 +69,6 @@ class Results:
     throughput: dict[str, list[Throughput]] = field(default_factory=dict)
     latency: dict[str, dict[str, list[Latency]]] = field(default_factory=dict)
     same_rate: dict[str, list[Latency]] = field(default_factory=dict)
-    ledger: dict[str, list[Throughput]] = field(default_factory=dict)
 
     def rate(self, name: str) -> float:
         """The median of what a competitor takes."""
@@ -95,7 +93,6 @@ class Results:
         """What was kept."""
         kept: dict[str, Any] = json.loads(path.read_text())
         kept["throughput"] = {name: [Throughput(**one) for one in each] for name, each in kept["throughput"].items()}
-        kept["ledger"] = {count: [Throughput(**one) for one in each] for count, each in kept["ledger"].items()}
         kept["latency"] = {
             name: {at: [Latency(**one) for one in each] for at, each in loads.items()}
             for name, loads in kept["latency"].items()

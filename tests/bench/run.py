@@ -3,7 +3,7 @@
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -134,17 +134,14 @@ def run(
     folder: Path,
     *,
     connections: int,
-    prepare: Callable[[Redis], None],
 ) -> Iterator[Run]:
-    """Run a competitor's server in an empty folder, on a Redis that `prepare` has filled.
+    """Run a competitor's server in an empty folder, on a Redis of its own.
 
     Raises:
         RunFailed: see there.
     """
     try:
         with local_redis(folder, options=NO_REWRITES) as url, Redis.from_url(url) as redis:
-            redis.config_set("appendfsync", "no")  # What fills it need not wait for the disk.
-            prepare(redis)
             redis.config_set("appendfsync", competitor.appendfsync)
             with serving(competitor, url, folder) as server:
                 running = Run(competitor, server, redis, deliveries, connections)

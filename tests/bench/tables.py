@@ -9,12 +9,11 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table: a title, the names of its columns, its rows, and the file of a picture, if it has one."""
+    """One table: a title, the names of its columns, its rows."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    picture: str = ""
 
 
 def show(setting: Mapping[str, str], sheets: Iterable[Sheet], console: Console) -> None:
@@ -36,7 +35,6 @@ def markdown(setting: Mapping[str, str], sheets: Iterable[Sheet]) -> str:
     for sheet in sheets:
         lines += ["", f"{sheet.title}:", "", _line(sheet.columns), _line(["---", *["---:"] * (len(sheet.columns) - 1)])]
         lines += [_line(row) for row in sheet.rows]
-        lines += ["", f"![{sheet.title}]({sheet.picture})"] if sheet.picture else []
     return "\n".join(lines) + "\n"
 
 

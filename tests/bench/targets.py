@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from bench.competitors import (
     BARE,
-    FASTAPI_CELERY,
     FASTIFY_BULLMQ,
     FASTIFY_BULLMQ_EVERYSEC,
     GROUPED,
@@ -56,7 +54,6 @@ def sheet(found: Iterable[Target]) -> Sheet:
 _RATIOS: Final[tuple[tuple[Competitor, Competitor, float], ...]] = (
     (STRICT, FASTIFY_BULLMQ, 1.25),
     (STANDARD, FASTIFY_BULLMQ_EVERYSEC, 1.15),
-    (STRICT, FASTAPI_CELERY, 10.0),
     (STRICT, BARE, 0.7),
     (STRICT, STANDARD, 0.85),
 )
@@ -74,13 +71,7 @@ def targets(results: Results) -> list[Target]:
         times = p99 / middle(results.same_rate[GROUPED.name])[1]
         what = f"p99 at half load / that of {results.titles[GROUPED.name]} at the same rate"
         found.append(at_most(what, times, 1.5))
-    if len(results.ledger) > 1:
-        (few, small), *_, (many, large) = results.ledger.items()
-        # Round by round, since a machine that is shared changes its speed more than the ledger does.
-        part = median(one.rate / other.rate for one, other in zip(large, small, strict=True))
-        found.append(at_least(f"with {int(many):,} ledger records / with {int(few):,}", part, 0.9))
     peaks = [results.peak(name) for name in (STRICT.name, STANDARD.name) if name in results.throughput]
-    peaks += [one.peak for each in results.ledger.values() for one in each]
     known = [peak for peak in peaks if peak is not None]
     if known:
         found.append(at_most("most memory of the receiver, MiB", max(known), 90, "{:.0f}"))

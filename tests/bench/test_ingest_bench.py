@@ -16,7 +16,6 @@ from bench.plan import Plan, Runs
 from bench.programs.grouped_writes import SIZE
 from bench.results import LOADS, Results
 from bench.run import RunFailed, run, written
-from bench.settled import fill
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
@@ -68,7 +67,7 @@ def test_deliveries_that_run_out_spoil_the_figures(tmp_path: Path) -> None:
     folder.mkdir()
     with (
         pytest.raises(RunFailed, match="all 1 deliveries were sent before the time was up: raise --requests"),
-        run(BARE, sign(tmp_path / "deliveries", 1), folder, connections=1, prepare=lambda _: None) as running,
+        run(BARE, sign(tmp_path / "deliveries", 1), folder, connections=1) as running,
     ):
         running.throughput(1)
 
@@ -84,18 +83,9 @@ def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None
     (tmp_path / "run").mkdir()
     with (
         pytest.raises(RunFailed, match=found),
-        run(IDLER, sign(tmp_path / "deliveries", 10), tmp_path / "run", connections=1, prepare=lambda _: None),
+        run(IDLER, sign(tmp_path / "deliveries", 10), tmp_path / "run", connections=1),
     ):
         pass
-
-
-def test_the_ledger_can_be_filled_with_settled_events(redis_client: Redis) -> None:
-    fill(redis_client, 30_000, gone=25_000)
-    keys = list(redis_client.scan_iter("credhook:event:*", count=10_000))
-    assert len(keys) == 30_000
-    key = keys[0]
-    assert redis_client.hget(key, "state") == b"done"
-    assert redis_client.ttl(key) > 86_400
 
 
 def test_a_run_that_was_spoilt_is_made_again_and_not_for_ever(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 from bench.environments import HERE, ROOT
 from bench.readme import PARTS, filled
 from bench.results import Results, Throughput
-from bench.sizing.__main__ import redis_target
-from bench.sizing.model import Costs, Habits, NotMeasured, costs, need, redis_of_both, sheet
+from bench.sizing import Costs, Habits, NotMeasured, costs, need, sheet
 from bench.work import results as work
 
 COSTS = Costs(deliveries=10_000, events=1_000, receiver=60, worker=440, redis=50, kept=500)
@@ -57,26 +56,6 @@ def test_the_table_has_a_row_for_each_amount_and_leaves_out_what_is_not_told() -
     assert rows[-1][1:] == ["4,630", "1", "10", "2.31", "23.1%", "326.0 GiB"]
     untold = Costs(deliveries=10_000, events=1_000, receiver=None, worker=None, redis=50, kept=500)
     assert sheet(untold).rows[0][4] == ""
-
-
-def test_redis_has_a_bound_and_says_what_it_carries() -> None:
-    target = redis_target("credhook", 50.0)
-    assert target.met
-    assert "credhook (20,000 a second)" in target.what
-    assert not redis_target("credhook", 61.0).met
-
-
-def test_redis_is_judged_by_each_number_of_events_at_once_and_each_api_that_keeps_it_busy() -> None:
-    handled = worked()
-    handled.throughput["credhook-400"] = handled.throughput["credhook"]
-    handled.latencies |= {"0": handled.throughput, "500": handled.throughput}
-    handled.titles |= {"credhook": "credhook", "credhook-400": "credhook, 400 at once"}
-    assert redis_of_both(ingested(strict=10_000.0), handled) == {
-        "credhook, an API of 50 ms": 50.0,
-        "credhook, an API of 0 ms": 50.0,
-        "credhook, 400 at once, an API of 50 ms": 50.0,
-        "credhook, 400 at once, an API of 0 ms": 50.0,
-    }
 
 
 def test_both_are_read_from_the_results_folder(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from bench.environments import ROOT, SCRATCH
 from bench.process import Process
 from bench.run import RunFailed
 from bench.work.api import answering
-from bench.work.competitors import AIOHTTP_CROWDED, BULLMQ_CROWDED, LIMIT, OURS, RQ_SIMPLE, Competitor
+from bench.work.competitors import BULLMQ_CROWDED, LIMIT, OURS, RQ_SIMPLE
 from bench.work.results import Results, rate
 from bench.work.run import Terms, round_trips, run
 from redis import Redis
@@ -51,11 +51,10 @@ def test_one_command_measures_the_worker_beside_the_limit(tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"work.json", "work.md"}
 
 
-@pytest.mark.parametrize("competitor", [BULLMQ_CROWDED, AIOHTTP_CROWDED], ids=lambda each: each.name)
-def test_the_strongest_fetch_each_event_once(competitor: Competitor, tmp_path: Path) -> None:
-    if competitor is BULLMQ_CROWDED and not (SCRATCH / "node" / ".installed").exists():
+def test_bullmq_fetches_each_event_once(tmp_path: Path) -> None:
+    if not (SCRATCH / "node" / ".installed").exists():
         pytest.skip("`make bench` installs its packages, if there is Node")
-    with run(competitor, replace(TERMS, limit=60.0, patience=60.0), tmp_path) as running:
+    with run(BULLMQ_CROWDED, replace(TERMS, limit=60.0, patience=60.0), tmp_path) as running:
         work = running.measure()
     assert work.whole
     assert work.events == TERMS.events

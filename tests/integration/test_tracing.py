@@ -253,7 +253,7 @@ def test_only_what_is_authentic_is_traced_and_what_is_not_stored_is_a_failure(
         assert process.stop() == 0
     post, sent = collector.one("POST /webhooks"), collector.one("send credhook")
     assert (post.failed, sent.failed) == (True, True)
-    assert (post.attributes["http.response.status_code"], post.attributes["error.type"]) == (503, "Unavailable")
+    assert (post.attributes["http.response.status_code"], post.attributes["error.type"]) == (503, "StoreUnavailable")
     assert_silent(collector.spans)
 
 

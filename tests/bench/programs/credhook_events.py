@@ -1,14 +1,12 @@
-"""credhook: handlers that do nothing, note when, or want some events again. Run as a program, it accepts events."""
+"""credhook: handlers that do nothing, or note when they ran. Run as a program, it accepts events."""
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from redis import Redis
 
-from credhook import Retry
 from credhook.events import Event
 from credhook.receiver.inbox.inbox import MAX_GROUP
 from credhook.receiver.inbox.script import LOAD, Delivery, accept
@@ -21,25 +19,11 @@ AHEAD = 8
 
 nothing = Handlers("nothing")
 noting = Handlers("noting")
-again = Handlers("again")
 
 
+@nothing.on("*")
 async def handle(event: FetchedEvent, context: AsyncContext) -> None:
     """Take part in everything else that an event costs."""
-
-
-def _numbered(number: int) -> Callable[[FetchedEvent, AsyncContext], Coroutine[Any, Any, None]]:
-    """Another that does nothing, by a name of its own."""
-
-    async def another(event: FetchedEvent, context: AsyncContext) -> None:
-        await handle(event, context)
-
-    another.__name__ = f"handle_{number}"
-    return another
-
-
-for each in range(int(os.environ.get("HANDLERS", "1"))):
-    nothing.on("*")(_numbered(each))
 
 
 @noting.on("*")
@@ -52,13 +36,6 @@ def _notes(opened: list[int] = []) -> int:  # noqa: B006  It is opened once.
     if not opened:
         opened.append(os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT))
     return opened[0]
-
-
-@again.on("*")
-async def retry(event: FetchedEvent, context: AsyncContext) -> None:
-    """Want one event in so many a second time, at once."""
-    if event.attempt == 1 and int(event.webhook_id[4:], 16) % int(os.environ["AGAIN"]) == 0:
-        raise Retry(after=0)
 
 
 def fill() -> None:

@@ -67,7 +67,7 @@ _STUB_SECONDS: Final = 0.5
 def main(
     *, competitors: str, by_latency: bool, by_processes: bool, end_to_end: bool, small: bool, out: Path, **amounts: Any
 ) -> None:
-    """Measure the worker beside its peers: tables, a plot, and work.json and work.md with the same."""
+    """Measure the worker beside its peers: tables, and work.json and work.md with the same."""
     plan = _SMALL if small else replace(_PLAN, **amounts)
     names = [OURS.name, LIMIT.name] if small else competitors.split(",")
     able = [competitor for competitor in map(_named, names) if _is_able(competitor)]
@@ -94,8 +94,6 @@ def main(
     found = sheets(results)
     tables.show(results.setting, found, Console(width=None if sys.stdout.isatty() else 120))
     (out / "work.md").write_text(tables.markdown(results.setting, found))
-    if not small:
-        environments.draw("bench.work.plot", out / "work.json", out / "work.png")
     environments.say(f"results: {out}")
 
 
@@ -106,10 +104,7 @@ def _setting(plan: Plan, folder: Path) -> dict[str, str]:
     ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "aiohttp", "httpx", "redis"))
     packages = json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
     nodes = ", ".join(f"{name} {packages[name]}" for name in ("bullmq", "undici"))
-    theirs = ", ".join(
-        f"{name} {_pinned(name, lock)}"
-        for name, lock in (("celery", "celery_tasks"), ("dramatiq", "dramatiq_actors"), ("arq", "arq_jobs"))
-    )
+    theirs = f"dramatiq {_pinned('dramatiq', 'dramatiq_actors')}"
     return machine.here() | {
         "software": f"Python {platform.python_version()}, {ours}, {theirs}, {machine.node_version()}, {nodes}, "
         f"{machine.redis_version()}",

@@ -53,14 +53,12 @@ class Api(Process):
         url: its root.
     """
 
-    def __init__(self, latency: float, size: int, log: Path, on: frozenset[int]) -> None:
-        """`latency`: seconds until it answers; `size`: bytes that each answer has at least."""
+    def __init__(self, latency: float, log: Path, on: frozenset[int]) -> None:
+        """`latency`: seconds until it answers."""
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        super().__init__(
-            (sys.executable, _STUB, str(self._port), str(latency), str(size)), {}, log, folder=log.parent, on=on
-        )
+        super().__init__((sys.executable, _STUB, str(self._port), str(latency)), {}, log, folder=log.parent, on=on)
 
     def await_answer(self) -> None:
         """Return once it answers.
@@ -100,13 +98,13 @@ class Api(Process):
 
 
 @contextmanager
-def answering(latency: float, folder: Path, *, size: int = 0, on: frozenset[int] = cores.LOAD) -> Iterator[Api]:
-    """Run the stub on a free port, answering after `latency` seconds with `size` bytes at least, on the cores `on`.
+def answering(latency: float, folder: Path, *, on: frozenset[int] = cores.LOAD) -> Iterator[Api]:
+    """Run the stub on a free port, answering after `latency` seconds, on the cores `on`.
 
     Raises:
         NotAnswering: see there.
     """
-    api = Api(latency, size, folder / "api.log", on)
+    api = Api(latency, folder / "api.log", on)
     try:
         api.await_answer()
         yield api

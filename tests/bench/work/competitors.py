@@ -25,8 +25,7 @@ class Competitor:
         arguments: what it is given to start the worker.
         unfinished: Redis keys that are there as long as anything is left to do, or has failed.
         interpreter: begins both commands; makes the environment that they need.
-        appendfsync: how its Redis is configured. Celery waits for Redis at each step: `always`, which we ship, would
-            make it four times as slow, and is not what it is run on.
+        appendfsync: how its Redis is configured.
         settings: environment variables of its own.
     """
 
@@ -73,19 +72,6 @@ def _rq(name: str, worker: str) -> Competitor:
     )
 
 
-def _celery(name: str, title: str, pool: str, slots: int) -> Competitor:
-    arguments = ("-m", "celery", "-A", "bench.programs.celery_tasks", "worker", "--loglevel", "WARNING")
-    return Competitor(
-        name,
-        title,
-        slots,
-        _program("celery_tasks"),
-        (*arguments, "--pool", pool, "--concurrency", str(slots)),
-        ("celery", "unacked"),
-        _in("celery_tasks"),
-    )
-
-
 def _in(module: str) -> Callable[[], tuple[Path]]:
     """The interpreter of a competitor's own environment."""
     return lambda: (environments.python(PROGRAMS / f"{module}.txt"),)
@@ -108,10 +94,7 @@ OURS: Final = Competitor(
     appendfsync="always",
     settings={"CREDHOOK_HANDLERS": "bench.programs.credhook_events:nothing"},
 )
-RQ_WORKER: Final = _rq("rq-worker", "Worker")
 RQ_SIMPLE: Final = _rq("rq-simple", "SimpleWorker")
-CELERY_THREADS: Final = _celery("celery-threads", "Celery, 64 threads", "threads", 64)
-CELERY_GEVENT: Final = _celery("celery-gevent", "Celery, 100 of gevent", "gevent", 100)
 DRAMATIQ: Final = Competitor(
     "dramatiq",
     "dramatiq, 64 threads",
@@ -120,15 +103,6 @@ DRAMATIQ: Final = Competitor(
     ("-m", "dramatiq", "bench.programs.dramatiq_actors", "--processes", "1", "--threads", "64"),
     ("dramatiq:default", "dramatiq:default.msgs", "dramatiq:default.XQ"),
     _in("dramatiq_actors"),
-)
-ARQ: Final = Competitor(
-    "arq",
-    "arq, 100 jobs",
-    100,
-    _program("arq_jobs"),
-    ("-m", "arq", "bench.programs.arq_jobs.Worker", "--custom-log-dict", "bench.programs.arq_jobs.QUIET"),
-    ("arq:queue",),
-    _in("arq_jobs"),
 )
 BULLMQ: Final = Competitor(
     "bullmq",
@@ -141,18 +115,15 @@ BULLMQ: Final = Competitor(
     settings={"NODE_ENV": "production"},
 )
 LIMIT: Final = Competitor("bare-httpx", "bare httpx", 100, (), _program("bare_httpx"), ())
-AIOHTTP: Final = Competitor("bare-aiohttp", "bare aiohttp", 100, (), _program("bare_aiohttp"), ())
 
 #: With more at once: who can.
 OURS_CROWDED: Final = _crowded(OURS)
 BULLMQ_CROWDED: Final = _crowded(BULLMQ)
-ARQ_CROWDED: Final = _crowded(ARQ)
-AIOHTTP_CROWDED: Final = _crowded(AIOHTTP)
 
 #: Whom Python has.
-PEERS: Final = (RQ_WORKER, RQ_SIMPLE, CELERY_THREADS, CELERY_GEVENT, DRAMATIQ, ARQ, ARQ_CROWDED)
+PEERS: Final = (RQ_SIMPLE, DRAMATIQ)
 #: Who is measured with other latencies of the API, too.
-SWIFT: Final = (OURS, OURS_CROWDED, BULLMQ, BULLMQ_CROWDED, LIMIT, AIOHTTP, AIOHTTP_CROWDED)
+SWIFT: Final = (OURS, OURS_CROWDED, BULLMQ, BULLMQ_CROWDED, LIMIT)
 COMPETITORS: Final = {each.name: each for each in (*SWIFT, *PEERS)}
 
 

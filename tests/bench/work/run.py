@@ -1,4 +1,4 @@
-"""A run: one competitor's worker on a full queue in a Redis of its own, watched until it is done or its time is up."""
+"""A run: one competitor's worker on a full queue in a Redis of its own, watched until it is done or out of time."""
 
 import math
 import time
@@ -43,8 +43,6 @@ class Terms:
         options: for the worker's command.
         processes: that work; each has the competitor's slots.
         cores: that they share.
-        size: bytes that each answer of the API has at least.
-        again: one event in so many is fetched twice, for its handler wants it so; none with 0.
     """
 
     latency: float
@@ -55,18 +53,12 @@ class Terms:
     options: tuple[str, ...] = ()
     processes: int = 1
     cores: frozenset[int] = cores.SERVER
-    size: int = 0
-    again: int = 0
 
     def queue(self, competitor: Competitor) -> int:
         """How many events its queue is filled with: no more than it could handle if the API were all it waited for."""
         if not self.latency:
             return self.events
         return math.ceil(min(self.events, self.processes * competitor.slots * self.seconds / self.latency))
-
-    def requests(self, events: int) -> int:
-        """How many requests these events want."""
-        return events + (math.ceil(events / self.again) if self.again else 0)
 
 
 class Run:
@@ -99,12 +91,11 @@ class Run:
             Spoilt: it did not do what it was to do.
         """
         events = self._terms.queue(self._competitor)
-        requests = self._terms.requests(events)
         # Processor time is counted from the first request on: what starting takes is not an event's.
         begun, start = self._watch(lambda seen: seen.requests > 0, _START_TIMEOUT), time.monotonic()
         cpu_before, redis_before = self._worker.cpu_seconds(), redis_seconds(self._redis)
-        seen = self._watch(lambda seen: seen.answered >= requests, self._terms.limit)
-        whole = seen.answered >= requests
+        seen = self._watch(lambda seen: seen.answered >= events, self._terms.limit)
+        whole = seen.answered >= events
         if whole:
             self._await_settled()
             seen = self._api.seen()
@@ -112,19 +103,18 @@ class Run:
         cpu, redis_cpu = self._worker.cpu_seconds(), redis_seconds(self._redis)
         if not seen.answered:
             raise Spoilt(f"no event was fetched: {self._worker.last_words}")
-        if seen.requests - seen.resources > requests - events or (whole and seen.requests != requests):
+        if seen.requests != seen.resources or (whole and seen.requests != events):
             raise Spoilt(f"{seen.requests} requests were made for {seen.resources} events")
-        done = seen.answered * events / requests
-        counted = max(1.0, (seen.answered - begun.answered) * events / requests)
+        counted = max(1.0, float(seen.answered - begun.answered))
         return Work(
-            done / seconds,
-            round(done),
+            seen.answered / seconds,
+            seen.answered,
             whole,
             cpu=None if cpu is None or cpu_before is None else (cpu - cpu_before) / counted * 1e6,
             peak=self._worker.peak_megabytes(),
-            trips=(round_trips(self._redis) - self._trips_before) / done,
+            trips=(round_trips(self._redis) - self._trips_before) / seen.answered,
             redis=(redis_cpu - redis_before) / counted * 1e6,
-            kept=(memory(self._redis) - self._memory_before) / done if whole else None,
+            kept=(memory(self._redis) - self._memory_before) / seen.answered if whole else None,
         )
 
     def _watch(self, enough: Callable[[Seen], bool], limit: float) -> Seen:
@@ -159,7 +149,7 @@ def run(competitor: Competitor, terms: Terms, folder: Path) -> Iterator[Run]:
         with (
             local_redis(folder, options=NO_REWRITES) as url,
             Redis.from_url(url) as redis,
-            answering(terms.latency, folder, size=terms.size) as api,
+            answering(terms.latency, folder) as api,
         ):
             memory_before = memory(redis)
             told = told_to(competitor, url, api.url) | {"EVENTS": str(terms.queue(competitor))}

@@ -1,6 +1,4 @@
-"""The platform's API as the benchmark needs it: `python stub.py PORT SECONDS BYTES` answers each after so many seconds.
-
-Its answers are of at least so many bytes, by the credentials that they list.
+"""The platform's API for the benchmark: `python stub.py PORT SECONDS` answers each request after SECONDS.
 
 It speaks HTTP without TLS, to loopback only, and says at `/seen` what it was asked, so that nobody must be believed.
 Standard library, uvloop and httptools only: it must never be what is waited for.
@@ -8,7 +6,6 @@ Standard library, uvloop and httptools only: it must never be what is waited for
 
 import asyncio
 import json
-import math
 import sys
 import time
 from typing import Any, Final
@@ -24,30 +21,25 @@ _HEAD: Final = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length
 
 _CREDENTIAL: Final = {"id": "cred_7f1d0c52a6e94b3c8d11a2f0", "status": "issued", "revocable": True}
 
-#: Credentials of an issuance, unless it is to be larger.
-_FEWEST: Final = 2
-
 _GRANT: Final = b'{"access_token": "token", "token_type": "Bearer", "expires_in": 3600}'
 
 
-def issuance(size: int) -> bytes:
-    """One of at least `size` bytes, as clients of the platform have seen it; its id stands at the percent sign."""
-    credentials = max(_FEWEST, math.ceil(size / len(json.dumps(_CREDENTIAL))))
-    return json.dumps(
-        {
-            "data": {
-                "id": "%s",
-                "createdAt": "2026-11-20T09:14:07.120Z",
-                "updatedAt": "2026-11-20T09:15:42.871Z",
-                "status": "completed",
-                "exchange": "openid4vc",
-                "format": "sd-jwt-vc",
-                "credentials": [_CREDENTIAL] * credentials,
-                "offerUri": "openid-credential-offer://?credential_offer_uri=https%%3A%%2F%%2Fplatform.example%%2Foffers%%2F0",
-                "offerQrUri": "https://platform.example/offers/0/qr",
-            }
+#: An issuance as clients of the platform have seen it; `%s` is its id.
+_ISSUANCE: Final = json.dumps(
+    {
+        "data": {
+            "id": "%s",
+            "createdAt": "2026-11-20T09:14:07.120Z",
+            "updatedAt": "2026-11-20T09:15:42.871Z",
+            "status": "completed",
+            "exchange": "openid4vc",
+            "format": "sd-jwt-vc",
+            "credentials": [_CREDENTIAL] * 2,
+            "offerUri": "openid-credential-offer://?credential_offer_uri=https%%3A%%2F%%2Fplatform.example%%2Foffers%%2F0",
+            "offerQrUri": "https://platform.example/offers/0/qr",
         }
-    ).encode()
+    }
+).encode()
 
 
 class Seen:
@@ -78,9 +70,8 @@ class Seen:
 class Api(asyncio.Protocol):
     """One connection. Answers keep the order of their requests, since each waits for as long as any other."""
 
-    def __init__(self, seen: Seen, latency: float, details: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, seen: Seen, latency: float, loop: asyncio.AbstractEventLoop) -> None:
         self._seen = seen
-        self._details = details
         self._latency = latency
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
@@ -116,19 +107,19 @@ class Api(asyncio.Protocol):
             self._send(b"404 Not Found", b'{"errors": [{"status": "404"}]}')
 
     def _describe(self, resource: bytes) -> None:
-        self._send(b"200 OK", self._details % resource)
+        self._send(b"200 OK", _ISSUANCE % resource)
         self._seen.answer()
 
     def _send(self, status: bytes, body: bytes) -> None:
         self._transport.write(_HEAD % (status, len(body)) + body)
 
 
-async def serve(port: int, latency: float, size: int) -> None:
+async def serve(port: int, latency: float) -> None:
     """Answer until killed."""
-    loop, seen, details = asyncio.get_running_loop(), Seen(), issuance(size)
-    server = await loop.create_server(lambda: Api(seen, latency, details, loop), "127.0.0.1", port, backlog=1_024)
+    loop, seen = asyncio.get_running_loop(), Seen()
+    server = await loop.create_server(lambda: Api(seen, latency, loop), "127.0.0.1", port, backlog=1_024)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])))
+    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2])))

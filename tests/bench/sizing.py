@@ -1,24 +1,27 @@
-"""What so many events a day need, from what one event was measured to cost.
+"""`python -m bench.sizing`: compute what a number of events a day needs from the measured cost of one event.
 
 Events do not come evenly: the busiest hour is taken to be several times the mean, and what is built for it to have
 that hour fill half of it, which is where the latencies of the other tables were judged.
 """
 
 import math
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+import click
+from bench import tables
 from bench.competitors import STRICT
+from bench.environments import SCRATCH
 from bench.results import Results
 from bench.tables import Sheet
 from bench.work import results as work
-from bench.work.competitors import OURS, OURS_CROWDED
+from bench.work.competitors import OURS
+from rich.console import Console
 
 #: What the table is printed for.
 A_DAY: Final = (100_000, 1_000_000, 10_000_000, 100_000_000)
-
-#: Latencies of the API, in milliseconds, with which a worker has enough to do for Redis to be judged by.
-_BUSY: Final = ("0", "50")
 
 #: Seconds.
 _DAY: Final = 86_400
@@ -107,17 +110,6 @@ def costs(ingest: Results, worked: work.Results) -> Costs:
     )
 
 
-def redis_of_both(ingest: Results, worked: work.Results) -> dict[str, float]:
-    """Microseconds of Redis for a delivery and its event, by how many events the worker had at once and its API."""
-    fields = {f"{worked.latency * 1_000:g}": worked.throughput, **worked.latencies}
-    return {
-        f"{worked.titles[ours]}, an API of {latency} ms": ingest.redis(STRICT.name) + work.redis(field[ours])
-        for ours in (OURS.name, OURS_CROWDED.name)
-        for latency, field in fields.items()
-        if ours in field and latency in _BUSY
-    }
-
-
 def need(costs: Costs, a_day: float, habits: Habits = Habits()) -> Need:
     """What that many events a day need."""
     a_second = a_day / _DAY * habits.peak
@@ -158,3 +150,36 @@ def sheet(costs: Costs, habits: Habits = Habits()) -> Sheet:
 
 def _size(count: float) -> str:
     return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
+
+
+@click.command()
+@click.option(
+    "--out",
+    default=SCRATCH / "results",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Folder with the results of bench.ingest and bench.work.  [default: .credhook/bench/results]",
+)
+def main(*, out: Path) -> None:
+    """Print what an event costs and what a number of events a day needs; write it to sizing.md."""
+    try:
+        ingested, worked = Results.read(out / "ingest.json"), work.Results.read(out / "work.json")
+        found = costs(ingested, worked)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is missing: run bench.ingest and bench.work first") from error
+    except NotMeasured as error:
+        raise click.ClickException(str(error)) from error
+    sheets = [sheet(found)]
+    tables.show(_setting(found), sheets, Console(width=None if sys.stdout.isatty() else 120))
+    (out / "sizing.md").write_text(tables.markdown(_setting(found), sheets))
+
+
+def _setting(found: Costs) -> dict[str, str]:
+    return {
+        "from": f"{found.deliveries:,.0f} deliveries/s for a receiver process, {found.events:,.0f} events/s for a "
+        f"worker process, {found.redis:.0f} µs of Redis for both, {found.kept:,.0f} bytes of its memory for a settled "
+        f"event; one Redis carries {1e6 / found.redis:,.0f} events/s at most"
+    }
+
+
+if __name__ == "__main__":
+    main()
