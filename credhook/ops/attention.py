@@ -1,136 +1,260 @@
-"""What wants an operator's attention, and what to do about it. Pure: facts go in, remarks come out."""
+"""Which parts of a fleet need attention, and what to do about each. The state goes in, findings come out.
 
-from collections.abc import Iterable
+Status, console and doctor show these findings under the same names.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from credhook.ops import fleet
-from credhook.ops.facts import Counts, Facts, Platform, Receiver, Server
-from credhook.ops.fleet import Remark
+from redis import Redis
+from redis.exceptions import RedisError
 
-#: Part of maxmemory from which on there is not much left.
+from credhook.ops.findings import Finding, fail, ok, split_remedy, warn
+from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
+from credhook.store import health
+from credhook.worker.process.announcement import DEPLOY, difference
+from credhook.worker.process.announcement import Platform as PlatformKeys
+
+#: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
+
+#: A problem, and what to do about it.
+Problem = tuple[str, str]
 
 
 class Limits(NamedTuple):
-    """What is still in order.
+    """What still counts as healthy.
 
     Attributes:
         oldest: seconds that an event may have been open.
-        refused: seconds for which a delivery that was refused for its signature is news.
+        refused: seconds during which a refused delivery is reported.
     """
 
     oldest: float = 900.0
     refused: float = 900.0
 
 
-def attention(facts: Facts, limits: Limits) -> tuple[Remark, ...]:
-    """All remarks, those about what holds everything up first."""
-    remarks = (
-        *_of_server(facts.server),
-        *fleet.remarks(facts),
-        *of_refusals(facts.receivers, limits),
-        *_of_work(facts, limits),
-        *(remark for platform in facts.platforms for remark in _of_platform(platform)),
-        *_of_counts(facts.counts),
-    )
-    return tuple(remarks)
+def look_at(
+    redis: Redis, address: str, queue: str, platform: PlatformKeys | None, limits: Limits
+) -> tuple[Fleet | None, tuple[Finding, ...]]:
+    """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
+    try:
+        fleet = read_fleet(redis, address, queue, platform)
+    except (RedisError, OSError) as error:
+        return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)
+    return fleet, attention(fleet, limits)
 
 
-def _of_server(server: Server) -> list[Remark]:
-    found = [Remark(f"redis_{one.name}", "Redis is not safe", one.remedy) for one in server.checks if not one.passed]
-    return found + of_memory(server)
+def attention(fleet: Fleet, limits: Limits) -> tuple[Finding, ...]:
+    """Return what needs attention, most urgent first. A queue without open events needs no worker."""
+    findings = [*of_server(fleet.server), *of_fleet(fleet, limits), *of_events(fleet, limits)]
+    idle = not fleet.counts.open
+    return tuple(one for one in findings if one.needs_attention and not (idle and one.name == "fleet.workers"))
 
 
-def of_memory(server: Server) -> list[Remark]:
-    """Whether there is not much left of a bounded memory; of one that is full its check speaks."""
-    if not server.maxmemory or not _NEARLY_FULL <= server.used_memory / server.maxmemory < 1:
-        return []
-    used = f"Redis's memory is used up to {server.used_memory / server.maxmemory:.0%}"
-    return [Remark("memory_nearly_full", used, "raise its maxmemory, or lower CREDHOOK_RETENTION")]
+def of_server(server: RedisServer) -> Iterator[Finding]:
+    """Check what in Redis would lose events."""
+    for check in server.checks:
+        name = f"redis.{check.name}"
+        used = server.used_memory / server.maxmemory if server.maxmemory else 0.0
+        if not check.passed:
+            yield (warn if check.warning else fail)(name, *split_remedy(check.remedy))
+        elif check.name == "memory" and used >= _NEARLY_FULL:
+            yield warn(name, f"Redis uses {used:.0%} of its maxmemory", "raise maxmemory, or lower CREDHOOK_RETENTION")
+        else:
+            yield ok(name, "as it should be")
 
 
-def of_refusals(receivers: Iterable[Receiver], limits: Limits) -> list[Remark]:
-    """A platform whose key is not among ours would otherwise look like one that has nothing to say. A remark a rule."""
-    alive = list(receivers)
-    late = [one for one in alive if one.refused is not None and one.refused <= limits.refused]
-    if not late:
-        return []
-    last = f"the last {age(min(one.refused or 0.0 for one in late))} ago"
-    hosts = {one.host for one in late}
-    if others := {one.host for one in alive} - hosts:
-        last += f", on {', '.join(sorted(hosts)[:5])} and not on {', '.join(sorted(others)[:5])}"
-    outside = sum(one.outside_tolerance for one in late)
-    unsigned = sum(one.unauthenticated for one in late) - outside
-    found = []
-    if unsigned:
-        what = f"{unsigned} deliveries had no signature that holds, {last}"
-        remedy = (
-            "CREDHOOK_WEBHOOK_SECRETS should hold the platform's secret (an old one may stand beside it): compare, and "
-            "restart the receivers; delivery_refused in their log says more"
-        )
-        found.append(Remark("unauthenticated", what, remedy))
-    if outside:
-        what = f"{outside} deliveries had a timestamp outside CREDHOOK_TOLERANCE, {last}"
-        remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
-        found.append(Remark("outside_tolerance", what, remedy))
-    return found
+def of_fleet(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
+    """Check whether receivers and workers are alive and fit together."""
+    minutes = limits.refused / 60
+    checks: dict[str, tuple[Iterable[Problem], str]] = {
+        "fleet.receivers": (_receivers(fleet), _alive(fleet.receivers)),
+        "fleet.workers": (_workers(fleet), _alive(fleet.own_workers)),
+        "fleet.databases": (_databases(fleet), "no other database has the missing processes"),
+        "fleet.queues": (_queues(fleet), "receivers and workers have the same queues"),
+        "fleet.versions": (_versions(fleet), "all processes run the same version"),
+        "fleet.handlers": (_handlers(fleet), "the workers of the queue have the same handlers"),
+        "fleet.settings": (_settings(fleet), "receivers agree on their settings, and so do workers"),
+        "fleet.refusals": (
+            _refusals(fleet.receivers, limits),
+            f"no delivery was refused for its signature or timestamp within {minutes:.0f} min",
+        ),
+    }
+    for name, (problems, healthy) in checks.items():
+        yield _finding(name, problems, healthy)
 
 
-def _of_work(facts: Facts, limits: Limits) -> list[Remark]:
-    found = []
-    if facts.suspended:
-        found.append(Remark("suspended", "workers take nothing: somebody has run `rq suspend`", "run `rq resume`"))
-    if facts.counts.open and not facts.ours:
-        remedy = f"start `credhook worker` with CREDHOOK_QUEUE={facts.queue}, or see why it does not start"
-        found.append(Remark("no_worker", f"{facts.counts.open} events wait, and no worker is alive", remedy))
-    if facts.oldest_open is not None and facts.oldest_open > limits.oldest:
-        what = f"the oldest open event came {age(facts.oldest_open)} ago"
-        remedy = "`credhook causes` says why attempts fail; or there are too few workers"
-        found.append(Remark("oldest_open", what, remedy))
-    return found
-
-
-def _of_platform(platform: Platform) -> list[Remark]:
-    found = []
-    if platform.breaker != "closed":
-        what = f"the circuit breaker is {platform.breaker}: the platform is left alone"
-        if platform.paused:
-            what += f" for another {age(platform.paused)}"
-        found.append(
-            Remark("breaker", what, "see platform_paused in the workers' log; `credhook doctor` tries the platform")
-        )
-    if platform.refused:
-        remedy = "check CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET; `credhook doctor` tries them"
-        found.append(Remark("token_refused", "the token endpoint refuses the workers", remedy))
-    return found
-
-
-def _of_counts(counts: Counts) -> list[Remark]:
-    found = []
-    if counts.dead_recently:
-        remedy = "`credhook causes` says why; mend it, then `credhook events replay --cause ID`"
-        found.append(Remark("dead", f"{counts.dead_recently} events were given up within a day", remedy))
-    if counts.unhandled:
-        types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
-        remedy = "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`"
-        found.append(Remark("unhandled", f"no worker had a handler for {types}", remedy))
-    if counts.quarantined:
-        what = f"{counts.quarantined} events are of types that this version does not know"
-        remedy = "upgrade, then `credhook events replay --state quarantined`"
-        found.append(Remark("quarantined", what, remedy))
-    if counts.unreadable:
-        what = f"somebody else has written to the records of {counts.unreadable} events"
-        remedy = "`credhook events list --state unreadable` names them; repair them, then replay them"
-        found.append(Remark("unreadable", what, remedy))
-    return found
-
-
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+def of_events(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
+    """Check whether events move, and the platform is called."""
+    counts = fleet.counts
+    suspended = [("`rq suspend` has stopped all workers", "run `rq resume`")] if fleet.suspended else []
+    yield _finding("events.suspended", suspended, "workers take events")
+    oldest: list[Problem] = []
+    if fleet.oldest_open is not None and fleet.oldest_open > limits.oldest:
+        remedy = "`credhook causes` says why attempts fail; if none fail, start more workers"
+        oldest.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
+    yield _finding("events.oldest_open", oldest, "no event has been open for too long")
+    yield _finding("platform.breaker", _breakers(fleet), "the circuit breaker is closed")
+    tokens = [
+        ("the token endpoint refuses the workers", "check CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET")
+        for platform in fleet.platforms
+        if platform.refused
+    ]
+    yield _finding("platform.token", tokens, "the token endpoint has refused no worker lately")
+    types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
+    for name, count, what, remedy in (
+        (
+            "dead",
+            counts.dead_recently,
+            f"{counts.dead_recently} events were given up within a day",
+            "`credhook causes` says why; fix it, then `credhook events replay --cause ID`",
+        ),
+        (
+            "unhandled",
+            len(counts.unhandled),
+            f"no worker had a handler for {types}",
+            "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`",
+        ),
+        (
+            "quarantined",
+            counts.quarantined,
+            f"{counts.quarantined} events are of types that this version does not know",
+            "upgrade, then `credhook events replay --state quarantined`",
+        ),
+        (
+            "unreadable",
+            counts.unreadable,
+            f"the records of {counts.unreadable} events cannot be read: something else has written to them",
+            "`credhook events list --state unreadable` names them; repair them, then replay them",
+        ),
+    ):
+        yield _finding(f"events.{name}", [(what, remedy)] if count else [], "none")
 
 
 def age(seconds: float) -> str:
-    """So many seconds in one unit: `45 s`, `12 min`, `3 h`, `2 d`."""
-    for unit, name in _UNITS:
+    """Return the duration in one unit: `45 s`, `12 min`, `3 h`, `2 d`."""
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds:.0f} s"
+
+
+def _finding(name: str, problems: Iterable[Problem], healthy: str) -> Finding:
+    found = list(problems)
+    if not found:
+        return ok(name, healthy)
+    return warn(name, "; ".join(what for what, _ in found), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
+
+
+def _alive(processes: Sequence[FleetProcess]) -> str:
+    return f"{len(processes)} alive, on {_hosts(processes, 10)}"
+
+
+def _hosts(processes: Iterable[FleetProcess], limit: int = 5) -> str:
+    return ", ".join(sorted({process.host for process in processes})[:limit])
+
+
+def _receivers(fleet: Fleet) -> Iterator[Problem]:
+    if not fleet.receivers:
+        what = "no receiver has announced itself on this Redis, so no delivery is accepted here"
+        yield what, "start `credhook receiver`, with the REDIS_URL of the workers"
+
+
+def _workers(fleet: Fleet) -> Iterator[Problem]:
+    if not fleet.own_workers:
+        waiting = f", and {fleet.counts.open} events wait" if fleet.counts.open else ""
+        what = f"no worker of the queue {fleet.queue} is alive{waiting}"
+        yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue}, or see why it does not start"
+
+
+def _databases(fleet: Fleet) -> Iterator[Problem]:
+    """Find the missing processes in other databases. Receivers and workers together there are another fleet."""
+    for other in fleet.elsewhere:
+        receivers = "receivers" if other.receivers and not fleet.receivers else ""
+        workers = "workers" if other.workers and not fleet.own_workers and (receivers or not other.receivers) else ""
+        if who := " and ".join(filter(None, (receivers, workers))):
+            what = f"{who} of {fleet.queue} are alive in database {other.number} of this Redis"
+            remedy = "let REDIS_URL end in the same number for receivers, workers and commands"
+            yield f"{what}, and not in {fleet.server.address}", remedy
+
+
+def _queues(fleet: Fleet) -> Iterator[Problem]:
+    """Find queues that only receivers or only workers have."""
+    written = {receiver.queue for receiver in fleet.receivers}
+    taken = {worker.queue for worker in fleet.workers}
+    if not written or not taken:
+        return
+    remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"
+    for queue in sorted(written - taken):
+        yield f"receivers write to {queue}, and no worker takes from it", remedy
+    for queue in sorted(taken - written):
+        yield f"workers take from {queue}, and no receiver writes to it", remedy
+
+
+def _versions(fleet: Fleet) -> Iterator[Problem]:
+    groups = _settled_groups([*fleet.receivers, *fleet.workers], lambda process: process.version)
+    if len(groups) > 1:
+        versions = "; ".join(f"{version} on {_hosts(groups[version])}" for version in sorted(groups))
+        yield f"processes run different versions: {versions}", "upgrade the hosts that a deploy has left out"
+
+
+def _handlers(fleet: Fleet) -> Iterator[Problem]:
+    settled = [worker for worker in fleet.own_workers if worker.age >= DEPLOY]
+    if not settled:
+        return
+    if found := difference(settled[0].handlers, [worker.handlers for worker in settled[1:]]):
+        names = ", ".join(sorted({*found.only_here, *found.only_elsewhere})[:10])
+        remedy = "start all workers of the queue with the same version and CREDHOOK_HANDLERS"
+        yield f"workers of {fleet.queue} have different handlers: {names}", remedy
+
+
+def _settings(fleet: Fleet) -> Iterator[Problem]:
+    for kind, processes in (("receivers", fleet.own_receivers), ("workers", fleet.own_workers)):
+        for name in sorted({name for process in processes for name in process.alike}):
+            groups = _settled_groups(processes, lambda process, name=name: process.alike.get(name, ""))  # type: ignore[misc]
+            groups.pop("", None)
+            if len(groups) > 1:
+                hosts = "; ".join(sorted(f"{len(group)} on {_hosts(group)}" for group in groups.values()))
+                yield f"{kind} have different {name}: {hosts}", f"start all {kind} of the queue with the same {name}"
+
+
+def _settled_groups(
+    processes: Iterable[FleetProcess], value: Callable[[FleetProcess], str]
+) -> dict[str, list[FleetProcess]]:
+    """Group the processes by a value. Younger ones than a deploy takes are left out: they may differ for a while."""
+    groups: dict[str, list[FleetProcess]] = {}
+    for process in processes:
+        if process.age >= DEPLOY:
+            groups.setdefault(value(process), []).append(process)
+    return groups
+
+
+def _refusals(receivers: Sequence[ReceiverProcess], limits: Limits) -> Iterator[Problem]:
+    """Find refused deliveries. With a wrong secret, the platform would otherwise just look silent."""
+    recent = [one for one in receivers if one.refused is not None and one.refused <= limits.refused]
+    if not recent:
+        return
+    last = f"the last {age(min(one.refused or 0.0 for one in recent))} ago"
+    refusing = {one.host for one in recent}
+    if others := [one for one in receivers if one.host not in refusing]:
+        last += f", on {_hosts(recent)} and not on {_hosts(others)}"
+    outside = sum(one.outside_tolerance for one in recent)
+    unsigned = sum(one.unauthenticated for one in recent) - outside
+    if unsigned:
+        remedy = (
+            "compare CREDHOOK_WEBHOOK_SECRETS with the platform's secret, and restart the receivers; delivery_refused "
+            "in their log says more"
+        )
+        yield f"{unsigned} deliveries had no valid signature, {last}", remedy
+    if outside:
+        remedy = "compare `date -u` of the receivers' hosts with the sender's; let both follow an NTP server"
+        yield f"{outside} deliveries had a timestamp outside CREDHOOK_TOLERANCE, {last}", remedy
+
+
+def _breakers(fleet: Fleet) -> Iterator[Problem]:
+    for platform in fleet.platforms:
+        if platform.breaker != "closed":
+            pause = f" for another {age(platform.paused)}" if platform.paused else ""
+            what = f"the circuit breaker is {platform.breaker}: workers do not call the platform{pause}"
+            yield what, "see platform_paused in the workers' log; `credhook doctor` calls the platform"

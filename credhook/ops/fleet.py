@@ -1,98 +1,318 @@
-"""What does not fit together in a fleet: queues, versions, handlers, settings. Pure."""
+"""The state of the whole fleet at one moment, and the one reader of it. Times are in seconds; ages end at that moment.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Status, doctor and console all use this reader. It writes nothing.
+"""
 
-from credhook.ops.facts import Facts, Process
-from credhook.worker.process.announcement import DEPLOY, difference
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
+from redis.retry import Retry
+from rq.suspension import WORKERS_SUSPENDED
 
-class Remark(NamedTuple):
-    """Something that wants attention, under a stable name: what is so, and what to do about it, in a line each."""
+from credhook.ops.counts import EventCounts, read_counts, request_counts
+from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
+from credhook.store import RECEIVERS, Keys, health
+from credhook.store.address import RedisAddress
+from credhook.store.announcements import LASTS, Announced, announced
+from credhook.store.connection import open_redis_sync
+from credhook.worker.platform import circuit_store
+from credhook.worker.platform.circuit_snapshot import LONGEST, NotACircuit
+from credhook.worker.platform.circuit_snapshot import read as read_circuit
+from credhook.worker.platform.token_key import name_from
+from credhook.worker.process.announcement import Platform as PlatformKeys
+from credhook.worker.process.announcement import read as read_worker
+from credhook.worker.settings import PlatformSettings
 
-    name: str
-    what: str
-    remedy: str
-
-
-def remarks(facts: Facts) -> list[Remark]:
-    """All of them."""
-    return [*receivers(facts), *databases(facts), *queues(facts), *versions(facts), *handlers(facts), *settings(facts)]
-
-
-def receivers(facts: Facts) -> list[Remark]:
-    """Whether there is one at all."""
-    if facts.receivers:
-        return []
-    what = "no receiver has announced itself on this Redis: deliveries are accepted nowhere, or elsewhere"
-    return [Remark("no_receiver", what, "start `credhook receiver`, with the REDIS_URL of the workers")]
-
-
-def databases(facts: Facts) -> list[Remark]:
-    """Other databases where that is alive which is missing here. Workers beside receivers are a fleet of their own."""
-    remedy = "let REDIS_URL end in the same number for receivers, workers and commands"
-    found = []
-    for one in facts.elsewhere:
-        receivers = "receivers" if one.receivers and not facts.receivers else ""
-        workers = "workers" if one.workers and not facts.ours and (receivers or not one.receivers) else ""
-        if who := " and ".join(filter(None, (receivers, workers))):
-            there = f"database {one.number} of this Redis, and not in {facts.server.address}"
-            found.append(Remark("database", f"{who} of {facts.queue} are alive in {there}", remedy))
-    return found
+#: Seconds that Redis may take for one answer.
+ANSWER_SECONDS: Final = 5.0
+#: RQ workers that are asked for their queues, at most.
+_RQ_WORKERS_LIMIT: Final = 1_000
+#: Databases of the same Redis that are searched for the rest of the fleet, at most.
+_DATABASES_LIMIT: Final = 16
 
 
-def queues(facts: Facts) -> list[Remark]:
-    """Queues that only one side has: what receivers write there, no worker takes; or the other way about."""
-    written, taken = {one.queue for one in facts.receivers}, {one.queue for one in facts.workers}
-    if not written or not taken:
-        return []
-    remedy = "set CREDHOOK_QUEUE to the same for both, where that is not meant"
-    unread = [f"receivers write to {one}, and no worker takes from it" for one in written - taken]
-    idle = [f"workers take from {one}, and no receiver writes to it" for one in taken - written]
-    return [Remark("queue", what, remedy) for what in sorted(unread + idle)]
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
 
 
-def versions(facts: Facts) -> list[Remark]:
-    """Versions that have differed for longer than a deploy takes."""
-    processes: list[Process] = [*facts.receivers, *facts.workers]
-    settled = [one for one in processes if one.age >= DEPLOY]
-    found = sorted({one.version for one in settled})
-    if len(found) < 2:  # noqa: PLR2004  Two differ.
-        return []
-    hosts = {version: sorted({one.host for one in settled if one.version == version}) for version in found}
-    told = "; ".join(f"{version} on {', '.join(names[:5])}" for version, names in hosts.items())
-    return [Remark("versions", f"processes run different versions: {told}", "upgrade those that a deploy has left out")]
+class RedisServer(_Model):
+    """What Redis reports about itself. Memory is in bytes; `maxmemory` 0 means no limit, `fsync` "" unknown."""
+
+    address: str
+    version: str
+    used_memory: int
+    maxmemory: int
+    appendonly: bool
+    fsync: str
+    checks: tuple[health.Check, ...]
 
 
-def handlers(facts: Facts) -> list[Remark]:
-    """Handlers by which the workers of the queue have differed for longer than a deploy takes."""
-    settled = [one for one in facts.ours if one.age >= DEPLOY]
-    if not settled:
-        return []
-    found = difference(settled[0].handlers, [one.handlers for one in settled[1:]])
-    if found is None:
-        return []
-    names = ", ".join(sorted({*found.only_here, *found.only_elsewhere})[:10])
-    remedy = "start all workers of the queue with the same version and CREDHOOK_HANDLERS"
-    return [Remark("handlers", f"workers of {facts.queue} differ by {names}", remedy)]
+class FleetProcess(_Model):
+    """What receivers and workers have in common.
+
+    Attributes:
+        age: seconds since the process first announced itself.
+        alike: digests of settings that must be the same for all processes of its kind.
+    """
+
+    queue: str
+    host: str
+    version: str
+    age: float
+    alike: dict[str, str] = {}
 
 
-def settings(facts: Facts) -> list[Remark]:
-    """Settings by which receivers, or workers, of the queue have differed for longer than a deploy takes."""
-    ours = [one for one in facts.receivers if one.queue == facts.queue]
-    return [*_differing("receivers", ours), *_differing("workers", facts.ours)]
+class ReceiverProcess(FleetProcess):
+    """A live receiver process; `per_second` covers its last ten seconds or so."""
+
+    strict: bool
+    per_second: float
+    idle: float | None
+    mark: str
+    unauthenticated: int = 0
+    outside_tolerance: int = 0
+    refused: float | None = None
 
 
-def _differing(what: str, processes: Sequence[Process]) -> list[Remark]:
-    settled = [one for one in processes if one.age >= DEPLOY]
-    found = []
-    for name in sorted({name for one in settled for name in one.alike}):
-        hosts: dict[str, list[str]] = {}
-        for one in settled:
-            if name in one.alike:
-                hosts.setdefault(one.alike[name], []).append(one.host)
-        if len(hosts) > 1:
-            told = "; ".join(sorted(f"{len(each)} on {', '.join(sorted(set(each))[:5])}" for each in hosts.values()))
-            remedy = f"start all {what} of the queue with the same {name}"
-            found.append(Remark("settings", f"{what} have different {name}: {told}", remedy))
-    return found
+class WorkerProcess(FleetProcess):
+    """A live worker process; None stands for a figure that it does not report."""
+
+    handlers: dict[str, tuple[str, ...]]
+    in_flight: int | None
+    slots: int | None
+
+
+class PlatformState(_Model):
+    """What the workers share about the platform.
+
+    Attributes:
+        breaker: `closed`, `open` or `half open`.
+        paused: seconds until calls resume, 0 if they are made.
+        rate: requests per second that the fleet may make, None without a limit.
+        token: seconds until the shared token is renewed, None without a token.
+        refused: whether the token endpoint has refused the workers within the last seconds.
+    """
+
+    breaker: str
+    paused: float
+    rate: float | None
+    token: float | None
+    refused: bool
+
+
+class OtherDatabase(_Model):
+    """Another database of the same Redis with live processes of this queue."""
+
+    number: int
+    receivers: int
+    workers: int
+
+
+class Fleet(_Model):
+    """The state of the fleet. Receivers and workers are those of all queues in this database.
+
+    `suspended`: `rq suspend` has stopped the workers. `elsewhere` is searched only if receivers or workers are missing.
+    There is one platform, unless workers have different settings.
+    """
+
+    queue: str
+    server: RedisServer
+    counts: EventCounts = EventCounts()
+    oldest_open: float | None = None
+    suspended: bool = False
+    receivers: tuple[ReceiverProcess, ...] = ()
+    workers: tuple[WorkerProcess, ...] = ()
+    platforms: tuple[PlatformState, ...] = ()
+    elsewhere: tuple[OtherDatabase, ...] = ()
+
+    @property
+    def own_workers(self) -> tuple[WorkerProcess, ...]:
+        """Return the workers of this queue."""
+        return tuple(worker for worker in self.workers if worker.queue == self.queue)
+
+    @property
+    def own_receivers(self) -> tuple[ReceiverProcess, ...]:
+        """Return the receivers of this queue."""
+        return tuple(receiver for receiver in self.receivers if receiver.queue == self.queue)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything except the receivers' keys and the digests of settings."""
+        hidden: Any = {"receivers": {"__all__": {"mark", "alike"}}, "workers": {"__all__": {"alike"}}}
+        hidden |= {"server": {"checks"}, "counts": {"oldest_received"}}
+        return self.model_dump(mode="json", exclude=hidden)
+
+
+def open_briefly(address: RedisAddress) -> Redis:
+    """Return a client that gives up after a few seconds and does not retry."""
+    return open_redis_sync(
+        address,
+        retry=Retry(NoBackoff(), 0),
+        socket_timeout=ANSWER_SECONDS,
+        socket_connect_timeout=ANSWER_SECONDS,
+        protocol=2,
+    )
+
+
+def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | None = None) -> Fleet:
+    """Return the state of the fleet; `address` is Redis's address without a password.
+
+    `platform` says where the platform's state is, if no worker reports it.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    now = _now(redis)
+    keys = Keys(queue)
+    pipeline = redis.pipeline(transaction=False)
+    request_counts(pipeline, keys, now=now)
+    counts = read_counts(pipeline.execute(), keys)
+    receivers = read_receivers(redis)
+    queues = {queue, *(receiver.queue for receiver in receivers), *_queues_of_rq(redis)}
+    workers, platforms = _workers(redis, queues, now)
+    strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
+    complete = receivers and any(worker.queue == queue for worker in workers)
+    return Fleet(
+        queue=queue,
+        server=_server(redis, address, strict=strict),
+        counts=counts,
+        oldest_open=None if counts.oldest_received is None else max(0.0, now - counts.oldest_received / 1_000),
+        suspended=bool(redis.exists(WORKERS_SUSPENDED)),
+        receivers=receivers,
+        workers=workers,
+        platforms=tuple(_platform(redis, one, now) for one in platforms or ([platform] if platform else [])),
+        elsewhere=() if complete else tuple(_elsewhere(redis, queue, now)),
+    )
+
+
+def read_receivers(redis: Redis) -> tuple[ReceiverProcess, ...]:
+    """Return the live receivers of all queues.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    now, found = _now(redis), []
+    for one in announced(redis.hgetall(RECEIVERS)):
+        said = ReceiverAnnouncement.model_validate_json(one.said)
+        if _is_alive(one, now, LASTS):
+            later = now - one.renewed / 1_000
+            found.append(
+                ReceiverProcess(
+                    **said.model_dump(exclude={"tolerance", "acknowledged", "seconds", "idle", "refused"}),
+                    age=now - one.since / 1_000,
+                    per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
+                    idle=None if said.idle is None else said.idle + later,
+                    refused=None if said.refused is None else said.refused + later,
+                )
+            )
+    return tuple(sorted(found, key=lambda receiver: (receiver.queue, receiver.host)))
+
+
+def platform_of_host() -> PlatformKeys | None:
+    """Return where the platform's state is, if this host's settings name the platform."""
+    try:
+        settings = PlatformSettings()
+    except ValidationError:
+        return None
+    return PlatformKeys(circuit=circuit_store.key_name(settings.api_url), token=name_from(settings))
+
+
+def _now(redis: Redis) -> float:
+    """Return Redis's time in seconds since the epoch: the clocks of hosts may differ."""
+    seconds, microseconds = redis.time()
+    return float(seconds + microseconds / 1_000_000)
+
+
+def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
+    info: Any = redis.info()
+    try:
+        config: Mapping[Any, Any] = redis.config_get("*appendfsync*")
+    except ResponseError:  # Managed services forbid CONFIG.
+        config = {}
+    facts = health.read(info, config)
+    return RedisServer(
+        address=address,
+        version=str(info.get("redis_version", "")),
+        used_memory=int(info.get("used_memory", 0)),
+        maxmemory=int(info.get("maxmemory", 0)),
+        appendonly=facts.appendonly,
+        fsync=facts.fsync,
+        checks=health.checks(facts, strict=strict),
+    )
+
+
+def _workers(redis: Redis, queues: Iterable[str], now: float) -> tuple[tuple[WorkerProcess, ...], list[PlatformKeys]]:
+    """Return the live workers of these queues, and where they keep the platform's state."""
+    found, platforms = [], []
+    for queue in sorted(queues):
+        for one in announced(redis.hgetall(Keys(queue).handlers)):
+            said = read_worker(one.said)
+            if said is None or not _is_alive(one, now, said.lasts):
+                continue
+            age = now - one.since / 1_000
+            found.append(WorkerProcess(queue=queue, age=age, **said.model_dump(exclude={"lasts", "platform"})))
+            if said.platform and said.platform not in platforms:
+                platforms.append(said.platform)
+    return tuple(sorted(found, key=lambda worker: (worker.queue, worker.host))), platforms
+
+
+def _is_alive(one: Announced, now: float, lasts: float) -> bool:
+    return now - one.renewed / 1_000 <= lasts
+
+
+def _queues_of_rq(redis: Redis) -> set[str]:
+    """Return the queues that RQ's workers take jobs from. Each of our workers is an RQ worker, too."""
+    names: Any = redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
+    pipeline = redis.pipeline(transaction=False)
+    for name in names:
+        pipeline.hget(name, "queues")
+    listed = [reply.decode().split(",") for reply in pipeline.execute() if reply]
+    return {queue for queues in listed for queue in queues if queue}
+
+
+def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.getrange(keys.circuit, 0, LONGEST - 1)
+    pipeline.pttl(keys.token)
+    pipeline.exists(f"{keys.token}:refused")
+    text, left, refused = pipeline.execute()
+    try:
+        circuit = read_circuit(text, now=now, ahead=0.0)
+    except NotACircuit:
+        circuit = read_circuit(b"", now=now, ahead=0.0)
+    paused = max(0.0, circuit.until - now) if circuit.is_open else 0.0
+    return PlatformState(
+        breaker=("open" if paused else "half open") if circuit.is_open else "closed",
+        paused=paused,
+        rate=keys.rate,
+        token=left / 1_000 if left > 0 else None,
+        refused=bool(refused),
+    )
+
+
+def _elsewhere(redis: Redis, queue: str, now: float) -> Iterator[OtherDatabase]:
+    """Yield the other databases in which receivers or workers of the queue are alive.
+
+    A REDIS_URL with another database number separates processes without any error. Nothing is yielded if an access
+    control list forbids SELECT.
+    """
+    own = int(redis.get_connection_kwargs().get("db") or 0)
+    keyspace: Any = redis.info("keyspace")
+    numbers = sorted({int(name.removeprefix("db")) for name in keyspace} - {own})
+    for number in numbers[:_DATABASES_LIMIT]:
+        with redis.client() as other:  # type: ignore[no-untyped-call]  # redis-py's gap
+            try:
+                other.select(number)
+                receivers = sum(receiver.queue == queue for receiver in read_receivers(other))
+                workers = len(_workers(other, {queue}, now)[0])
+            except ResponseError:
+                return
+            finally:
+                # The pool takes it for a connection to our own database. Reconnecting makes that true.
+                if other.connection:
+                    other.connection.disconnect()
+        if receivers or workers:
+            yield OtherDatabase(number=number, receivers=receivers, workers=workers)

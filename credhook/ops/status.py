@@ -1,31 +1,19 @@
-"""`credhook status`: one look at everything, for people and (`--json`) for programs."""
+"""`credhook status`: the state of the fleet, for people and (`--json`) for programs."""
 
 import json
 import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import click
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from credhook.ops.attention import Limits
-from credhook.ops.facts import Facts
-from credhook.ops.fleet import Remark
-from credhook.ops.page import lines
-from credhook.ops.reading import look_at, platform_of_host
+from credhook.ops.attention import Limits, age, look_at
+from credhook.ops.findings import Finding
+from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly, platform_of_host
 from credhook.settings import LedgerSettings
 from credhook.store.address import RedisAddress
-from credhook.store.connection import open_redis_sync
 
-#: Seconds that Redis may take for one answer, and for all.
-_PATIENCE: Final = 5.0
-_DEADLINE: Final = 20.0
-
-T = TypeVar("T")
+_MEBIBYTE: Final = 1 << 20
 
 
 @click.command()
@@ -35,49 +23,90 @@ T = TypeVar("T")
     default=Limits().oldest,
     show_default=True,
     metavar="SECONDS",
-    help="How long an event may be open before that wants attention.",
+    help="How long an event may be open before it needs attention.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(*, oldest: float, as_json: bool) -> None:
-    """Show how the fleet is, and what wants attention.
+    """Show the state of the fleet, and what needs attention.
 
-    REDIS_URL and CREDHOOK_QUEUE are all that it needs. Exit codes: 0 all is well, 1 something wants attention, 2 wrong
-    usage or a wrong setting.
+    It needs only REDIS_URL and CREDHOOK_QUEUE. Exit codes: 0 all is well, 1 something needs attention, 2 wrong usage or
+    a wrong setting.
     """
     settings = LedgerSettings()
-    try:
-        facts, remarks = _within(_DEADLINE, lambda: _look(settings, oldest))
-    except TimeoutError:
-        remedy = "see whether it, the way there, or a name server is too slow"
-        facts, remarks = None, (Remark("redis", f"Redis has not told all within {_DEADLINE:g} s", remedy),)
-    if as_json:
-        named = [one._asdict() for one in remarks]
-        click.echo(json.dumps({**(facts.as_json() if facts else {"queue": settings.queue}), "attention": named}))
-    else:
-        for line in lines(facts, remarks):
-            click.echo(line)
-    sys.exit(1 if remarks else 0)
-
-
-def _look(settings: LedgerSettings, oldest: float) -> tuple[Facts | None, tuple[Remark, ...]]:
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
-    patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE}
-    redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0), **patience)
-    try:
-        return look_at(redis, str(address), settings.queue, platform_of_host(), Limits(oldest))
-    finally:
-        redis.close()
+    with open_briefly(address) as redis:
+        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(), Limits(oldest))
+    if as_json:
+        named = [one._asdict() for one in findings]
+        click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))
+    else:
+        for line in lines(fleet, findings):
+            click.echo(line)
+    sys.exit(1 if findings else 0)
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """What it returns or raises, or TimeoutError; then it is left behind, in a thread that keeps nobody."""
-    outcome: Future[T] = Future()
+def lines(fleet: Fleet | None, findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the page line by line. Without a fleet only the findings are shown. Pure."""
+    if fleet is not None:
+        yield f"queue {fleet.queue} on {_server(fleet.server)}"
+        yield ""
+        for name, value in _rows(fleet):
+            yield f"{name:<13}{value}".rstrip()
+        yield ""
+    if not findings:
+        retrying = fleet is not None and fleet.counts.retrying
+        yield "nothing needs attention yet: events that are retried may still succeed" if retrying else "all is well"
+    for one in findings:
+        yield f"attention: {one.what}: {one.remedy}" if one.remedy else f"attention: {one.what}"
 
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except Exception as error:  # noqa: BLE001  Whoever waits is told.
-            outcome.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
-    return outcome.result(seconds)
+def arriving(fleet: Fleet) -> tuple[float, str]:
+    """Return the deliveries per second of the queue, and when the last one came. Pure."""
+    receivers = fleet.own_receivers
+    idle = [one.idle for one in receivers if one.idle is not None]
+    last = f"last {age(min(idle))} ago" if idle else "none since the start" if receivers else "no receiver"
+    return sum(one.per_second for one in receivers), last
+
+
+def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    counts = fleet.counts
+    per_second, last = arriving(fleet)
+    yield "arriving", f"{per_second:.1f}/s, {last}"
+    yield "queued", str(counts.queued)
+    yield "in flight", str(counts.in_flight)
+    yield "retrying", f"{counts.retrying}; `credhook causes` says why" if counts.retrying else "0"
+    yield "open", str(counts.open)
+    yield "oldest open", "none" if fleet.oldest_open is None else f"{age(fleet.oldest_open)} ago"
+    yield "dead", f"{counts.dead}, {counts.dead_recently} of them within a day"
+    yield "unhandled", str(sum(counts.unhandled.values()))
+    yield "quarantined", str(counts.quarantined)
+    yield "unreadable", str(counts.unreadable)
+    for platform in fleet.platforms:
+        rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
+        token = "no token" if platform.token is None else f"token for another {age(platform.token)}"
+        yield "platform", f"breaker {platform.breaker}, {rate}, {token}"
+    yield "receivers", str(len(fleet.receivers)) if fleet.receivers else "none alive"
+    for receiver in fleet.receivers:
+        yield "", f"{_process(receiver)}  queue {receiver.queue}  {receiver.per_second:.1f}/s"
+    yield "workers", str(len(fleet.workers)) if fleet.workers else "none alive"
+    for worker in fleet.workers:
+        yield "", _worker(worker, fleet.queue)
+
+
+def _server(server: RedisServer) -> str:
+    limit = f" of {server.maxmemory / _MEBIBYTE:.0f} MiB" if server.maxmemory else " MiB, no limit"
+    memory = f"{server.used_memory / _MEBIBYTE:.1f}{limit}"
+    keeps = f"fsync {server.fsync or 'unknown'}" if server.appendonly else "no append-only file"
+    return f"{server.address}, Redis {server.version}, {memory}, {keeps}"
+
+
+def _worker(worker: WorkerProcess, queue: str) -> str:
+    in_flight = "?" if worker.in_flight is None else worker.in_flight
+    slots = "?" if worker.slots is None else worker.slots
+    elsewhere = "" if worker.queue == queue else f"  queue {worker.queue}"
+    names = ", ".join(sorted(worker.handlers)) or "no handlers"
+    return f"{_process(worker)}{elsewhere}  {in_flight}/{slots} in flight  {names}"
+
+
+def _process(process: FleetProcess) -> str:
+    return f"{process.host}  {process.version}  up {age(process.age)}"

@@ -25,9 +25,9 @@ from serving import Platform
 from signing import SECRET
 from tunnel import tunnel
 
+from credhook.ops.doctor import Setup
+from credhook.ops.doctor_platform import check_platform
 from credhook.ops.doctor_redis import check_redis
-from credhook.ops.platform import check_platform
-from credhook.ops.setup import Setup
 from credhook.store import RECEIVERS, Keys
 
 NOWHERE = "nowhere.invalid"
@@ -158,12 +158,12 @@ BROKEN = {
     "Redis fsyncs each second": Broken(config("appendfsync", "everysec"), "redis.fsync", "fail", "power failure", "set appendfsync always"),
     "Redis has no bound": Broken(config("maxmemory", "0"), "redis.maxmemory", "warn", "maxmemory is 0", "set maxmemory"),
     "Redis is full": Broken(config("maxmemory", "1"), "redis.memory", "fail", "full", "raise maxmemory"),
-    "Redis is nearly full": Broken(nearly_full, "redis.memory", "warn", "memory is used up to", "raise its maxmemory"),
+    "Redis is nearly full": Broken(nearly_full, "redis.memory", "warn", "of its maxmemory", "raise maxmemory"),
     "Redis is old": Broken(old_redis, "redis.version", "fail", "Redis is 5.0", "6.2 or newer"),
     "Redis is a replica": Broken(replica, "redis.master", "fail", "replica", "should name the master"),
     "a command is forbidden": Broken(lambda one: one.user("~* &* +@all -hset -blmove"), "redis.permissions", "fail", "HSET, BLMOVE", "ACL SETUSER <user> +hset +blmove"),
-    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "keys of ours", "~credhook:* ~rq:*"),
-    "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "channels of ours", "&credhook:* &rq:*"),
+    "keys are closed": Broken(lambda one: one.user("~other:* &* +@all"), "redis.permissions", "fail", "no access to our keys", "~credhook:* ~rq:*"),
+    "channels are closed": Broken(lambda one: one.user("~* resetchannels &other:* +@all"), "redis.permissions", "fail", "no access to our channels", "&credhook:* &rq:*"),
     "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a misspelt variable": Broken(set_(CREDHOOK_QUEU="x"), "settings.unknown", "warn", "CREDHOOK_QUEU is not a setting", "did you mean CREDHOOK_QUEUE?"),
@@ -195,7 +195,7 @@ BROKEN = {
     "all are in another database": Broken(without_receivers, "fleet.databases", "warn", "receivers and workers of credhook are alive in database 0", "the same number"),
     "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
     "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
-    "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no signature that holds", "CREDHOOK_WEBHOOK_SECRETS"),
+    "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no valid signature", "CREDHOOK_WEBHOOK_SECRETS"),
     "the receiver's clock is wrong": Broken(refusing(5, 5), "fleet.refusals", "warn", "5 deliveries had a timestamp outside", "date -u"),
     "a receiver has another retention": Broken(with_another_retention, "fleet.settings", "warn", "receivers have different CREDHOOK_RETENTION", "start all receivers"),
     "a worker has another version": Broken(worker_with("0.0.9"), "fleet.versions", "warn", "0.0.9 on w2", "upgrade"),

@@ -5,32 +5,33 @@ from typing import Any
 import pytest
 
 from credhook.ops.attention import Limits, age, attention
-from credhook.ops.facts import Counts, Database, Facts, Platform, Receiver, Server, Worker
-from credhook.ops.page import lines
+from credhook.ops.counts import EventCounts
+from credhook.ops.fleet import Fleet, OtherDatabase, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
+from credhook.ops.status import lines
 from credhook.store.health import Check
 from credhook.worker.process.announcement import DEPLOY
 
-SERVER = Server(
+SERVER = RedisServer(
     address="redis://r:6379/0",
     version="7.4.0",
     used_memory=10,
     maxmemory=100,
     appendonly=True,
     fsync="always",
-    checks=(Check("noeviction", True, "set noeviction"),),
+    checks=(Check("noeviction", True, "set noeviction"), Check("memory", True, "raise maxmemory")),
 )
 ANOTHER = {"CREDHOOK_RETENTION": "0b0b"}
 HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
-def receiver(**more: Any) -> Receiver:
+def receiver(**more: Any) -> ReceiverProcess:
     said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY, "strict": True, "mark": "secret-mark"}
-    return Receiver(**{**said, "per_second": 2.5, "idle": 1.0, **more})
+    return ReceiverProcess(**{**said, "per_second": 2.5, "idle": 1.0, **more})
 
 
-def worker(**more: Any) -> Worker:
+def worker(**more: Any) -> WorkerProcess:
     said = {"queue": "q", "host": "w1", "version": "1", "age": 2 * DEPLOY, "handlers": HANDLERS}
-    return Worker(**{**said, "in_flight": 3, "slots": 100, **more})
+    return WorkerProcess(**{**said, "in_flight": 3, "slots": 100, **more})
 
 
 WELL: dict[str, Any] = {"queue": "q", "server": SERVER, "receivers": (receiver(),), "workers": (worker(),)}
@@ -40,80 +41,88 @@ CLOSED: dict[str, Any] = {"breaker": "closed", "paused": 0.0, "rate": None, "tok
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "Redis evicts": (
         {"server": SERVER.model_copy(update={"checks": (Check("noeviction", False, "set noeviction"),)})},
-        "redis_noeviction",
+        "redis.noeviction",
         "set noeviction",
     ),
-    "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "memory_nearly_full", "90%"),
-    "no receiver": ({"receivers": ()}, "no_receiver", "credhook receiver"),
+    "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "redis.memory", "90%"),
+    "no receiver": ({"receivers": ()}, "fleet.receivers", "credhook receiver"),
     "workers in another database": (
-        {"workers": (), "elsewhere": (Database(number=1, receivers=0, workers=2),)},
-        "database",
+        {"workers": (), "elsewhere": (OtherDatabase(number=1, receivers=0, workers=2),)},
+        "fleet.databases",
         "workers of q are alive in database 1 of this Redis, and not in redis://r:6379/0",
     ),
     "a wrong secret": (
         {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver())},
-        "unauthenticated",
-        "480 deliveries had no signature that holds, the last 2 min ago",
+        "fleet.refusals",
+        "480 deliveries had no valid signature, the last 2 min ago",
     ),
     "a wrong secret on one of two": (
         {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver(host="r2"))},
-        "unauthenticated",
+        "fleet.refusals",
         "the last 2 min ago, on r1 and not on r2",
     ),
     "a wrong clock": (
         {"receivers": (receiver(unauthenticated=7, outside_tolerance=7, refused=30.0),)},
-        "outside_tolerance",
+        "fleet.refusals",
         "7 deliveries had a timestamp outside CREDHOOK_TOLERANCE, the last 30 s ago",
     ),
-    "no worker, events wait": ({"workers": (), "counts": Counts(open=7)}, "no_worker", "7 events wait"),
-    "suspended": ({"suspended": True}, "suspended", "rq resume"),
-    "an old event": ({"oldest_open": 1_000.0}, "oldest_open", "17 min"),
-    "dead of today": ({"counts": Counts(dead=9, dead_recently=2)}, "dead", "2 events were given up"),
-    "unhandled": ({"counts": Counts(unhandled={"a.type": 4})}, "unhandled", "4 of a.type"),
-    "quarantined": ({"counts": Counts(quarantined=1)}, "quarantined", "replay --state quarantined"),
-    "unreadable": ({"counts": Counts(unreadable=1)}, "unreadable", "somebody else"),
-    "breaker open": ({"platforms": (Platform(**{**CLOSED, "breaker": "open", "paused": 30.0}),)}, "breaker", "30 s"),
-    "token refused": ({"platforms": (Platform(**{**CLOSED, "refused": True}),)}, "token_refused", "CLIENT_SECRET"),
+    "no worker, events wait": ({"workers": (), "counts": EventCounts(open=7)}, "fleet.workers", "7 events wait"),
+    "suspended": ({"suspended": True}, "events.suspended", "rq resume"),
+    "an old event": ({"oldest_open": 1_000.0}, "events.oldest_open", "17 min"),
+    "dead of today": ({"counts": EventCounts(dead=9, dead_recently=2)}, "events.dead", "2 events were given up"),
+    "unhandled": ({"counts": EventCounts(unhandled={"a.type": 4})}, "events.unhandled", "4 of a.type"),
+    "quarantined": ({"counts": EventCounts(quarantined=1)}, "events.quarantined", "replay --state quarantined"),
+    "unreadable": ({"counts": EventCounts(unreadable=1)}, "events.unreadable", "something else"),
+    "breaker open": (
+        {"platforms": (PlatformState(**{**CLOSED, "breaker": "open", "paused": 30.0}),)},
+        "platform.breaker",
+        "30 s",
+    ),
+    "token refused": (
+        {"platforms": (PlatformState(**{**CLOSED, "refused": True}),)},
+        "platform.token",
+        "CLIENT_SECRET",
+    ),
     "a queue without workers": (
         {"receivers": (receiver(), receiver(queue="typo"))},
-        "queue",
+        "fleet.queues",
         "receivers write to typo, and no worker takes from it",
     ),
     "a queue without receivers": (
         {"workers": (worker(), worker(queue="typo"))},
-        "queue",
+        "fleet.queues",
         "workers take from typo, and no receiver writes to it",
     ),
-    "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "versions", "1 on r1, w1; 2 on w2"),
+    "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "fleet.versions", "1 on r1, w1; 2 on w2"),
     "settings that differ": (
         {"receivers": (receiver(alike={"CREDHOOK_RETENTION": "0a0a"}), receiver(host="r2", alike=ANOTHER))},
-        "settings",
+        "fleet.settings",
         "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2",
     ),
     "workers of two platforms": (
         {"workers": (worker(alike={"CREDHOOK_API_URL": "1"}), worker(host="w2", alike={"CREDHOOK_API_URL": "2"}))},
-        "settings",
+        "fleet.settings",
         "workers have different CREDHOOK_API_URL: 1 on w1; 1 on w2",
     ),
-    "handlers that differ": ({"workers": (worker(), worker(handlers={}))}, "handlers", "test.f"),
+    "handlers that differ": ({"workers": (worker(), worker(handlers={}))}, "fleet.handlers", "test.f"),
 }
 
 
 def names(**otherwise: Any) -> list[str]:
-    return [one.name for one in attention(Facts(**{**WELL, **otherwise}), Limits())]
+    return [one.name for one in attention(Fleet(**{**WELL, **otherwise}), Limits())]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
     otherwise, expected, words = WRONG[name]
-    (remark,) = attention(Facts(**{**WELL, **otherwise}), Limits())
+    (remark,) = attention(Fleet(**{**WELL, **otherwise}), Limits())
     assert remark.name == expected
     assert words in f"{remark.what} {remark.remedy}"
 
 
 def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are() -> None:
-    elsewhere = (Database(number=1, receivers=1, workers=2),)
-    _, remark = attention(Facts(**{**WELL, "receivers": (), "elsewhere": elsewhere}), Limits())
+    elsewhere = (OtherDatabase(number=1, receivers=1, workers=2),)
+    _, remark = attention(Fleet(**{**WELL, "receivers": (), "elsewhere": elsewhere}), Limits())
     assert remark.what == "receivers of q are alive in database 1 of this Redis, and not in redis://r:6379/0"
 
 
@@ -123,11 +132,11 @@ def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are(
         {},
         {"workers": ()},  # Nothing waits: a fleet may be scaled to none.
         {"oldest_open": 900.0},
-        {"counts": Counts(dead=5, open=3, queued=3)},
+        {"counts": EventCounts(dead=5, open=3, queued=3)},
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
-        {"platforms": (Platform(**CLOSED),)},
-        {"workers": (), "elsewhere": (Database(number=1, receivers=1, workers=2),)},  # A fleet of its own.
+        {"platforms": (PlatformState(**CLOSED),)},
+        {"workers": (), "elsewhere": (OtherDatabase(number=1, receivers=1, workers=2),)},  # A fleet of its own.
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
@@ -135,26 +144,19 @@ def test_what_is_in_order_is_not_remarked_on(otherwise: dict[str, Any]) -> None:
     assert names(**otherwise) == []
 
 
-def test_a_key_of_another_type_has_no_figure_and_stops_nothing() -> None:
-    facts = Facts(**{**WELL, "counts": Counts(open=None, queued=None, dead=None, dead_recently=None)})
-    assert attention(facts, Limits()) == ()
-    assert any(line.split() == ["queued", "?"] for line in lines(facts, ()))
-
-
-def test_what_is_shown_has_every_process_and_no_mark_and_nothing_that_a_terminal_obeys() -> None:
-    facts = Facts(**{**WELL, "workers": (worker(host="w\x1b[2J"), worker(in_flight=None, slots=None))})
+def test_the_page_shows_every_process_and_no_mark() -> None:
+    facts = Fleet(**{**WELL, "workers": (worker(), worker(in_flight=None, slots=None))})
     text = "\n".join(lines(facts, ()))
-    assert "w?[2J" in text
-    assert "3/100 under way" in text
-    assert "?/? under way" in text
+    assert "3/100 in flight" in text
+    assert "?/? in flight" in text
     assert "secret-mark" not in text + str(facts.as_json())
 
 
 def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> None:
-    shown = list(lines(Facts(**WELL, counts=Counts(open=9, retrying=9)), ()))
+    shown = list(lines(Fleet(**WELL, counts=EventCounts(open=9, retrying=9)), ()))
     assert "retrying     9; `credhook causes` says why" in shown
-    assert shown[-1].startswith("nothing wants attention yet")
-    assert list(lines(Facts(**WELL), ()))[-1] == "all is well"
+    assert shown[-1].startswith("nothing needs attention yet")
+    assert list(lines(Fleet(**WELL), ()))[-1] == "all is well"
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,15 @@ from credhook.console.pages.history import DAY, HOUR, History, Sample
 from credhook.console.pages.now import tiles
 from credhook.console.ui.plot import HEIGHT, WIDTH, Point, plot
 from credhook.console.ui.rendering import day_and_time, fragment, machine_time, number, with_code
-from credhook.ops.facts import Counts, Facts, Receiver, Server
+from credhook.ops.counts import EventCounts
+from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
 from credhook.store import State
 from credhook.store.health import Check
 from credhook.worker.commands.history.causes import Cause
 from credhook.worker.commands.search.selection import Cursor, EventSummary
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
-SERVER = Server(
+SERVER = RedisServer(
     address="redis://h:6379/0", version="7", used_memory=1, maxmemory=0, appendonly=True, fsync="always",
     checks=(Check("x", True, ""),),
 )  # fmt: skip
@@ -103,18 +104,20 @@ def test_history_is_bounded_and_keeps_peaks() -> None:
 
 
 def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
-    well = tiles(Facts(queue="credhook", server=SERVER))
+    well = tiles(Fleet(queue="credhook", server=SERVER))
     assert [tile.name for tile in well] == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tile.tone for tile in well} == {""}
-    receiver = Receiver(queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, mark="m")
-    counts = Counts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=None)
+    receiver = ReceiverProcess(
+        queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, mark="m"
+    )
+    counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1)
     badly = {
-        one.name: one for one in tiles(Facts(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
+        one.name: one for one in tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
     }
     assert badly["arriving"].value == "2.5/s"
     assert (badly["given up"].value, badly["given up"].tone) == ("3", "bad")
     assert badly["unhandled"].value == "2"
-    assert badly["quarantined"].value == "?"
+    assert badly["quarantined"].value == "1"
 
 
 def test_what_somebody_else_has_written_is_text_and_nothing_else() -> None:

@@ -9,36 +9,35 @@ import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
 from credhook.ops.doctor import exit_code, line
-from credhook.ops.facts import Receiver
-from credhook.ops.finding import Finding, apart, fail, ok, skipped, warn
-from credhook.ops.permissions import TRIALS, judged
-from credhook.ops.public_url import Answer, of_answer
-from credhook.ops.themes import Theme, examine
+from credhook.ops.doctor_platform import PublicAnswer, of_answer
+from credhook.ops.doctor_redis import TRIALS, refused
+from credhook.ops.findings import CheckGroup, Finding, examine, fail, ok, skipped, split_remedy, warn
+from credhook.ops.fleet import ReceiverProcess
 from credhook.receiver.mark import Mark
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_what_does_not_end_is_left_behind_and_what_it_had_found_stays() -> None:
+def test_a_group_that_does_not_end_is_left_and_its_findings_stay() -> None:
     never = threading.Event()
 
     def stuck() -> Iterator[Finding]:
         yield ok("a.one", "well")
         never.wait()
 
-    themes = [Theme(("a.one", "a.two"), stuck, "see a"), Theme(("b.one",), lambda: [ok("b.one", "")], "")]
-    findings = examine(themes, 5.0)
-    assert findings == [ok("a.one", "well"), fail("a.two", "no answer within 5 s", "see a"), ok("b.one", "")]
+    groups = [CheckGroup(("a.one", "a.two"), stuck, "see a"), CheckGroup(("b.one",), lambda: [ok("b.one", "")])]
+    findings = examine(groups, 0.2)
+    assert findings == [ok("a.one", "well"), fail("a.two", "no answer within 0.2 s", "see a"), ok("b.one", "")]
     never.set()
 
 
-def test_a_check_that_breaks_costs_its_own_theme_and_no_other() -> None:
+def test_a_check_that_breaks_does_not_hide_other_groups() -> None:
     def broken() -> Iterator[Finding]:
         yield ok("a.one", "well")
         raise ZeroDivisionError
 
-    themes = [Theme(("a.one", "a.two"), broken, ""), Theme(("b.one",), lambda: [ok("b.one", "")], "")]
-    assert [(one.name, one.verdict) for one in examine(themes)] == [("a.one", "ok"), ("a.two", "fail"), ("b.one", "ok")]
+    groups = [CheckGroup(("a.one", "a.two"), broken), CheckGroup(("b.one",), lambda: [ok("b.one", "")])]
+    assert [(one.name, one.verdict) for one in examine(groups)] == [("a.one", "ok"), ("a.two", "fail"), ("b.one", "ok")]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_a_line_says_what_and_what_to_do_and_nothing_that_a_terminal_obeys() -> 
         line(warn("a.b", "host \x1b[2J is odd", "mend it"))
         == "warn    a.b                     host ?[2J is odd; mend it"
     )
-    assert apart("one; two; three") == ("one", "two; three")
+    assert split_remedy("one; two; three") == ("one", "two; three")
 
 
 def test_every_command_of_our_scripts_is_tried() -> None:
@@ -83,27 +82,31 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
         NoPermissionError("this user has no permissions to access one of the keys used as arguments"),
         ResponseError("OOM command not allowed when used memory > 'maxmemory'."),
     ]
-    assert judged(trials, replies) == (["HSET"], ["keys"])
+    assert refused(trials, replies) == (["HSET"], ["keys"])
 
 
-RECEIVER = Receiver(queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=Mark().key)
+RECEIVER = ReceiverProcess(
+    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=Mark().key
+)
 OURS = Mark(RECEIVER.mark)
 
 
 @pytest.mark.parametrize(
     ("answer", "receivers", "verdict", "words"),
     [
-        (Answer(400, OURS.new_id()), [RECEIVER], "ok", "r1"),
-        (Answer(404, OURS.new_id()), [RECEIVER], "fail", "no deliveries at this path"),
-        (Answer(500, OURS.new_id()), [RECEIVER], "fail", "answers 500"),
-        (Answer(400, Mark().new_id()), [RECEIVER], "fail", "is no receiver of this Redis"),
-        (Answer(301, ""), [RECEIVER], "fail", "with 301"),
-        (Answer(400, OURS.new_id()), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
-        (Answer(400, OURS.new_id()), [], "skipped", "none has announced itself"),
-        (Answer(400, OURS.new_id()), None, "skipped", "Redis is not reached"),
+        (PublicAnswer(400, OURS.new_id()), [RECEIVER], "ok", "r1"),
+        (PublicAnswer(404, OURS.new_id()), [RECEIVER], "fail", "no deliveries at this path"),
+        (PublicAnswer(500, OURS.new_id()), [RECEIVER], "fail", "answers 500"),
+        (PublicAnswer(400, Mark().new_id()), [RECEIVER], "fail", "is no receiver of this Redis"),
+        (PublicAnswer(301, ""), [RECEIVER], "fail", "answers 301"),
+        (PublicAnswer(400, OURS.new_id()), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
+        (PublicAnswer(400, OURS.new_id()), [], "skipped", "no receiver has announced itself"),
+        (PublicAnswer(400, OURS.new_id()), None, "skipped", "Redis is not reached"),
     ],
 )
-def test_where_the_public_url_leads(answer: Answer, receivers: list[Receiver] | None, verdict: str, words: str) -> None:
+def test_where_the_public_url_leads(
+    answer: PublicAnswer, receivers: list[ReceiverProcess] | None, verdict: str, words: str
+) -> None:
     found = of_answer(answer, receivers, "q")
     assert found.verdict == verdict
     assert words in found.what

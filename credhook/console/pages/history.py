@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from credhook.console.ui.plot import Plot, Point, plot
-from credhook.ops.facts import Facts
+from credhook.ops.fleet import Fleet
 
 HOUR: Final = 3_600.0
 DAY: Final = 86_400.0
@@ -35,9 +35,9 @@ class Series(NamedTuple):
 _SHOWN: Final = (("arriving", "/s"), ("open", ""), ("retrying", ""), ("given up, kept", ""))
 
 
-def sample(facts: Facts) -> Sample:
+def sample(facts: Fleet) -> Sample:
     """What is remembered of these facts."""
-    arriving = sum(one.per_second for one in facts.receivers if one.queue == facts.queue)
+    arriving = sum(receiver.per_second for receiver in facts.own_receivers)
     return Sample(arriving, facts.counts.open, facts.counts.retrying, facts.counts.dead)
 
 

@@ -14,10 +14,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from credhook.console.pages.history import History, sample
-from credhook.ops.attention import Limits
-from credhook.ops.facts import Facts
-from credhook.ops.fleet import Remark
-from credhook.ops.reading import look_at, platform_of_host
+from credhook.ops.attention import Limits, look_at
+from credhook.ops.findings import Finding
+from credhook.ops.fleet import Fleet, platform_of_host
 from credhook.settings import LedgerSettings
 from credhook.store import Keys
 from credhook.store.address import RedisAddress
@@ -35,8 +34,8 @@ class Look(NamedTuple):
     """The fleet at one moment, in seconds since the epoch; without facts where Redis does not say."""
 
     at: float
-    facts: Facts | None
-    remarks: tuple[Remark, ...]
+    facts: Fleet | None
+    remarks: tuple[Finding, ...]
 
 
 class Ledger:

@@ -12,15 +12,16 @@ from credhook.console.pages.ledger import Ledger, Look
 from credhook.console.pages.live import Streams
 from credhook.console.ui.rendering import fragment, number, page
 from credhook.ops.attention import age
-from credhook.ops.facts import Facts
+from credhook.ops.fleet import Fleet
+from credhook.ops.status import arriving
 
-#: Name of a remark → the page of the events that it is about.
+#: Name of a finding → the page of the events that it is about.
 _SEE: Final = {
-    "dead": "/events?state=dead&state=data_gone",
-    "oldest_open": "/events?state=waiting&state=accepted",
-    "unhandled": "/events?state=unhandled",
-    "quarantined": "/events?state=quarantined",
-    "unreadable": "/events?state=unreadable",
+    "events.dead": "/events?state=dead&state=data_gone",
+    "events.oldest_open": "/events?state=waiting&state=accepted",
+    "events.unhandled": "/events?state=unhandled",
+    "events.quarantined": "/events?state=quarantined",
+    "events.unreadable": "/events?state=unreadable",
 }
 _MEBIBYTE: Final = 1 << 20
 
@@ -67,16 +68,14 @@ def _shown(ledger: Ledger, look: Look, now: float) -> dict[str, Any]:
     }
 
 
-def tiles(facts: Facts) -> list[Tile]:
+def tiles(facts: Fleet) -> list[Tile]:
     """The numbers at the head of the page. Pure."""
     counts = facts.counts
     unhandled = sum(counts.unhandled.values())
-    ours = [one for one in facts.receivers if one.queue == facts.queue]
-    idle = [one.idle for one in ours if one.idle is not None]
-    last = f"last {age(min(idle))} ago" if idle else "none since the start" if ours else "no receiver"
+    per_second, last = arriving(facts)
     oldest = "none" if facts.oldest_open is None else age(facts.oldest_open)
     found = [
-        Tile("arriving", f"{sum(one.per_second for one in ours):.1f}/s", last),
+        Tile("arriving", f"{per_second:.1f}/s", last),
         Tile("queued", number(counts.queued), "wait for a worker", "/events?state=accepted"),
         Tile("in flight", number(counts.in_flight), "a worker has them"),
         Tile("retrying", number(counts.retrying), "wait for an attempt", "/events?state=waiting"),
@@ -99,7 +98,7 @@ def tiles(facts: Facts) -> list[Tile]:
     return found
 
 
-def _memory(facts: Facts) -> str:
+def _memory(facts: Fleet) -> str:
     server = facts.server
     used = f"{server.used_memory / _MEBIBYTE:.0f} MiB"
     return f"{used} of {server.maxmemory / _MEBIBYTE:.0f} MiB" if server.maxmemory else f"{used}, without a bound"

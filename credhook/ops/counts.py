@@ -1,0 +1,77 @@
+"""How many events of one queue are in which state, and how old the oldest open event is.
+
+Status, console, doctor and metrics show these counts. Reading them costs the same however many events there are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from redis.asyncio.client import Pipeline as AsyncPipeline
+from redis.client import Pipeline
+
+from credhook.store import LATEST, Keys
+
+#: Seconds during which a dead event counts as recent.
+RECENT_SECONDS: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """The events of one queue by state.
+
+    Attributes:
+        open: neither done nor given up.
+        queued: jobs that wait for a worker.
+        in_flight: events that a worker has claimed.
+        retrying: events that wait for their next attempt.
+        dead: events that were given up; they can be replayed.
+        dead_recently: events that were given up within the last day.
+        unhandled: events that wait for a handler, by type.
+        quarantined: events of an unknown type.
+        unreadable: events whose record cannot be read.
+        oldest_received: when the oldest open event was received, in ms since the epoch.
+    """
+
+    open: int = 0
+    queued: int = 0
+    in_flight: int = 0
+    retrying: int = 0
+    dead: int = 0
+    dead_recently: int = 0
+    unhandled: dict[str, int] = field(default_factory=dict)
+    quarantined: int = 0
+    unreadable: int = 0
+    oldest_received: int | None = None
+
+
+def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
+    """Add the commands that `read_counts` needs to the pipeline; `now` is in seconds since the epoch."""
+    for key in (keys.open, keys.leases, keys.scheduled, keys.dead, keys.quarantined, keys.unreadable):
+        pipeline.zcard(key)
+    pipeline.llen(keys.jobs)
+    pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
+    # An event that was requeued or retried is in `opened` with the time when it was received.
+    for key in (keys.open, keys.opened):
+        pipeline.zrange(key, 0, LATEST, byscore=True, offset=0, num=1, withscores=True)
+    for key in keys.all_unhandled:
+        pipeline.zcard(key)
+
+
+def read_counts(replies: Sequence[Any], keys: Keys) -> EventCounts:
+    """Return the counts from the replies to `request_counts`. Pure."""
+    is_open, in_flight, retrying, dead, quarantined, unreadable, queued, recently, first, first_moved, *rest = replies
+    received = [int(score) for reply in (first, first_moved) for _, score in reply]
+    by_type = zip(keys.all_unhandled, rest, strict=True)
+    return EventCounts(
+        open=is_open,
+        queued=queued,
+        in_flight=in_flight,
+        retrying=retrying,
+        dead=dead,
+        dead_recently=recently,
+        unhandled={key.removeprefix(keys.unhandled): count for key, count in by_type if count},
+        quarantined=quarantined,
+        unreadable=unreadable,
+        oldest_received=min(received, default=None),
+    )
