@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from credhook.worker.attempt.retry import GiveUp, Retry
     from credhook.worker.handlers.given import AsyncContext, Context, FetchedEvent, SyncContext
     from credhook.worker.handlers.registry import Handlers
-    from credhook.worker.platform.breaker import PlatformPaused
+    from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
     "EVENT_TYPES",
@@ -87,7 +87,7 @@ _HOMES = {
         "User",
         "UserRequest",
     },
-    "credhook.worker.platform.breaker": {"PlatformPaused"},
+    "credhook.worker.platform.circuit": {"PlatformPaused"},
     "credhook.worker.handlers.given": {"AsyncContext", "Context", "FetchedEvent", "SyncContext"},
     "credhook.worker.handlers.registry": {"Handlers"},
     "credhook.worker.attempt.retry": {"GiveUp", "Retry"},

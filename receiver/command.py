@@ -29,7 +29,6 @@ from credhook.metrics.counting import flush, flush_on_and_on
 from credhook.metrics.gathering import forget, gathered
 from credhook.metrics.places import FOLDER
 from credhook.metrics.target_figures import TargetFigures
-from credhook.metrics.turn import Turn
 from credhook.receiver.announcement import Announcer
 from credhook.receiver.app import REFUSALS, create_app
 from credhook.receiver.inbox import metrics
@@ -41,6 +40,7 @@ from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine
+from credhook.store.lease import ExporterLease
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -184,10 +184,10 @@ async def _administrate(
     settings: ReceiverSettings, admin: AdminListener, redis: Redis, examine: Examine, registry: CollectorRegistry
 ) -> None:
     """Answer on the admin listener until cancelled."""
-    turn = Turn(redis, Keys(settings.queue).exporter)
+    exporter = ExporterLease(redis, Keys(settings.queue).exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
-    app = create_admin(redis, examine, queue=settings.queue, registry=registry, turn=turn, others=[target])
-    await admin.serve(app, beside=[turn.keep])
+    app = create_admin(redis, examine, queue=settings.queue, registry=registry, exporter=exporter, others=[target])
+    await admin.serve(app, beside=[exporter.keep])
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:

@@ -22,8 +22,8 @@ from credhook.listener.server import Server
 from credhook.metrics.counting import flush
 from credhook.metrics.gathering import exposition
 from credhook.metrics.queue_figures import QueueFigures
-from credhook.metrics.turn import Turn
 from credhook.store.health import Check
+from credhook.store.lease import ExporterLease
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
@@ -37,15 +37,14 @@ def create_admin(
     *,
     queue: str,
     registry: CollectorRegistry = REGISTRY,
-    turn: Turn | None = None,
+    exporter: ExporterLease | None = None,
     others: Sequence[Figures] = (),
 ) -> Starlette:
-    """The admin application.
+    """Create the admin application.
 
-    `turn` says whether the queue's figures are ours to export; None if there is nobody else. `others` are asked as well
-    at each scrape.
+    `exporter`: the lease of the queue's figures, None to export them always. `others`: asked as well at each scrape.
     """
-    figures: tuple[Figures, ...] = QueueFigures(redis, queue, turn=turn), *others
+    figures: tuple[Figures, ...] = QueueFigures(redis, queue, exporter=exporter), *others
 
     async def readyz(_: Request) -> Response:
         checks = await examine()

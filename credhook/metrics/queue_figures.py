@@ -14,9 +14,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from credhook.metrics.turn import Turn
 from credhook.store import Keys
 from credhook.store.announcements import LASTS, announced
+from credhook.store.lease import ExporterLease
 from credhook.store.opened import oldest_open_async
 
 #: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
@@ -29,11 +29,11 @@ _LONGEST: Final = 600.0
 class QueueFigures:
     """The figures of one queue."""
 
-    def __init__(self, redis: Redis, queue: str, *, turn: Turn | None = None) -> None:
-        """`turn` says whether it is ours to export them; None if there is nobody else."""
+    def __init__(self, redis: Redis, queue: str, *, exporter: ExporterLease | None = None) -> None:
+        """`exporter`: the lease of the figures; None to export them always."""
         self._redis = redis
         self._index = Keys(queue)
-        self._turn = turn
+        self._exporter = exporter
         index = self._index
         #: State → the sorted sets that hold the events that stand there.
         self._sets: dict[str, tuple[str, ...]] = {
@@ -49,7 +49,7 @@ class QueueFigures:
     async def __call__(self) -> list[Metric]:
         """All figures; none where Redis does not answer, or where another exports them."""
         try:
-            if self._turn and not self._turn.is_ours(await self._redis.get(self._turn.key)):
+            if self._exporter and not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
                 return []
             pipeline = self._redis.pipeline()  # All at one moment: they are subtracted from each other.
             for keys in self._sets.values():

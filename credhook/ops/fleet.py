@@ -19,9 +19,7 @@ from credhook.store import RECEIVERS, Keys, health
 from credhook.store.address import RedisAddress
 from credhook.store.announcements import LASTS, Announced, announced
 from credhook.store.connection import open_redis_sync
-from credhook.worker.platform import circuit_store
-from credhook.worker.platform.circuit_snapshot import LONGEST, NotACircuit
-from credhook.worker.platform.circuit_snapshot import read as read_circuit
+from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.platform.token_key import name_from
 from credhook.worker.process.announcement import Platform as PlatformKeys
 from credhook.worker.process.announcement import read as read_worker
@@ -217,7 +215,7 @@ def platform_of_host() -> PlatformKeys | None:
         settings = PlatformSettings()
     except ValidationError:
         return None
-    return PlatformKeys(circuit=circuit_store.key_name(settings.api_url), token=name_from(settings))
+    return PlatformKeys(circuit=circuit_key(settings.api_url), token=name_from(settings))
 
 
 def _now(redis: Redis) -> float:
@@ -275,15 +273,12 @@ def _queues_of_rq(redis: Redis) -> set[str]:
 
 def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
     pipeline = redis.pipeline(transaction=False)
-    pipeline.getrange(keys.circuit, 0, LONGEST - 1)
+    pipeline.hgetall(keys.circuit)
     pipeline.pttl(keys.token)
     pipeline.exists(f"{keys.token}:refused")
-    text, left, refused = pipeline.execute()
-    try:
-        circuit = read_circuit(text, now=now, ahead=0.0)
-    except NotACircuit:
-        circuit = read_circuit(b"", now=now, ahead=0.0)
-    paused = max(0.0, circuit.until - now) if circuit.is_open else 0.0
+    fields, left, refused = pipeline.execute()
+    circuit = circuit_in(fields, redis_now=now, now=now)
+    paused = circuit.pause(now)
     return PlatformState(
         breaker=("open" if paused else "half open") if circuit.is_open else "closed",
         paused=paused,

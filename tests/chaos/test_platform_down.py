@@ -9,7 +9,7 @@ import pytest
 from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, well
 from waiting import until
 
-from credhook.worker.platform.breaker import THRESHOLD
+from credhook.worker.platform.circuit import THRESHOLD
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 

@@ -15,14 +15,13 @@ from scraping import Scrape, needs_promtool, promtool, well_formed, worker_setti
 
 from credhook.listener.admin import create_admin
 from credhook.metrics.target_figures import TargetFigures
-from credhook.metrics.turn import Turn
 from credhook.store import State
 from credhook.store.health import examine
-from credhook.worker.platform.breaker import Circuit
-from credhook.worker.platform.circuit_snapshot import CircuitSnapshot
-from credhook.worker.platform.circuit_store import CircuitStore
+from credhook.store.lease import ExporterLease
+from credhook.worker.platform.circuit import Circuit
+from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
 from credhook.worker.platform.token_key import granted_name, name_from
-from credhook.worker.process.platform_figures import PlatformFigures, turn_key
+from credhook.worker.process.admin import PlatformFigures, exporter_key
 from credhook.worker.settings import WorkerSettings
 
 QUEUE_WIDE = {
@@ -40,20 +39,20 @@ class Target:
     """A worker's admin listener, as worker/process/admin.py puts it together."""
 
     def __init__(self, redis: AsyncRedis, settings: WorkerSettings) -> None:
-        self.turns = Turn(redis, INDEX.exporter), Turn(redis, turn_key(settings))
+        self.exporters = ExporterLease(redis, INDEX.exporter), ExporterLease(redis, exporter_key(settings))
 
         async def examining() -> Sequence[Any]:
             return await examine(redis, strict=False)
 
-        others = TargetFigures(examining, part="worker"), PlatformFigures(redis, settings, turn=self.turns[1])
+        others = TargetFigures(examining, part="worker"), PlatformFigures(redis, settings, exporter=self.exporters[1])
         app = create_admin(
-            redis, examining, queue="credhook", registry=CollectorRegistry(), turn=self.turns[0], others=others
+            redis, examining, queue="credhook", registry=CollectorRegistry(), exporter=self.exporters[0], others=others
         )
         self._transport = httpx.ASGITransport(app)
 
     async def keep(self) -> list[bool]:
-        """Whether it has its turns."""
-        return [await turn.keep_once() for turn in self.turns]
+        """Renew both leases; return which of them it has."""
+        return [await exporter.renew() for exporter in self.exporters]
 
     async def scrape(self) -> Scrape:
         async with httpx.AsyncClient(transport=self._transport, base_url="http://admin") as client:
@@ -134,9 +133,8 @@ async def test_breaker_pause_and_token(
     assert scrape.series("credhook_platform_breaker") == states
     assert scrape.value("credhook_platform_pause_seconds") == 0
     assert scrape.value("credhook_token_age_seconds") is None
-    store = CircuitStore(async_redis, settings.api_url, timeout=1.0)
-    known = await store.load() or CircuitSnapshot()
-    await store.compare_and_set(known, Circuit(is_open=True, until=time.monotonic() + 600), probed=False)
+    store = CircuitStore(async_redis, circuit_key(settings.api_url), clock=time.monotonic)
+    await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
     redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
     assert "credhook_token_age_seconds" not in (await target.scrape()).names
     redis_client.set(name_from(settings), "sealed")
@@ -144,8 +142,6 @@ async def test_breaker_pause_and_token(
     assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
     assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
     assert (scrape.value("credhook_token_age_seconds") or 0) >= 89
-    redis_client.set(next(redis_client.scan_iter("credhook:platform:*[0-9a-f]")), "what somebody else has written")
-    assert (await target.scrape()).series("credhook_platform_breaker") == states
 
 
 async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
@@ -160,21 +156,10 @@ async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_g
     assert [bool((QUEUE_WIDE | PLATFORM_WIDE) & one.names) for one in scrapes] == [True, False, False]
     assert [one.value("credhook_up", "worker") for one in scrapes] == [1, 1, 1]
     assert 0 < redis_client.pttl(INDEX.exporter) <= 8_000
-    redis_client.delete(INDEX.exporter, turn_key(settings))  # As when its holder has not kept it.
+    redis_client.delete(INDEX.exporter, exporter_key(settings))  # As when its holder has not kept it.
     assert [await one.keep() for one in targets[1:]] == [[True, True], [False, False]]
     scrapes = [await one.scrape() for one in targets]
     assert [one.value("credhook_events", "dead") for one in scrapes] == [None, 7, None]
-
-
-@pytest.mark.parametrize("kind", ["for ever", "another type", "far too long"])
-async def test_a_turn_that_somebody_else_has_written_is_taken(
-    async_redis: AsyncRedis, redis_client: Redis, kind: str
-) -> None:
-    if kind == "another type":
-        redis_client.hset(INDEX.exporter, "a", "b")
-    else:
-        redis_client.set(INDEX.exporter, "somebody", px=10**9 if kind == "far too long" else None)
-    assert await Turn(async_redis, INDEX.exporter).keep_once()
 
 
 def seen(monitor: Any) -> list[list[str]]:
@@ -206,7 +191,7 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_a
     commands = {words[0].upper() for one in asked for words in one}
     assert {name for name in commands if {"write", "may_replicate"} & set(flags[name])} == set()
     assert commands <= {
-        "EXISTS", "GET", "GETRANGE", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
+        "EXISTS", "GET", "HGET", "HGETALL", "INFO", "CONFIG", "LLEN", "MULTI", "EXEC", "TIME",
         "ZCARD", "ZRANGE",
     }  # fmt: skip
     assert len(asked[0]) == len(asked[1]) == len(asked[2])

@@ -17,11 +17,11 @@ import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.counting import ALL
 from credhook.metrics.queue_figures import QueueFigures
 from credhook.metrics.target_figures import TargetFigures
-from credhook.metrics.turn import Turn
 from credhook.store import State
 from credhook.store.health import Check, examine
+from credhook.store.lease import ExporterLease
 from credhook.worker.platform.token_key import granted_name, name_from
-from credhook.worker.process.platform_figures import PlatformFigures, turn_key
+from credhook.worker.process.admin import PlatformFigures, exporter_key
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "METRICS.md").read_text()
 
@@ -48,8 +48,8 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
     redis_client.mset({granted_name(name_from(settings)): 1, name_from(settings): "sealed"})
-    turn = Turn(async_redis, turn_key(settings))
-    await turn.keep_once()
+    exporter = ExporterLease(async_redis, exporter_key(settings))
+    await exporter.renew()
 
     async def examining() -> tuple[Check, ...]:
         return await examine(async_redis, strict=True)
@@ -57,7 +57,7 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
         *await QueueFigures(async_redis, "credhook")(),
-        *await PlatformFigures(async_redis, settings, turn=turn)(),
+        *await PlatformFigures(async_redis, settings, exporter=exporter)(),
     ]
     return [row(family, tuple(family.samples[0].labels)) for family in asked]
 

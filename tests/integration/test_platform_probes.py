@@ -8,7 +8,8 @@ from members import DOWN, Stub, member, members, paused_briefly, serving
 from redis import Redis
 from waiting import until_async
 
-from credhook.worker.platform.breaker import Circuit, PlatformPaused
+from credhook.worker.platform.circuit import Circuit, PlatformPaused
+from credhook.worker.platform.shared_circuit import circuit_key
 
 
 @pytest.fixture
@@ -95,6 +96,4 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
         goes_on.set()
         await one.breaker.aclose()
         assert one.breaker._circuit == Circuit(score=3)
-        (written,) = redis_client.mget(redis_client.keys())
-        assert written is not None
-        assert written.split()[1] == b"3"
+        assert redis_client.hget(circuit_key(stub.url), "score") == b"3"

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from serving import Process
 from waiting import until
 
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 
 RATE, AT_ONCE = 50, 5
 #: How often something stalls; for how many seconds, more than anybody waits for Redis before a call; and how long not.

@@ -16,7 +16,7 @@ from serving import receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.worker.platform.circuit_store import key_name
+from credhook.worker.platform.shared_circuit import circuit_key
 
 
 def status(redis_url: str, *options: str, **environment: str) -> Done:
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
     api = "http://127.0.0.1:9"
-    redis_client.set(key_name(api), f"1 0 3 {now / 1_000 + 600:.3f} {now * 1_000}")
+    redis_client.hset(circuit_key(api), mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
     knows = {
         "CREDHOOK_API_URL": api,
         "CREDHOOK_TOKEN_URL": api,

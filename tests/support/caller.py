@@ -16,7 +16,7 @@ from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.oauth.tokens import Token, TokenCache
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 
 def credentials() -> ClientCredentials:
@@ -25,7 +25,7 @@ def credentials() -> ClientCredentials:
     return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
 
 
-async def fetch_for_ever(breaker: SharedBreaker, api: AsyncApi, under_way: Counter[str]) -> None:
+async def fetch_for_ever(breaker: CircuitBreaker, api: AsyncApi, under_way: Counter[str]) -> None:
     """Fetch whatever is admitted, counting the calls that have not ended yet."""
     while True:
         admitted = 0
@@ -42,7 +42,7 @@ async def fetch_for_ever(breaker: SharedBreaker, api: AsyncApi, under_way: Count
 
 async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
     async with Redis.from_url(redis_url) as redis:
-        breaker = SharedBreaker(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
+        breaker = CircuitBreaker(redis, api_url=api_url, rate=float(rate) or None, timeout=5.0)
         api = AsyncApi(api_url, credentials(), guard=breaker.fetches, timeout=60.0)
         async with api, asyncio.TaskGroup() as group:
             group.create_task(breaker.watch())

@@ -18,7 +18,7 @@ from credhook.store.connection import open_redis
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 CALLER = Path(__file__).parent / "caller.py"
 
@@ -93,7 +93,7 @@ def serving() -> Iterator[Stub]:
 class Member:
     """One process's condition and clients; several in one process know of each other only what Redis tells them."""
 
-    def __init__(self, breaker: SharedBreaker, url: str) -> None:
+    def __init__(self, breaker: CircuitBreaker, url: str) -> None:
         self.breaker = breaker
         self.fetching = AsyncApi(url, credentials(), guard=breaker.fetches, timeout=60.0)
         self.calling = AsyncApi(url, credentials(), guard=breaker.calls, timeout=60.0)
@@ -126,11 +126,11 @@ async def end_of(api: AsyncApi) -> object:
 
 @asynccontextmanager
 async def member(
-    redis_url: str, url: str, *, rate: float | None = None, watches: bool = True, patience: float = 20.0
+    redis_url: str, url: str, *, rate: float | None = None, watches: bool = True, redis_timeout: float = 20.0
 ) -> AsyncIterator[Member]:
     """One of the fleet. Where Redis is slow since the machine is busy, it waits rather than go by itself."""
     async with open_redis(redis_url) as client:
-        one = Member(SharedBreaker(client, api_url=url, rate=rate, timeout=5.0, patience=patience), url)
+        one = Member(CircuitBreaker(client, api_url=url, rate=rate, timeout=5.0, redis_timeout=redis_timeout), url)
         watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
         try:
             yield one
@@ -144,11 +144,12 @@ async def member(
 
 @asynccontextmanager
 async def members(
-    count: int, redis_url: str, url: str, rate: float | None = None, patience: float = 20.0
+    count: int, redis_url: str, url: str, rate: float | None = None, redis_timeout: float = 20.0
 ) -> AsyncIterator[list[Member]]:
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(member(redis_url, url, rate=rate, patience=patience)) for _ in range(count)
+            await stack.enter_async_context(member(redis_url, url, rate=rate, redis_timeout=redis_timeout))
+            for _ in range(count)
         ]
 
 

@@ -5,17 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from credhook.worker.platform.breaker import (
-    LONGEST_ASKED,
-    MARGIN,
-    PATIENT,
+from credhook.worker.platform.circuit import (
+    MARGIN_SECONDS,
+    MAX_RETRY_AFTER_SECONDS,
     PAUSES,
-    STARTED,
-    STARTED_AFTER,
+    SLOW_START_BUDGET,
+    SLOW_START_SECONDS,
     THRESHOLD,
+    CallOutcome,
+    CallResult,
     Circuit,
-    Kind,
-    Outcome,
     Phase,
     SlowStart,
     outcome_of,
@@ -27,11 +26,11 @@ SUSPECT = Circuit(score=3)
 NEARLY = Circuit(score=THRESHOLD - 1)
 PAUSED = Circuit(is_open=True, trips=2, until=NOW + 4)
 PROBING = Circuit(is_open=True, trips=2, until=NOW - 1)
-ANSWERED, FAILED, REFUSED, UNAUTHORIZED = Kind.ANSWERED, Kind.FAILED, Kind.REFUSED, Kind.UNAUTHORIZED
+ANSWERED, FAILED, REFUSED = CallResult.ANSWERED, CallResult.FAILED, CallResult.REFUSED
 
 
-def outcome(kind: Kind, wait: float | None = None, *, probe: bool = False, at: float = NOW) -> Outcome:
-    return Outcome(kind, at, wait, probe, chance=1.0)
+def outcome(kind: CallResult, wait: float | None = None, *, probe: bool = False, at: float = NOW) -> CallOutcome:
+    return CallOutcome(kind, at, wait, probe, chance=1.0)
 
 
 @pytest.mark.parametrize(
@@ -50,33 +49,29 @@ def test_each_circuit_has_its_phase(circuit: Circuit, phase: Phase) -> None:
         (SUSPECT, outcome(ANSWERED), Circuit(score=2)),
         (CLOSED, outcome(FAILED), Circuit(score=1)),
         (NEARLY, outcome(FAILED), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
-        (CLOSED, outcome(UNAUTHORIZED), Circuit(score=1)),
-        (NEARLY, outcome(UNAUTHORIZED), Circuit(is_open=True, trips=PATIENT + 1, until=NOW + 4 * PAUSES.first)),
         (SUSPECT, outcome(REFUSED), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
         (SUSPECT, outcome(REFUSED, 0.0), Circuit(is_open=True, trips=1, until=NOW + PAUSES.first)),
-        (SUSPECT, outcome(REFUSED, 20), Circuit(is_open=True, until=NOW + 20 + MARGIN)),
-        (CLOSED, outcome(REFUSED, 86_400), Circuit(is_open=True, until=NOW + LONGEST_ASKED + MARGIN)),
+        (SUSPECT, outcome(REFUSED, 20), Circuit(is_open=True, until=NOW + 20 + MARGIN_SECONDS)),
+        (CLOSED, outcome(REFUSED, 86_400), Circuit(is_open=True, until=NOW + MAX_RETRY_AFTER_SECONDS + MARGIN_SECONDS)),
         # Paused: what was sent before changes nothing, save a longer pause that is asked for.
         (PAUSED, outcome(ANSWERED), PAUSED),
         (PAUSED, outcome(ANSWERED, probe=True), PAUSED),
         (PAUSED, outcome(FAILED), PAUSED),
         (PAUSED, outcome(REFUSED), PAUSED),
         (PAUSED, outcome(REFUSED, 2), PAUSED),
-        (PAUSED, outcome(REFUSED, 8), replace(PAUSED, until=NOW + 8 + MARGIN)),
+        (PAUSED, outcome(REFUSED, 8), replace(PAUSED, until=NOW + 8 + MARGIN_SECONDS)),
         # Probing: the probe decides.
         (PROBING, outcome(ANSWERED), PROBING),
         (PROBING, outcome(FAILED), PROBING),
         (PROBING, outcome(REFUSED), PROBING),
-        (PROBING, outcome(REFUSED, 8), replace(PROBING, until=NOW + 8 + MARGIN)),
+        (PROBING, outcome(REFUSED, 8), replace(PROBING, until=NOW + 8 + MARGIN_SECONDS)),
         (PROBING, outcome(ANSWERED, probe=True), CLOSED),
         (PROBING, outcome(FAILED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
-        (PROBING, outcome(UNAUTHORIZED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
-        (replace(PROBING, trips=4), outcome(UNAUTHORIZED, probe=True), Circuit(is_open=True, trips=5, until=NOW + 16)),
         (PROBING, outcome(REFUSED, probe=True), Circuit(is_open=True, trips=3, until=NOW + 4)),
-        (PROBING, outcome(REFUSED, 2, probe=True), replace(PROBING, until=NOW + 2 + MARGIN)),
+        (PROBING, outcome(REFUSED, 2, probe=True), replace(PROBING, until=NOW + 2 + MARGIN_SECONDS)),
     ],
 )
-def test_what_a_call_came_to_changes_the_circuit(before: Circuit, what: Outcome, after: Circuit) -> None:
+def test_what_a_call_came_to_changes_the_circuit(before: Circuit, what: CallOutcome, after: Circuit) -> None:
     assert before.after(what) == after
 
 
@@ -120,28 +115,27 @@ def test_jitter_takes_at_most_half_of_a_pause(trips: int, least: float, most: fl
 
 
 def test_the_same_outcome_always_leads_to_the_same_pause() -> None:
-    drawn = Outcome(FAILED, NOW)
+    drawn = CallOutcome(FAILED, NOW)
     assert NEARLY.after(drawn) == NEARLY.after(drawn)
-    assert NEARLY.after(drawn) != NEARLY.after(Outcome(FAILED, NOW))
+    assert NEARLY.after(drawn) != NEARLY.after(CallOutcome(FAILED, NOW))
 
 
 @pytest.mark.parametrize(
     ("status", "wait", "kind"),
     [
         *((status, None, ANSWERED) for status in (200, 204, 302, 400, 403, 404, 409, 422)),
-        *((status, None, FAILED) for status in (None, 408, 425, 500, 502, 503, 504)),
+        *((status, None, FAILED) for status in (None, 401, 408, 425, 500, 502, 503, 504)),
         (429, None, REFUSED),
         (429, 20.0, REFUSED),
         (503, 20.0, REFUSED),
         (503, 0.0, FAILED),
         (500, 20.0, FAILED),
+        (401, 20.0, FAILED),
         (404, 20.0, ANSWERED),
-        (401, None, UNAUTHORIZED),
-        (401, 20.0, UNAUTHORIZED),
     ],
 )
-def test_a_status_says_how_the_platform_is(status: int | None, wait: float | None, kind: Kind) -> None:
-    assert outcome_of(status, wait, at=NOW).kind is kind
+def test_a_status_says_how_the_platform_is(status: int | None, wait: float | None, kind: CallResult) -> None:
+    assert outcome_of(status, wait, at=NOW).result is kind
 
 
 def test_slow_start_doubles_with_each_round_that_succeeds() -> None:
@@ -149,17 +143,17 @@ def test_slow_start_doubles_with_each_round_that_succeeds() -> None:
     start.begin()
     while (taken := start.allows(1_000)) < 1_000:
         rounds.append(taken)
-        start.took(taken)
+        start.spend(taken)
         for _ in range(taken):
             start.succeeded()
     assert rounds == [1, 2, 4, 8, 16, 32, 64, 128]
-    assert sum(rounds) == STARTED - 1
+    assert sum(rounds) == SLOW_START_BUDGET - 1
 
 
 def test_slow_start_allows_one_a_second_when_nothing_is_heard_of_those_that_were_taken() -> None:
     start = SlowStart()
     start.begin()
-    start.took(1)
+    start.spend(1)
     assert start.allows(5) == 0
     start.second_passed()
     start.second_passed()
@@ -170,15 +164,8 @@ def test_slow_start_ends_by_itself() -> None:
     start = SlowStart()
     for _ in range(2):
         start.begin()
-        for _ in range(STARTED_AFTER - 1):
+        for _ in range(SLOW_START_SECONDS - 1):
             start.second_passed()
         assert start.allows(1_000) == 1
         start.second_passed()
         assert start.allows(1_000) == 1_000
-
-
-def test_without_a_slow_start_everything_is_allowed() -> None:
-    start = SlowStart()
-    start.took(1_000)
-    start.second_passed()
-    assert start.allows(1_000) == 1_000

@@ -11,7 +11,7 @@ from credhook.worker.attempt.retry import ConcurrencyReached
 from credhook.worker.attempt.running import HandlerTimeout
 from credhook.worker.handlers.distribution import distribution
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.failure import Failure
 
 

@@ -9,7 +9,7 @@ from credhook import AsyncContext, Backoff, Context, FetchedEvent, Handlers, Iss
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.attempt.retry import GiveUp, Retry, after_handler
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 
 
 async def wanted(event: Any, context: Any) -> None: ...

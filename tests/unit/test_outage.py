@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
-from circuit_memory import LATENCY, CircuitMemory, CircuitStoreInMemory
+from circuit_memory import LATENCY, CircuitMemory
 from own_time import in_own_time
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.worker.platform.breaker import MARGIN, PAUSES, THRESHOLD, PlatformPaused
-from credhook.worker.platform.shared_breaker import ASK_AGAIN, SharedBreaker
+from credhook.worker.platform.circuit import MARGIN_SECONDS, PAUSES, THRESHOLD, PlatformPaused
+from credhook.worker.platform.circuit_breaker import PROBE_RETRY_SECONDS, CircuitBreaker
 
 MEMBERS, AT_ONCE = 4, 10
 #: Seconds within which two moments are one.
 ROUNDING = 1e-6
 #: Seconds that a look takes which comes as soon as it may: some questions, and the rest between two of them.
-SOON = ASK_AGAIN * 1.5 + 10 * LATENCY
+SOON = PROBE_RETRY_SECONDS * 1.5 + 10 * LATENCY
 
 
 class Platform:
@@ -52,7 +52,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def fetch_for_ever(breaker: SharedBreaker, platform: Platform) -> None:
+async def fetch_for_ever(breaker: CircuitBreaker, platform: Platform) -> None:
     while True:
         if not await breaker.admit(1):
             await asyncio.sleep(max(0.005, breaker.retry_in()))
@@ -72,10 +72,10 @@ async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT
         tasks = []
         for _ in range(MEMBERS):
             redis = await stack.enter_async_context(Redis())  # Nobody connects.
-            breaker = SharedBreaker(
+            breaker = CircuitBreaker(
                 redis, api_url="http://platform.example", rate=rate, timeout=5.0, clock=now, chance=dice.random
             )
-            breaker._store = CircuitStoreInMemory(memory)  # type: ignore[assignment]
+            memory.serve(breaker, rate)
             tasks.append(asyncio.create_task(breaker.watch()))
             tasks += [asyncio.create_task(fetch_for_ever(breaker, platform)) for _ in range(at_once)]
         try:
@@ -139,7 +139,7 @@ def test_a_pause_that_is_asked_for_is_kept_to_the_moment_by_all_and_cost_nobody_
 
     told = 3 * LATENCY  # Written, published, heard.
     later = [call for call in in_own_time(paused()) if call > told]
-    assert 20.0 + MARGIN - ROUNDING <= later[0] <= 20.0 + MARGIN + SOON
+    assert 20.0 + MARGIN_SECONDS - ROUNDING <= later[0] <= 20.0 + MARGIN_SECONDS + SOON
     assert later[1] - later[0] >= platform.takes - ROUNDING  # It waited for the first one's answer.
 
 

@@ -7,44 +7,41 @@ from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from credhook.worker.platform.breaker import PlatformPaused
-from credhook.worker.platform.circuit_snapshot import CircuitSnapshot
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit import PlatformPaused
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
+from credhook.worker.platform.shared_circuit import SharedCircuit
 
 SILENCE = [RedisTimeout(), ReadOnlyError(), ConnectionRefusedError()]
 
 
-class Store:
-    """Redis's part: says what the test has put into it."""
+class Bucket:
+    """A rate limit that says what the test has put into it."""
 
     def __init__(self) -> None:
         self.says: Exception | tuple[int, float] = (0, 0.0)
 
-    async def load(self) -> CircuitSnapshot | None:
-        return CircuitSnapshot(at=1)
-
-    async def acquire(self, wanted: int, *, rate: float, patience: float = 0.0) -> tuple[int, float]:
+    async def take(self, wanted: int, *, max_wait: float = 0.0) -> tuple[int, float]:
         if isinstance(self.says, Exception):
             raise self.says
         return self.says
 
 
 @pytest.fixture
-def store() -> Store:
-    return Store()
+def bucket() -> Bucket:
+    return Bucket()
 
 
 @pytest.fixture
-async def breaker(store: Store) -> AsyncIterator[SharedBreaker]:
+async def breaker(bucket: Bucket) -> AsyncIterator[CircuitBreaker]:
     async with Redis() as never_connected:
-        breaker = SharedBreaker(never_connected, api_url="http://platform.example", rate=5, clock=lambda: 1_000.0)
-        breaker._store = store  # type: ignore[assignment]
-        breaker._trial.end()
+        breaker = CircuitBreaker(never_connected, api_url="http://platform.example", rate=5, clock=lambda: 1_000.0)
+        breaker._rate_limit = bucket  # type: ignore[assignment]
+        breaker._shared = SharedCircuit()
         yield breaker
 
 
-async def test_as_many_are_admitted_as_the_bucket_gave(breaker: SharedBreaker, store: Store) -> None:
-    store.says = 3, 0.5
+async def test_as_many_are_admitted_as_the_bucket_gave(breaker: CircuitBreaker, bucket: Bucket) -> None:
+    bucket.says = 3, 0.5
     assert await breaker.admit(10) == 3
     assert breaker.retry_in() == 0.5
     assert await breaker.admit(10) == 0
@@ -52,31 +49,31 @@ async def test_as_many_are_admitted_as_the_bucket_gave(breaker: SharedBreaker, s
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
 async def test_while_nobody_says_what_the_bucket_has_nothing_is_admitted(
-    breaker: SharedBreaker, store: Store, silence: Exception
+    breaker: CircuitBreaker, bucket: Bucket, silence: Exception
 ) -> None:
-    store.says = silence
+    bucket.says = silence
     with pytest.raises((RedisError, OSError)) as raised:
         await breaker.admit(10)
     assert raised.value is silence  # Whoever takes events says so.
 
 
-async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: SharedBreaker, store: Store) -> None:
+async def test_what_was_not_admitted_is_still_there_for_a_slow_start(breaker: CircuitBreaker, bucket: Bucket) -> None:
     breaker._slow_start.begin()
-    store.says = SILENCE[0]
+    bucket.says = SILENCE[0]
     with pytest.raises(RedisTimeout):
         await breaker.admit(10)
-    store.says = 1, 0.0
+    bucket.says = 1, 0.0
     assert await breaker.admit(10) == 1
 
 
 @pytest.mark.parametrize("silence", SILENCE, ids=lambda error: type(error).__name__)
 async def test_while_nobody_says_what_the_bucket_has_calls_are_refused_and_what_was_admitted_passes(
-    breaker: SharedBreaker, store: Store, silence: Exception
+    breaker: CircuitBreaker, bucket: Bucket, silence: Exception
 ) -> None:
-    store.says = silence
+    bucket.says = silence
     with pytest.raises(PlatformPaused, match="CREDHOOK_RATE") as refused:
         await breaker.calls.acquire("presentations.get")
     assert refused.value.retry_after == 1.0
     await breaker.fetches.acquire("presentations.get")
-    store.says = 1, 0.0
+    bucket.says = 1, 0.0
     await breaker.calls.acquire("presentations.get")

@@ -22,7 +22,7 @@ from credhook.worker.attempt.retry import (
     cause,
 )
 from credhook.worker.attempt.runs import StillRunning
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 
 
 def seconds(decision: Retry | GiveUp) -> float | None:

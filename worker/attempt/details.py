@@ -19,7 +19,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.retry import DataGone
 from credhook.worker.attempt.snapshots import Snapshots, from_bytes, to_bytes
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claim import Claim
 
 log = structlog.get_logger("credhook.worker")

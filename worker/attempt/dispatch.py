@@ -19,7 +19,7 @@ from credhook.worker.attempt.runs import Runs, StillRunning
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.handlers.given import Context, FetchedEvent
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
 
@@ -36,7 +36,7 @@ class Dispatcher:
         self,
         settings: WorkerSettings,
         claims: Claims,
-        breaker: SharedBreaker,
+        breaker: CircuitBreaker,
         states: Mapping[str, Any],
         *,
         clock: Callable[[], float] = time.monotonic,

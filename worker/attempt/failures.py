@@ -11,7 +11,7 @@ from credhook.worker.attempt.outcome import SKIPPED
 from credhook.worker.attempt.retry import Defer, GiveUp, cause
 from credhook.worker.handlers.distribution import distribution
 from credhook.worker.handlers.handler import Handler
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claim import Settlement
 from credhook.worker.queue.failure import FETCH, WORKER, Failure, credhook_version
 

@@ -20,7 +20,7 @@ from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_token import SharedTokens
 from credhook.worker.queue.claim import Worker
 from credhook.worker.queue.claims import Claims
@@ -43,7 +43,7 @@ class Parts:
 
     redis: Redis
     claims: Claims
-    breaker: SharedBreaker
+    breaker: CircuitBreaker
     lifespan: Lifespan
     processor: Processor
     new_slot: Callable[[], Slot]
@@ -67,7 +67,7 @@ async def assembled(
         worker=worker,
         before=flush_lines,  # What a handler has logged is written before its event is settled.
     )
-    breaker = SharedBreaker.from_settings(redis, settings)
+    breaker = CircuitBreaker.from_settings(redis, settings)
     snapshots = Snapshots(redis, settings.snapshot_key)
     auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
     transport: Transport = transport_from(settings)

@@ -24,7 +24,7 @@ from credhook.worker.attempt.staleness import is_stale, version
 from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.failure import WORKER, worker_died
@@ -50,7 +50,7 @@ class Processor:
         settings: WorkerSettings,
         claims: Claims,
         registry: Registry,
-        breaker: SharedBreaker,
+        breaker: CircuitBreaker,
         *,
         snapshots: Snapshots,
         semaphores: Semaphores,

@@ -13,7 +13,7 @@ from typing import Final
 from credhook.backoff import Backoff
 from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.attempt.missing_key import missing_key
-from credhook.worker.platform.breaker import PlatformPaused
+from credhook.worker.platform.circuit import PlatformPaused
 
 #: Ages of an event, in seconds, at which a resource that was not there is looked for again: a detail can lag behind its
 #: event by seconds. Public material about sibling platforms suggests pauses of 1 s, 5 s, 30 s and 2 min; nobody

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.platform.shared_breaker import SharedBreaker
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_token import SharedTokens
 from credhook.worker.settings import WorkerSettings
 
@@ -19,7 +19,7 @@ async def platform(settings: WorkerSettings, redis: Redis, *, share_token: bool)
 
     `share_token`: whether the access token is the fleet's as well, or one of our own that is written nowhere.
     """
-    breaker = SharedBreaker.from_settings(redis, settings)
+    breaker = CircuitBreaker.from_settings(redis, settings)
     tokens = SharedTokens.from_settings(redis, settings) if share_token else None
     auth = ClientCredentials.from_settings(settings, tokens=tokens)
     transport = transport_from(settings)

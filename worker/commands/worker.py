@@ -67,6 +67,6 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     admin = importlib.import_module("credhook.worker.process.admin")
     gathering = importlib.import_module("credhook.metrics.gathering")
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
-        admin.administrate(settings, settings.admin, folder)
+        admin.start_admin(settings, settings.admin, folder)
         environment = {**os.environ, FOLDER: folder}
         return prepare(environment, buried=lambda place: gathering.forget(place, folder)).run()

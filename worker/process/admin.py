@@ -1,27 +1,33 @@
-"""The admin listener of `credhook worker`: what its processes count comes together here, in their supervisor."""
+"""The admin listener of `credhook worker`: it runs in the supervisor and answers for all its processes."""
 
 import asyncio
 import functools
 import threading
+from typing import Any
 
 import click
+from prometheus_client.core import GaugeMetricFamily, Metric
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from credhook.listener.admin import AdminListener, create_admin
 from credhook.metrics.gathering import gathered
 from credhook.metrics.target_figures import TargetFigures
-from credhook.metrics.turn import Turn
 from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine
-from credhook.worker.process.platform_figures import PlatformFigures, turn_key
+from credhook.store.lease import ExporterLease
+from credhook.worker.platform.circuit import Phase
+from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
+from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.settings import WorkerSettings
 
 
-def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
-    """Answer on `host:port` from now on, from a thread with a loop of its own; processes count into the folder.
+def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
+    """Answer on `host:port` from a thread with its own event loop. `folder`: where the processes count.
 
     Raises:
-        click.ClickException: the address is taken or not ours.
+        click.ClickException: The address is taken, or not one of this host.
     """
     try:
         listener = AdminListener(address)
@@ -30,7 +36,8 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
 
     async def serve() -> None:
         client = open_redis(settings.redis_url.get_secret_value())
-        queue_turn, platform_turn = Turn(client, Keys(settings.queue).exporter), Turn(client, turn_key(settings))
+        queue_lease = ExporterLease(client, Keys(settings.queue).exporter)
+        platform_lease = ExporterLease(client, exporter_key(settings))
         examining = functools.partial(examine, client, strict=False)
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
@@ -38,9 +45,65 @@ def administrate(settings: WorkerSettings, address: str, folder: str) -> None:
             examining,
             queue=settings.queue,
             registry=gathered(folder),
-            turn=queue_turn,
-            others=[target, PlatformFigures(client, settings, turn=platform_turn)],
+            exporter=queue_lease,
+            others=[target, PlatformFigures(client, settings, exporter=platform_lease)],
         )
-        await listener.serve(app, beside=[queue_turn.keep, platform_turn.keep])
+        await listener.serve(app, beside=[queue_lease.keep, platform_lease.keep])
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
+
+
+def exporter_key(settings: WorkerSettings) -> str:
+    """Return the key of the lease to export a platform's figures, one for all queues."""
+    return f"{circuit_key(settings.api_url)}:exporter"
+
+
+class PlatformFigures:
+    """What the fleet shares about one platform, read from Redis at each scrape: circuit breaker, pause and token."""
+
+    def __init__(self, redis: Redis, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
+        self._redis = redis
+        self._exporter = exporter
+        self._circuit_key = circuit_key(settings.api_url)
+        self._token_key = name_from(settings)
+
+    async def __call__(self) -> list[Metric]:
+        """Return all figures; none if Redis does not answer, or if another process exports them."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.get(self._exporter.key)
+        pipeline.hgetall(self._circuit_key)
+        pipeline.get(granted_name(self._token_key))
+        pipeline.exists(self._token_key)
+        pipeline.time()
+        try:
+            holder, fields, granted, has_token, (seconds, microseconds) = await pipeline.execute()
+        except (RedisError, OSError):
+            return []
+        if not self._exporter.is_held_by(holder):
+            return []
+        now = seconds + microseconds / 1_000_000
+        families = *_of_circuit(fields, now), _token_age(granted if has_token else None, now)
+        return [family for family in families if family.samples]
+
+
+def _of_circuit(fields: dict[bytes, bytes], now: float) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    circuit = circuit_in(fields, redis_now=now, now=now)
+    breaker = GaugeMetricFamily(
+        "credhook_platform_breaker", "1 for what the fleet's circuit breaker is, 0 for all else.", labels=["state"]
+    )
+    for phase in Phase:
+        breaker.add_metric([phase.value.replace(" ", "_")], phase is circuit.phase(now))
+    pause = GaugeMetricFamily(
+        "credhook_platform_pause_seconds", "Seconds until the platform may be called again; 0 if now."
+    )
+    pause.add_metric([], circuit.pause(now))
+    return breaker, pause
+
+
+def _token_age(granted: Any, now: float) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "credhook_token_age_seconds", "Seconds since the access token that the fleet shares was granted."
+    )
+    if isinstance(granted, bytes) and granted.isdigit():
+        family.add_metric([], max(0.0, now - int(granted) / 1_000))
+    return family

@@ -29,7 +29,7 @@ from credhook.store.hints import hint
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.platform import circuit_store
+from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.platform.token_key import name_from
 from credhook.worker.process import jobs
 from credhook.worker.process.announcement import Announcements, Platform
@@ -165,9 +165,7 @@ def _announce(
         interval=interval,
         slots=settings.concurrency if worker else 1,
         in_flight=lambda: worker.in_flight if worker else None,
-        platform=Platform(
-            circuit=circuit_store.key_name(settings.api_url), token=name_from(settings), rate=settings.rate
-        ),
+        platform=Platform(circuit=circuit_key(settings.api_url), token=name_from(settings), rate=settings.rate),
         alike={
             "CREDHOOK_API_URL": settings.api_url,
             "CREDHOOK_TOKEN_URL": settings.token_url,

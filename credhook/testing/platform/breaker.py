@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from credhook.worker.api.guard import Permit
-from credhook.worker.platform.breaker import Circuit, Phase, PlatformPaused, outcome_of
+from credhook.worker.platform.circuit import Circuit, Phase, PlatformPaused, outcome_of
 
 
 class ClockedBreaker:

@@ -1,0 +1,66 @@
+"""A lock in Redis that expires, so that another process gets it when its holder dies."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+from uuid import uuid4
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from credhook.store import lua
+
+#: KEYS: the lease. ARGV: holder; milliseconds, 0 to release. For clients that are not asynchronous.
+LEASE: Final = lua.load("lease.lua")
+
+#: Seconds that an exporter lease lasts, and between two renewals.
+EXPORTER_LEASE_SECONDS: Final = 8.0
+EXPORTER_RENEWAL_SECONDS: Final = 2.0
+
+
+class RedisLease:
+    """One process's share in a lease."""
+
+    def __init__(self, redis: Redis, key: str) -> None:
+        self.key = key
+        self.holder = uuid4().hex
+        self._script = redis.register_script(LEASE)
+
+    async def acquire(self, seconds: float) -> bool:
+        """Acquire or renew the lease; return False if another process holds it.
+
+        Raises:
+            RedisError, OSError: Redis failed.
+        """
+        return bool(await self._script(keys=[self.key], args=[self.holder, max(1, int(seconds * 1_000))]))
+
+    async def release(self) -> None:
+        """Release the lease, unless another process holds it by now.
+
+        Raises:
+            RedisError, OSError: Redis failed.
+        """
+        await self._script(keys=[self.key], args=[self.holder, 0])
+
+
+class ExporterLease(RedisLease):
+    """The lease of the one admin listener that exports the fleet's figures: a sum over all listeners stays true."""
+
+    async def keep(self) -> None:
+        """Acquire the lease when it is free and renew it, until cancelled."""
+        while True:
+            with suppress(RedisError, OSError):  # Without Redis there is nothing to export.
+                await self.renew()
+            await asyncio.sleep(EXPORTER_RENEWAL_SECONDS)
+
+    async def renew(self) -> bool:
+        """Acquire or renew the lease; return False if another process holds it.
+
+        Raises:
+            RedisError, OSError: Redis failed.
+        """
+        return await self.acquire(EXPORTER_LEASE_SECONDS)
+
+    def is_held_by(self, holder: object) -> bool:
+        """Return True if `holder`, the value of the key in Redis, is this process."""
+        return holder == self.holder.encode()
