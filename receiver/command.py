@@ -23,8 +23,7 @@ from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.certificate import remark_on_expiry
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
-from credhook.listener.connections import Connections
-from credhook.listener.server import Server
+from credhook.listener.server import Connections, Server
 from credhook.metrics.counting import flush, flush_on_and_on
 from credhook.metrics.gathering import forget, gathered
 from credhook.metrics.places import FOLDER

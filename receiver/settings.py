@@ -11,6 +11,9 @@ from credhook.listener.limits import Limits, affordable
 from credhook.receiver.signature import Key, parse_key
 from credhook.settings import LedgerSettings
 
+#: Bytes of unfinished requests, all connections together.
+_BUFFERED_BYTES = 16_777_216
+
 
 class ReceiverSettings(LedgerSettings):
     """Everything `credhook receiver` reads."""
@@ -67,30 +70,15 @@ class ReceiverSettings(LedgerSettings):
         ge=8,
         le=1_000_000,
         validation_alias="CREDHOOK_MAX_CONNECTIONS",
-        description="Connections that each receiver process keeps open, fewer where `ulimit -n` is lower; beyond it, "
-        "the one that has kept it waiting longest is closed, or the new one gets 503. The default is for 1 GiB of "
-        "memory.",
+        description="Connections that each receiver process keeps open, fewer where `ulimit -n` is lower. When they "
+        "are used up, the slowest senders are cut off and new ones get 503. The default is for 1 GiB of memory.",
     )
-    max_buffered: int = Field(
-        16_777_216,
-        ge=1_048_576,
-        validation_alias="CREDHOOK_MAX_BUFFERED",
-        description="Bytes of unfinished requests that each receiver process keeps, of all connections together; "
-        "what came encrypted counts three times. At least twelve times `CREDHOOK_MAX_BODY` are kept.",
-    )
-    header_timeout: float = Field(
-        5.0,
-        ge=0.5,
-        le=300.0,
-        validation_alias="CREDHOOK_HEADER_TIMEOUT",
-        description="Seconds within which a TLS handshake must be done, and the headers of a request be there.",
-    )
-    body_timeout: float = Field(
+    request_timeout: float = Field(
         10.0,
         ge=0.5,
         le=3_600.0,
-        validation_alias="CREDHOOK_BODY_TIMEOUT",
-        description="Seconds within which the body of a request must be there, from the end of its headers.",
+        validation_alias="CREDHOOK_REQUEST_TIMEOUT",
+        description="Seconds within which a TLS handshake must be done, and a whole request be there.",
     )
     idle_timeout: float = Field(
         5.0,
@@ -164,10 +152,9 @@ class ReceiverSettings(LedgerSettings):
         """What senders may take of one process."""
         return Limits(
             connections=affordable(self.max_connections),
-            buffered=max(self.max_buffered, 12 * self.max_body),
-            body=self.max_body,
-            header_timeout=self.header_timeout,
-            body_timeout=self.body_timeout,
+            buffered_bytes=max(_BUFFERED_BYTES, 12 * self.max_body),
+            body_bytes=self.max_body,
+            request_timeout=self.request_timeout,
             idle_timeout=self.idle_timeout,
         )
 

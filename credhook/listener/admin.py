@@ -16,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from credhook.listener.connections import Connections
-from credhook.listener.limits import ADMIN
-from credhook.listener.server import Server
+from credhook.listener.limits import ADMIN_LIMITS
+from credhook.listener.server import Connections, Server
 from credhook.metrics.counting import flush
 from credhook.metrics.gathering import exposition
 from credhook.metrics.queue_figures import QueueFigures
@@ -86,7 +85,7 @@ class AdminListener:
             app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
         )
         try:
-            await Server(config, Connections(ADMIN, "admin")).serve(sockets=[self._socket])
+            await Server(config, Connections(ADMIN_LIMITS, "admin")).serve(sockets=[self._socket])
         finally:
             for work in background:
                 work.cancel()

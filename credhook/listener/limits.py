@@ -1,31 +1,18 @@
-"""How much of a process strangers may take: bytes, seconds and connections."""
+"""Limits on what senders may take of a listener, and the reasons to turn them away."""
 
+import json
 import resource
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
+from uuid import uuid4
 
-#: Bytes of a request's line and headers. The platform's have about 400, with what a proxy adds about 1,500.
-MAX_HEAD: Final = 16_384
+#: File descriptors that are not for senders: Redis, the admin listener, logs, the event loop.
+_RESERVED_DESCRIPTORS: Final = 96
+_FEWEST_CONNECTIONS: Final = 8
 
-#: Lines of headers, and of trailers: what Apache allows. Each costs about 130 bytes beside its own.
-MAX_LINES: Final = 100
-
-#: Requests that may wait behind one on the same connection. No sender of webhooks is known to do that; each takes
-#: about 3 KiB before anything of it is answered.
-MAX_PIPELINED: Final = 8
-
-#: Bytes that may come at once without being counted: whole deliveries, which are gone before the next is read.
-SMALL: Final = 4_096
-
-#: File descriptors that are not for connections: Redis, the admin listener's own connections, logs, the event loop.
-_RESERVED: Final = 96
-
-#: Bytes of a connection's buffer in the system: enough for any delivery that is known, and for a sender far away.
-_LEAST_BUFFER: Final = 16_384
-_MOST_BUFFER: Final = 262_144
-
-#: Connections that a process needs to be of any use.
-_FEWEST: Final = 8
+#: Seconds after which a sender may try again that found no room.
+_RETRY_AFTER: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,42 +20,83 @@ class Limits:
     """What all connections of one listener may take.
 
     Attributes:
-        connections: how many there may be.
-        buffered: bytes of requests that are not finished, of all of them together.
-        body: bytes of one request's body.
-        header_timeout: seconds for a TLS handshake, and for a request's headers.
-        body_timeout: seconds for a request's body.
+        connections: number of open connections.
+        buffered_bytes: bytes of unfinished requests, all connections together.
+        body_bytes: bytes of one request's body.
+        request_timeout: seconds for a TLS handshake, and for a whole request from its first byte.
         idle_timeout: seconds without a request.
     """
 
     connections: int
-    buffered: int
-    body: int
-    header_timeout: float
-    body_timeout: float
+    buffered_bytes: int
+    body_bytes: int
+    request_timeout: float
     idle_timeout: float
 
-    @property
-    def received_at_once(self) -> int:
-        """Bytes that the system may keep of one connection until we read them: many deliveries, or half a long one."""
-        return min(max(_LEAST_BUFFER, self.body // 8), _MOST_BUFFER)
 
-    @property
-    def on_the_wire(self) -> int:
-        """Bytes that may follow a request's headers: a body, in chunks of a few bytes each, and trailers."""
-        return 2 * self.body + MAX_HEAD
-
-
-#: Of a listener that operators and Prometheus use.
-ADMIN: Final = Limits(
-    connections=64, buffered=1_048_576, body=16_384, header_timeout=5.0, body_timeout=5.0, idle_timeout=5.0
-)
+#: The admin listener, for operators and Prometheus.
+ADMIN_LIMITS: Final = Limits(64, buffered_bytes=1_048_576, body_bytes=16_384, request_timeout=10.0, idle_timeout=5.0)
 
 
 def affordable(connections: int, *, descriptors: int | None = None) -> int:
-    """So many connections, or fewer if the process may not open that many files, as the system says."""
+    """Return the number of connections, lowered to what the limit on open files leaves."""
     if descriptors is None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return connections
-    return max(_FEWEST, min(connections, descriptors - _RESERVED))
+    return max(_FEWEST_CONNECTIONS, min(connections, descriptors - _RESERVED_DESCRIPTORS))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A reason to turn a sender away without the application.
+
+    Attributes:
+        reason: its stable name in the log and in metrics.
+        event: the name of the log line.
+        hint: for the operator.
+        status: of the answer; 0 closes the connection without one.
+        detail: for the sender.
+    """
+
+    reason: str
+    event: str
+    hint: str
+    status: int = 0
+    detail: str = ""
+
+    def answer(self) -> bytes:
+        """Return the whole response; its body is the platform's `errors` envelope."""
+        title = HTTPStatus(self.status).phrase
+        code = title.upper().replace(" ", "_")
+        error = {"id": str(uuid4()), "status": self.status, "code": code, "title": title, "detail": self.detail}
+        body = json.dumps({"errors": [error]})
+        lines = [
+            f"HTTP/1.1 {self.status} {title}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            *([f"retry-after: {_RETRY_AFTER}"] if self.status == HTTPStatus.SERVICE_UNAVAILABLE else []),
+            "connection: close",
+        ]
+        return "\r\n".join([*lines, "", body]).encode()
+
+
+_REFUSED, _CUT_OFF, _BAD = "connections_refused", "senders_cut_off", "requests_refused"
+_MORE: Final = "raise CREDHOOK_MAX_CONNECTIONS and `ulimit -n`, run more processes, or put a proxy in front"
+_TOO_LARGE: Final = "CREDHOOK_MAX_BODY limits the body; no delivery of the platform has so many headers"
+_NOT_HTTP: Final = "the sender does not speak HTTP/1.1"
+_TIME: Final = "CREDHOOK_REQUEST_TIMEOUT sets the time limit"
+_BUSY: Final = "The server is busy; please send the request again."
+
+HEAD_TOO_LARGE: Final = Rejection("head_too_large", _BAD, _TOO_LARGE, 413, "The headers are too large.")
+TOO_MANY_HEADERS: Final = Rejection("too_many_headers", _BAD, _TOO_LARGE, 413, "There are too many headers.")
+BODY_TOO_LARGE: Final = Rejection("body_too_large", _BAD, _TOO_LARGE, 413, "The body is too large.")
+INVALID: Final = Rejection("invalid_http", _BAD, _NOT_HTTP, 400, "This is not a valid HTTP request.")
+UPGRADE: Final = Rejection("upgrade", _BAD, _NOT_HTTP, 400, "The protocol cannot be changed.")
+PIPELINED: Final = Rejection("pipelined", _BAD, "the sender did not wait for the answer", 400, "Wait for the answer.")
+SLOW_REQUEST: Final = Rejection("slow_request", _CUT_OFF, _TIME, 408, "The request did not come in time.")
+SLOW_HANDSHAKE: Final = Rejection("slow_handshake", _CUT_OFF, _TIME)
+UNREAD: Final = Rejection("answer_unread", _CUT_OFF, "the sender does not read its answers")
+MADE_ROOM: Final = Rejection("made_room", _CUT_OFF, f"slow senders gave way to newcomers; {_MORE}")
+FULL: Final = Rejection("full", _REFUSED, _MORE, 503, _BUSY)
+NO_ROOM: Final = Rejection("no_room", _REFUSED, "too many large requests are unfinished", 503, _BUSY)

@@ -121,15 +121,3 @@ async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver,
     with Redis.from_url(redis_server) as redis:
         assert not redis.exists("credhook:event:msg_gone")
     assert "receiver_failed" not in server.text
-
-
-def test_pipelined_deliveries_are_each_answered_in_order(server: Receiver) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
-        kinds = [request(*signed("msg_pipe")), request("webhook-id: a.b"), request(*signed("msg_pipe"))]
-        raw.sendall(b"".join(kinds))
-        received = b""
-        while received.count(b"HTTP/1.1") < 3 or not received.endswith(b"\r\n\r\n"):
-            received += _some(raw)
-    outcomes = [b"credhook-outcome: accepted", b"HTTP/1.1 400", b"credhook-outcome: duplicate"]
-    places = [received.index(outcome) for outcome in outcomes]
-    assert places == sorted(places)

@@ -1,17 +1,16 @@
-"""Who is let in, who has to go, and what is told of it, by a clock that the test moves."""
+"""Who is admitted, who is cut off, and what is logged, by a clock that the test moves."""
 
 import json
 from io import StringIO
-from weakref import ref
+from typing import cast
 
 import pytest
 
-from credhook.listener.connections import Connections
-from credhook.listener.limits import ADMIN, Limits, affordable
-from credhook.listener.refusals import FULL, IDLE, MADE_ROOM, SLOW_HEAD, Refusal
+from credhook.listener.limits import ADMIN_LIMITS, FULL, MADE_ROOM, SLOW_REQUEST, Limits, Rejection, affordable
+from credhook.listener.server import BoundedProtocol, Connections
 from credhook.logs import configure_logs
 
-LIMITS = Limits(connections=3, buffered=1_000, body=100, header_timeout=5.0, body_timeout=10.0, idle_timeout=5.0)
+LIMITS = Limits(3, buffered_bytes=1_000, body_bytes=100, request_timeout=5.0, idle_timeout=5.0)
 
 
 class Clock:
@@ -22,26 +21,21 @@ class Clock:
 
 
 class Fake:
-    """A connection that has waited since a moment, and would be overdue after five seconds."""
+    """A connection that made progress at `since`."""
 
-    def __init__(self, connections: Connections, since: float, *, served: bool = False, busy: bool = False) -> None:
+    def __init__(self, connections: Connections, since: float, *, busy: bool = False) -> None:
         self.held = 0
-        self.served = served
         self.since = since
-        self.busy = busy
-        self.ended: list[Refusal] = []
-        self.connections = connections
-        connections.add(self)
+        self.waits_for_sender = not busy
+        self.ended: list[Rejection] = []
+        connections.add(self.protocol)
 
-    def waiting(self, now: float) -> float:
-        return 0.0 if self.busy else now - self.since
+    @property
+    def protocol(self) -> BoundedProtocol:
+        return cast(BoundedProtocol, self)
 
-    def overdue(self, now: float) -> Refusal | None:
-        return SLOW_HEAD if self.waiting(now) > 5 else None
-
-    def end(self, refusal: Refusal) -> None:
-        self.ended.append(refusal)
-        self.connections.remove(self)
+    def end(self, rejection: Rejection) -> None:
+        self.ended.append(rejection)
 
 
 @pytest.fixture
@@ -59,88 +53,55 @@ def connections(clock: Clock, counted: list[str]) -> Connections:
     return Connections(LIMITS, "public", count=counted.append, clock=clock)
 
 
-def test_a_newcomer_takes_the_place_of_whoever_has_kept_us_waiting_longest(connections: Connections) -> None:
+def test_a_newcomer_takes_the_place_of_the_slowest_sender(connections: Connections) -> None:
     slow, slowest, quick = Fake(connections, 98), Fake(connections, 97), Fake(connections, 99.9)
     assert connections.admit()
     assert (slow.ended, slowest.ended, quick.ended) == ([], [MADE_ROOM], [])
 
 
-def test_strangers_go_before_those_who_have_delivered_something(connections: Connections) -> None:
-    known = Fake(connections, 90, served=True)
-    stranger, _ = Fake(connections, 98), Fake(connections, 99.9)
-    assert connections.admit()
-    assert (known.ended, stranger.ended) == ([], [MADE_ROOM])
-
-
-def test_nobody_goes_who_waits_for_us_or_has_just_come(connections: Connections) -> None:
-    all_three = Fake(connections, 50, busy=True), Fake(connections, 99.9), Fake(connections, 99.6)
+def test_a_connection_stays_that_is_being_answered_or_has_just_come(connections: Connections) -> None:
+    fakes = Fake(connections, 50, busy=True), Fake(connections, 99.9), Fake(connections, 99.6)
     assert not connections.admit()
-    assert not any(one.ended for one in all_three)
+    assert not any(fake.ended for fake in fakes)
 
 
-def test_who_was_slow_when_looked_for_and_is_not_now_stays(connections: Connections, clock: Clock) -> None:
-    first, second = Fake(connections, 90), Fake(connections, 91)
-    Fake(connections, 100)
-    assert connections.admit()
-    Fake(connections, 100)
-    second.busy = True
+def test_a_full_listener_searches_for_slow_senders_at_most_ten_times_a_second(
+    connections: Connections, clock: Clock
+) -> None:
+    for _ in range(3):
+        Fake(connections, 99.55)
     assert not connections.admit()
-    assert (first.ended, second.ended) == ([MADE_ROOM], [])
-
-
-def test_nobody_is_kept_in_memory_who_was_slow_when_looked_for_and_has_gone(connections: Connections) -> None:
-    Fake(connections, 90)
-    slow = Fake(connections, 91)
-    Fake(connections, 100)
+    clock.now += 0.09  # By now they are slow.
+    assert not connections.admit()
+    clock.now += 0.02
     assert connections.admit()
-    connections.remove(slow)
-    gone = ref(slow)
-    del slow
-    assert gone() is None
 
 
-def test_bytes_beyond_the_bound_are_made_room_for_by_those_who_hold_some(connections: Connections) -> None:
-    idle, slow, mine = Fake(connections, 90), Fake(connections, 95), Fake(connections, 100)
-    assert connections.hold(slow, 900)
-    assert connections.hold(mine, 200)
-    assert (idle.ended, slow.ended, mine.ended) == ([], [MADE_ROOM], [])
+def test_bytes_beyond_the_limit_are_refused_unless_a_slow_sender_can_be_cut_off(connections: Connections) -> None:
+    slow, mine = Fake(connections, 95), Fake(connections, 100)
+    assert connections.hold(slow.protocol, 900)
+    assert connections.hold(mine.protocol, 200)
+    assert slow.ended == [MADE_ROOM]
+    assert not connections.hold(mine.protocol, 900)
+    connections.release(mine.protocol)
+    assert connections.hold(mine.protocol, 900)
 
 
-def test_bytes_beyond_the_bound_are_refused_where_nobody_is_slow(connections: Connections) -> None:
-    other, mine = Fake(connections, 99.9), Fake(connections, 100)
-    assert connections.hold(other, 900)
-    assert not connections.hold(mine, 200)
-    connections.release(mine)
-    assert connections.hold(mine, 100)
-
-
-def test_those_who_are_overdue_are_ended_by_the_sweep(connections: Connections, clock: Clock) -> None:
-    late, early = Fake(connections, 94), Fake(connections, 96)
-    connections.sweep()
-    assert (late.ended, early.ended) == ([SLOW_HEAD], [])
-    clock.now += 2
-    connections.sweep()
-    assert early.ended == [SLOW_HEAD]
-    assert len(connections) == 0
-
-
-def test_the_log_has_one_line_a_minute_for_each_reason_and_every_one_is_counted(
+def test_the_log_has_one_line_a_minute_for_each_reason_and_every_rejection_is_counted(
     connections: Connections, clock: Clock, counted: list[str]
 ) -> None:
     stream = StringIO()
     configure_logs(stream)
     for _ in range(1_200):  # Ten minutes of half seconds.
-        for refusal in (FULL, SLOW_HEAD, IDLE):
-            connections.count(refusal)
-        connections.sweep()
+        for rejection in (FULL, SLOW_REQUEST):
+            connections.reject(rejection)
         clock.now += 0.5
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     full = [line for line in lines if line["reason"] == "full"]
     assert [line["event"] for line in full] == ["connections_refused"] * 10
-    assert [line["count"] for line in full] == [1] + [120] * 9
+    assert [line.get("unlogged_before") for line in full] == [None] + [119] * 9
     assert {line["event"] for line in lines} == {"connections_refused", "senders_cut_off"}
-    assert len(lines) == 20
-    assert (counted.count("full"), counted.count("idle")) == (1_200, 1_200)
+    assert (len(lines), counted.count("full")) == (20, 1_200)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +112,4 @@ def test_no_more_connections_are_kept_than_files_may_be_open(wanted: int, descri
 
 
 def test_the_admin_listener_takes_less_than_files_are_reserved() -> None:
-    assert affordable(1_024, descriptors=1_024) + ADMIN.connections < 1_024
+    assert affordable(1_024, descriptors=1_024) + ADMIN_LIMITS.connections < 1_024
