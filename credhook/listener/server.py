@@ -169,8 +169,9 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         tls: dict[str, Any] = {}
         if self._tls:
-            handshake_timeout = self._connections.limits.request_timeout
-            tls = {"ssl": self._tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _TLS_SHUTDOWN_SECONDS}
+            tls["ssl"] = self._tls
+            tls["ssl_handshake_timeout"] = self._connections.limits.request_timeout
+            tls["ssl_shutdown_timeout"] = _TLS_SHUTDOWN_SECONDS
         self.servers = [await loop.create_server(self._protocol, sock=each, **tls) for each in sockets or ()]
         self.started = True
 
