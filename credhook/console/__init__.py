@@ -1,1 +1,0 @@
-"""`credhook console`: pages for operators, to see what happens and to act on it."""

@@ -1,9 +1,10 @@
-"""The console as an application: its pages behind its guard, and what an error looks like."""
+"""The console as an application: its routes behind the guard, and its error pages."""
 
 import asyncio
 import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -14,68 +15,90 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from credhook.console.auth import pages as door
-from credhook.console.auth.guard import Guard
-from credhook.console.auth.login import Login
-from credhook.console.auth.sessions import Sessions
-from credhook.console.jobs.running import Jobs
-from credhook.console.pages import actions, causes, endpoints, events, now
-from credhook.console.pages import jobs as job_pages
-from credhook.console.pages.ledger import Ledger
-from credhook.console.pages.live import Streams
+from credhook.console import auth, endpoints, events, jobs, overview
+from credhook.console.live import Streams
+from credhook.console.overview import FleetWatch
+from credhook.console.rendering import fragment, page, static_routes
 from credhook.console.settings import ConsoleSettings
-from credhook.console.ui.rendering import page, static_routes
 from credhook.store.health import unanswered
+from credhook.worker.commands.history.causes import causes
+
+#: Causes on the page: those that failed last.
+_MAX_CAUSES: Final = 200
 
 
 class Console(NamedTuple):
-    """The application, and what has to end before the process can."""
+    """The application, and the streams that must end before the process can."""
 
     app: Starlette
     streams: Streams
 
 
-def create_console(settings: ConsoleSettings, login: Login) -> Console:
-    """The console; `login` says what opens it."""
-    ledger = Ledger(settings)
-    sessions = Sessions(lasts=settings.session)
-    streams = Streams(sessions.goes_on)
-    jobs = Jobs(ledger.redis, ledger.index)
+def create_console(settings: ConsoleSettings, login: auth.Login) -> Console:
+    """Assemble the console; `login` checks passwords."""
+    fleet = FleetWatch(settings)
+    sessions = auth.Sessions(seconds=settings.session)
+    streams = Streams(sessions.is_alive)
+    queue = jobs.Jobs(fleet.redis, fleet.keys)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        user = "operator"
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        watch = asyncio.create_task(ledger.watch())
+        watch = asyncio.create_task(fleet.watch())
         yield
         watch.cancel()
         with suppress(asyncio.CancelledError):
             await watch
-        await asyncio.to_thread(jobs.stop)
-        ledger.redis.close()
+        await asyncio.to_thread(queue.stop)
+        fleet.redis.close()
 
     app = Starlette(
         routes=[
             *static_routes(),
-            *door.routes(login, sessions, url=settings.url, user=_user()),
-            *now.routes(ledger, streams),
-            *causes.routes(ledger, streams),
-            *events.routes(ledger, streams),
-            *actions.routes(ledger, jobs),
-            *job_pages.routes(jobs, streams),
+            *auth.routes(login, sessions, url=settings.url, user=user),
+            *overview.routes(fleet, streams),
+            *_cause_routes(fleet, streams),
+            *events.routes(fleet, streams),
+            *jobs.routes(fleet, queue, streams),
             *endpoints.routes(),
         ],
-        middleware=[Middleware(Guard, sessions=sessions, url=settings.url)],
+        middleware=[Middleware(auth.AccessGuard, sessions=sessions, url=settings.url)],
         exception_handlers=_HANDLERS,
         lifespan=lifespan,
     )
     return Console(app, streams)
 
 
+def _cause_routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
+    """Return the routes of the causes page: failures grouped by handler, error and place."""
+    read = partial(causes, retention=fleet.retention, limit=_MAX_CAUSES)
+
+    async def part() -> tuple[str, bool]:
+        return fragment("causes_part.html", causes=await fleet.ask(read)), True
+
+    async def show(request: Request) -> Response:
+        return page(request, "causes.html", title="Causes", causes=await fleet.ask(read))
+
+    async def live(request: Request) -> Response:
+        return streams.stream(request, part)
+
+    return [Route("/causes", show), Route("/live/causes", live)]
+
+
+def _problem(request: Request, status: int, what: str) -> Response:
+    return page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), what=what)
+
+
 async def _refused(request: Request, error: HTTPException) -> Response:
     return _problem(request, error.status_code, error.detail)
 
 
-async def _not_there(request: Request, error: click.ClickException) -> Response:
+async def _not_found(request: Request, error: click.ClickException) -> Response:
     return _problem(request, 404, error.message)
 
 
@@ -86,19 +109,6 @@ async def _no_redis(request: Request, error: Exception) -> Response:
 #: Starlette types every handler for Exception.
 _HANDLERS: Final[dict[Any, Any]] = {
     HTTPException: _refused,
-    click.ClickException: _not_there,
+    click.ClickException: _not_found,
     RedisError: _no_redis,
 }
-
-
-def _problem(request: Request, status: int, what: str) -> Response:
-    title = HTTPStatus(status).phrase.capitalize()
-    return page(request, "problem.html", status, title=title, what=what)
-
-
-def _user() -> str:
-    """Who has started the console, for those who say no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # A container's user may have no name.
-        return "operator"

@@ -1,4 +1,4 @@
-"""What the console is told by its environment, beside where the ledger is."""
+"""Settings of the console."""
 
 import re
 from typing import Annotated, Final
@@ -8,14 +8,14 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from credhook.settings import LedgerSettings
 
-#: Characters that a token has at least; 22 of base64 are 128 bits.
-_SHORTEST_TOKEN: Final = 22
+#: Least characters of a token; 22 characters of base64 are 128 bits.
+_MIN_TOKEN_CHARACTERS: Final = 22
 
 
 def _token(value: SecretStr | None) -> SecretStr | None:
-    if value is not None and len(value.get_secret_value()) < _SHORTEST_TOKEN:
+    if value is not None and len(value.get_secret_value()) < _MIN_TOKEN_CHARACTERS:
         raise ValueError(
-            f"should be {_SHORTEST_TOKEN} or more random characters, such as `openssl rand -hex 16` prints"
+            f"should be {_MIN_TOKEN_CHARACTERS} or more random characters, such as `openssl rand -hex 16` prints"
         )
     return value
 
@@ -27,24 +27,23 @@ def _origin(value: str | None) -> str | None:
 
 
 class ConsoleSettings(LedgerSettings):
-    """All that `credhook console` reads; its page of endpoints reads those of `credhook endpoints` besides."""
+    """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
 
     token: Annotated[SecretStr | None, AfterValidator(_token)] = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_TOKEN",
-        description="What one logs in to the console with: 22 or more random characters. Default: the console prints a "
-        "link on its terminal, which is good for one login.",
+        description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
+        "login link.",
     )
     url: Annotated[str | None, AfterValidator(_origin)] = Field(
         None,
         validation_alias="CREDHOOK_CONSOLE_URL",
-        description="The https URL at which browsers reach the console, where a proxy stands before it. Default: this "
-        "machine's own addresses.",
+        description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
     )
     session: int = Field(
         43_200,
         ge=60,
         le=30 * 86_400,
         validation_alias="CREDHOOK_CONSOLE_SESSION",
-        description="Seconds that a login to the console lasts.",
+        description="Seconds that a login lasts.",
     )

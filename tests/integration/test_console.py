@@ -97,7 +97,7 @@ def test_a_search_leads_to_an_event_or_to_those_of_a_resource(ada: httpx.Client,
     assert "a.bad: dead: ValueError" in one.text
     of_resource = ada.get("/events", params={"q": "iss_1"}).text
     assert [name in of_resource for name in ("msg_1", "msg_2", "msg_3")] == [True, True, False]
-    assert "No event has that id" in ada.get("/events", params={"q": "?"}).text
+    assert "No event has this id" in ada.get("/events", params={"q": "?"}).text
     assert ada.get("/event", params={"id": "msg_4"}).status_code == 404
 
 
@@ -251,7 +251,7 @@ def test_endpoints_are_planned_and_made_so_once(
         assert "abcdefgh" not in applied.text
         again = ada.post("/endpoints", data=form)
         assert again.status_code == 409
-        assert "has changed since" in again.text
+        assert "have changed since" in again.text
         (told,) = [line for line in lines(running) if line["event"] == "console_endpoints"]
         assert (told["who"], told["create"], told["delete"]) == ("ada", 1, 0)
 
@@ -311,7 +311,7 @@ def test_without_a_token_a_terminal_is_shown_a_link_that_is_good_once(tmp_path: 
 
     def link(number: int) -> str:
         nonlocal said
-        while len(found := re.findall(r"log in, once: (\S+)\r\n", said)) < number:
+        while len(found := re.findall(r"one-time login: (\S+)\r\n", said)) < number:
             said += os.read(leader, 4_096).decode()
         return str(found[number - 1])
 
@@ -339,7 +339,7 @@ def reached(browser: httpx.Client, url: str) -> bool:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [((), "set CREDHOOK_CONSOLE_TOKEN"), (("--host", "0.0.0.0"), "ssh -L"), (("--port", "70000"), "--port")],
+    [((), "Set CREDHOOK_CONSOLE_TOKEN"), (("--host", "0.0.0.0"), "ssh -L"), (("--port", "70000"), "--port")],
 )
 def test_what_would_not_be_safe_does_not_start(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}

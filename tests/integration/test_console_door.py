@@ -13,8 +13,7 @@ from redis import Redis
 from starlette.routing import Route
 
 from credhook.console.app import create_console
-from credhook.console.auth.guard import OPEN
-from credhook.console.auth.login import Login
+from credhook.console.auth import OPEN, Login
 from credhook.console.settings import ConsoleSettings
 from credhook.store import State
 

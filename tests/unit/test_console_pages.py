@@ -7,13 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from waiting import until
 
-from credhook.console.jobs.job import Job, Stage, Task
-from credhook.console.jobs.running import Jobs, TooMany
-from credhook.console.pages.filters import address, in_words, selection
-from credhook.console.pages.history import DAY, HOUR, History, Sample
-from credhook.console.pages.now import tiles
-from credhook.console.ui.plot import HEIGHT, WIDTH, Point, plot
-from credhook.console.ui.rendering import day_and_time, fragment, machine_time, number, with_code
+from credhook.console.events import address, in_words, selection
+from credhook.console.jobs import ConsoleJob, Jobs, Stage, Task, TooMany
+from credhook.console.overview import HEIGHT, HISTORY_SECONDS, WIDTH, History, Sample, plot, tiles
+from credhook.console.rendering import day_and_time, fragment, machine_time, number, with_code
 from credhook.ops.counts import EventCounts
 from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
 from credhook.store import State
@@ -81,26 +78,23 @@ def test_a_span_that_ends_before_it_begins_is_refused() -> None:
         selection([("since", "1h"), ("until", "2h")], NOW)
 
 
-def test_a_plot_begins_at_nought_and_has_holes_where_nothing_was_known() -> None:
-    drawn = plot([Point(0, 0), Point(10, 5), Point(90, 10), Point(100, None)], start=0, end=100, gap=30)
+def test_a_plot_starts_at_zero_and_has_gaps_where_values_are_unknown() -> None:
+    drawn = plot("open", "", [(0, 0), (10, 5), (90, 10), (100, None)], 0, 100)
     assert (drawn.highest, drawn.last) == (10, 10)
     assert drawn.line.count("M") == 2
     assert drawn.line.startswith(f"M0.0 {HEIGHT - 1:.1f} L{WIDTH / 10:.1f} ")
-    assert plot([Point(0, None)], start=0, end=1, gap=1) == plot([], start=0, end=1, gap=1)
-    assert "nan" not in plot([Point(0, 0), Point(1, 0)], start=0, end=1, gap=1).line
+    assert plot("open", "", [(0, None)], 0, 1) == plot("open", "", [], 0, 1)
+    assert "nan" not in plot("open", "", [(0, 0), (1, 0)], 0, 1).line
 
 
 def test_history_is_bounded_and_keeps_peaks() -> None:
-    history = History()
-    for second in range(0, int(2 * DAY), 5):
-        history.add(second, Sample(99 if second == 2 * DAY - 3_000 else 1, 2, 3, None))
-    now = 2 * DAY
-    assert now - (history.since or 0) <= DAY + 600
-    arriving, _, _, dead = history.series(now)
-    assert (arriving.hour.highest, arriving.day.highest, arriving.day.last) == (99, 99, 1)
-    assert dead.day.highest is None
-    assert len(history._fine) <= HOUR / 10 + 1
-    assert len(history._coarse) <= DAY / 300 + 1
+    history, now = History(), 2 * HISTORY_SECONDS
+    for second in range(0, int(now), 5):
+        history.add(second, Sample(99 if second == now - 3_000 else 1, 2, 3, None))
+    assert now - (history.since or 0) <= HISTORY_SECONDS + 10
+    arriving, _, _, dead = history.plots(now)
+    assert (arriving.highest, arriving.last) == (99, 1)
+    assert dead.highest is None
 
 
 def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing_can_be() -> None:
@@ -141,7 +135,7 @@ def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run() -> None:
         raise ZeroDivisionError
 
     task = Task("replay", "replayed", lambda *_: [], lambda _: [], {"replayed": ""}, {"open": "open"}, begin=fail)
-    job = Job("j", task, "ada", "state dead", NOW)
+    job = ConsoleJob("j", task, "ada", "state dead", NOW)
     job.run(None, None, lambda: NOW)  # type: ignore[arg-type]  # Nothing asks for either.
     assert (job.stage, job.error, job.ended) == (Stage.FAILED, "ZeroDivisionError", NOW)
     shown = fragment("job_part.html", job=job, form_token="t")

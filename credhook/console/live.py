@@ -1,4 +1,4 @@
-"""Parts of pages that are sent again when they have changed, as server-sent events, for as long as somebody looks."""
+"""Live parts of pages: sent again, as server-sent events, whenever they have changed."""
 
 import asyncio
 import json
@@ -10,42 +10,42 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from credhook.console.auth.sessions import Session, session_of
+from credhook.console.auth import Session, session_of
 
-#: Seconds between two looks, or so many times as long as the last has taken, if that is longer: what is looked for may
-#: be rare in a large ledger.
-_EACH: Final = 1.0
-_REST: Final = 50
-#: Seconds of silence after which a proxy is told that the stream is still there.
-_SILENCE: Final = 15.0
+#: Seconds between two renderings.
+_INTERVAL_SECONDS: Final = 1.0
+#: A rendering that takes long is repeated less often: it may take 1/50 of the time.
+_REST_FACTOR: Final = 50
+#: Seconds of silence after which a comment keeps proxies from closing the stream.
+_KEEPALIVE_SECONDS: Final = 15.0
 #: Streams at once: each costs a rendering every second.
-_MOST: Final = 32
+_MAX_STREAMS: Final = 32
 
-#: Renders the part, and says whether it may change again.
+#: Renders the part, and returns whether it may change again.
 Part = Callable[[], Awaitable[tuple[str, bool]]]
 
 
 class Streams:
-    """All streams of the console."""
+    """All live streams of the console."""
 
-    def __init__(self, goes_on: Callable[[Session], bool]) -> None:
-        """Begin with none; a stream ends with its session."""
-        self._goes_on = goes_on
+    def __init__(self, is_alive: Callable[[Session], bool]) -> None:
+        """A stream ends when `is_alive` is false for its session."""
+        self._is_alive = is_alive
         self._open = 0
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """End all, so that the process can."""
+        """End all streams, so that the process can stop."""
         self._stopping.set()
 
     def stream(self, request: Request, part: Part) -> Response:
-        """Send the part to whoever makes the request, again whenever it has changed.
+        """Send the part, and send it again whenever it changes.
 
         Raises:
-            HTTPException: 503, there are too many.
+            HTTPException: 503, there are too many streams.
         """
-        if self._open >= _MOST:
-            raise HTTPException(503, "Too many pages are watching already.")
+        if self._open >= _MAX_STREAMS:
+            raise HTTPException(503, "Too many live pages are open.")
         headers = {"X-Accel-Buffering": "no"}  # For nginx.
         return StreamingResponse(self._messages(request, part), media_type="text/event-stream", headers=headers)
 
@@ -53,14 +53,14 @@ class Streams:
         self._open += 1
         sent, silent = "", 0.0
         try:
-            while self._goes_on(session_of(request)):
+            while self._is_alive(session_of(request)):
                 began = time.monotonic()
                 text, changes = await part()
-                pause = min(_SILENCE, max(_EACH, _REST * (time.monotonic() - began)))
+                pause = min(_KEEPALIVE_SECONDS, max(_INTERVAL_SECONDS, _REST_FACTOR * (time.monotonic() - began)))
                 if text != sent:
                     sent, silent = text, 0.0
                     yield f"data: {json.dumps(text)}\n\n"
-                elif silent >= _SILENCE:
+                elif silent >= _KEEPALIVE_SECONDS:
                     silent = 0.0
                     yield ": still there\n\n"
                 if not changes:

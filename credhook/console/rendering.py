@@ -1,4 +1,4 @@
-"""Templates become pages. Whatever is put into one is escaped; what is missing is an error and no empty place."""
+"""Pages from templates. Values are escaped; a missing value is an error."""
 
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -11,31 +11,30 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-_LOOKS: Final = "credhook.console.ui"
 _FAMILY: Final = "openid4vc."
 _FILES: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 def page(request: Request, template: str, status: int = 200, *, title: str, **context: Any) -> HTMLResponse:
-    """The page, with all that surrounds it."""
+    """Render a whole page, with its frame."""
     around = {"title": title, "path": request.url.path, "session": getattr(request.state, "session", None)}
     text = _TEMPLATES.get_template(template).render(around | context)
-    # An id that somebody else has written into Redis may be no Unicode.
+    # An id in Redis may hold bytes that are not Unicode.
     return HTMLResponse(text.encode(errors="backslashreplace"), status)
 
 
 def fragment(template: str, **context: Any) -> str:
-    """A part of a page, as the live ones are sent."""
+    """Render a part of a page, for live updates."""
     return _TEMPLATES.get_template(template).render(context)
 
 
 def static_routes() -> list[Route]:
-    """Style, script and icon, which are the same for everybody."""
+    """Return the routes of style, script and icon."""
     return [_static(name, media_type) for name, media_type in _FILES.items()]
 
 
 def _static(name: str, media_type: str) -> Route:
-    content = files(_LOOKS).joinpath(name).read_bytes()
+    content = files("credhook.console").joinpath("ui", name).read_bytes()
 
     async def serve(_: Request) -> Response:
         return Response(content, media_type=media_type)
@@ -44,12 +43,12 @@ def _static(name: str, media_type: str) -> Route:
 
 
 def day_and_time(at: datetime | str) -> str:
-    """As a table shows it, in UTC: `22 Nov 15:04:05`."""
+    """Format a time for a table, in UTC: `22 Nov 15:04:05`."""
     return f"{_moment(at):%d %b %H:%M:%S}"
 
 
 def machine_time(at: datetime | str) -> str:
-    """As programs read it, to the millisecond, and as it is shown to whoever points at it."""
+    """Format a time as ISO 8601 in UTC, to the millisecond."""
     return _moment(at).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -58,17 +57,17 @@ def _moment(at: datetime | str) -> datetime:
 
 
 def number(value: float | None) -> str:
-    """With thin spaces between thousands; a question mark for what is not known."""
+    """Format a number with thin spaces between thousands; `?` if it is None."""
     return "?" if value is None else f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def short_type(name: str | None) -> str:
-    """An event type without what all have in common."""
+    """Return an event type without its common prefix."""
     return (name or "").removeprefix(_FAMILY)
 
 
 def with_code(text: str) -> Markup:
-    """Words in which what is to be typed stands in `backticks`."""
+    """Turn `backticks` into code elements."""
     parts = (
         Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
     )
@@ -76,7 +75,11 @@ def with_code(text: str) -> Markup:
 
 
 _TEMPLATES: Final = Environment(
-    loader=PackageLoader(_LOOKS), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=PackageLoader("credhook.console", "ui/templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {
     "day_and_time": day_and_time,

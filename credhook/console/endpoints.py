@@ -1,4 +1,4 @@
-"""Endpoints: what the platform has registered, what ought to be, and the button that makes it so."""
+"""Endpoints: what the platform has registered, the plan, and a button that applies it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.auth.forms import field, read_form
-from credhook.console.auth.sessions import session_of
-from credhook.console.ui.rendering import page
+from credhook.console.auth import field, read_form, session_of
+from credhook.console.rendering import page
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint
@@ -26,8 +25,8 @@ from credhook.wrong_settings import setting_errors
 log = structlog.get_logger("credhook.console")
 
 
-class Row(NamedTuple):
-    """An endpoint as the page shows it: without the end of a URL that may be a secret."""
+class EndpointRow(NamedTuple):
+    """An endpoint as the page shows it. The end of the URL is hidden, since it can be a secret."""
 
     id: str
     url: str
@@ -35,45 +34,48 @@ class Row(NamedTuple):
     created_at: datetime | str | None
 
 
-class Cannot(Exception):
-    """There is no plan; the message says why, in one line for each reason."""
+class NoPlan(Exception):
+    """The plan cannot be made; the message has one line per reason."""
 
 
 def routes() -> list[Route]:
-    """The page, and what its button posts to."""
+    """Return the routes of the page and of its button."""
 
     async def show(request: Request) -> Response:
         return await _page(request)
 
-    async def make_so(request: Request) -> Response:
+    async def act(request: Request) -> Response:
         form = await read_form(request)
         try:
             async with AsyncApi.from_settings(_platform()) as api:
                 registered = await api.endpoints.list()
                 steps = await _plan(registered)
                 if field(form, "seen") != _digest(steps):
-                    return await _page(request, "What is registered has changed since the plan was shown. Look again.")
+                    return await _page(
+                        request,
+                        "The endpoints have changed since this plan was shown. Look again.",
+                    )
                 log.info(
                     "console_endpoints", who=session_of(request).who, create=int(steps.create), delete=len(steps.delete)
                 )
                 await apply(api, steps)
-        except (ApiError, Cannot) as error:
+        except (ApiError, NoPlan) as error:
             return await _page(request, str(error))
         return RedirectResponse("/endpoints", 303)
 
-    return [Route("/endpoints", show), Route("/endpoints", make_so, methods=["POST"])]
+    return [Route("/endpoints", show), Route("/endpoints", act, methods=["POST"])]
 
 
 async def _page(request: Request, problem: str = "") -> Response:
-    rows: list[Row] = []
+    rows: list[EndpointRow] = []
     steps: Plan | None = None
     why: list[str] = []
     try:
         async with AsyncApi.from_settings(_platform()) as api:
             registered = await api.endpoints.list()
-        rows = [Row(one.id, shown(one.url), described(types_of(one)), one.created_at) for one in registered]
+        rows = [EndpointRow(one.id, shown(one.url), described(types_of(one)), one.created_at) for one in registered]
         steps = await _plan(registered)
-    except (ApiError, Cannot) as error:
+    except (ApiError, NoPlan) as error:
         why = str(error).splitlines()
     context: dict[str, Any] = {
         "rows": rows,
@@ -90,7 +92,7 @@ def _platform() -> PlatformSettings:
     try:
         return PlatformSettings()
     except ValidationError as invalid:
-        raise Cannot("\n".join(setting_errors(invalid))) from invalid
+        raise NoPlan("\n".join(setting_errors(invalid))) from invalid
 
 
 async def _plan(registered: Sequence[Endpoint]) -> Plan:
@@ -98,15 +100,15 @@ async def _plan(registered: Sequence[Endpoint]) -> Plan:
         url, handlers = EndpointSettings().public_url, HandlerSettings().handlers
         wanted = frozenset((await asyncio.to_thread(load, handlers)).types)
     except ValidationError as invalid:
-        raise Cannot("\n".join(setting_errors(invalid))) from invalid
+        raise NoPlan("\n".join(setting_errors(invalid))) from invalid
     except CannotLoad as error:
-        raise Cannot(error.message) from error
+        raise NoPlan(error.message) from error
     if not wanted:
-        raise Cannot("The handlers that are loaded here want no event type; CREDHOOK_HANDLERS names them.")
+        raise NoPlan("The loaded handlers want no event type. Set CREDHOOK_HANDLERS to your handlers.")
     return plan(url, wanted, registered)
 
 
 def _digest(steps: Plan) -> str:
-    """Tells this plan from any other, so that only what was looked at is done."""
+    """Return a digest of the plan, so that only the plan that was shown is applied."""
     said = [steps.url, *sorted(steps.wanted), str(steps.create), *(one.id for one in steps.delete)]
     return sha256("\n".join(said).encode()).hexdigest()

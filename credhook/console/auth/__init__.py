@@ -1,1 +1,0 @@
-"""Who may use the console: login, sessions, and what no page of another site can do."""

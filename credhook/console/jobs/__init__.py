@@ -1,1 +1,0 @@
-"""Work on many events that goes on whether or not a browser looks."""

@@ -1,1 +1,0 @@
-"""What each page shows, and what its forms do."""
