@@ -1,4 +1,4 @@
-"""Deliveries that the platform has given up, beside others that go on: reconciled by two at once, each handled once."""
+"""Deliveries that the platform has given up, beside others that go on: backfilled by two at once, each handled once."""
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
 import json
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+from backfilling import backfilled_ids, scene
 from fleet_harness import LONG, SHORT
-from reconciling import ids_of_reconciled, scene
 from waiting import until
 
 from credhook.store import EVENT, Keys
@@ -32,13 +32,13 @@ def test_what_was_dropped_is_handled_once_and_what_had_arrived_is_not_handled_ag
         lossy.given_up()
         lossy.sandbox.faults(drop=0, pageSize=40, rateLimit=1)
         with lossy.worker("worker", "--processes", "2"):
-            running = [lossy.reconcile("--json", CREDHOOK_RATE="50") for _ in range(2)]
+            running = [lossy.backfill("--json", CREDHOOK_RATE="50") for _ in range(2)]
             live: list[str] = []
             while any(one.poll() is None for one in running):
                 live += lossy.happen(OFFERED, lost=False, count=2)
             found = [json.loads(one.communicate()[0]) for one in running]
             assert all(one["complete"] for one in found)
-            assert lossy.reconciled()["accepted"] == 0
+            assert lossy.backfilled()["accepted"] == 0
             handled = 2 * number + len(live)
             until(lambda: len(lossy.notes()) >= handled, within=300, what="the handlers")
             until(lambda: not lossy.redis.exists(Keys("credhook").open), within=60, what="the end of all events")
@@ -50,9 +50,9 @@ def test_what_was_dropped_is_handled_once_and_what_had_arrived_is_not_handled_ag
             lossy.notes().index(f"{OFFERED} {one}") < lossy.notes().index(f"{COMPLETED} {one}") for one in dropped
         ]
         assert all(in_order)
-        ours = ids_of_reconciled(lossy.redis)
+        ours = backfilled_ids(lossy.redis)
         assert len(ours) >= number  # Of what came live, a list may have shown some before their deliveries arrived.
         assert len(list(lossy.redis.scan_iter(match=EVENT + "*", count=1_000))) == handled
     print(
-        f"\n{number} dropped, {number} had arrived, {len(live)} came beside: {len(ours)} reconciled, all handled once"
+        f"\n{number} dropped, {number} had arrived, {len(live)} came beside: {len(ours)} backfilled, all handled once"
     )

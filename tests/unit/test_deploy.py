@@ -129,13 +129,13 @@ def test_the_dockerfile_copies_what_exists_and_runs_as_nobody_in_particular() ->
         assert re.search(rf"^COPY .*\b{re.escape(path)}\b", text, re.MULTILINE), path
 
 
-#: What CronJob and container of deploy/credhook-reconcile.yaml say.
-CRON_JOB: dict[str, Any] = yaml.safe_load((DEPLOY / "credhook-reconcile.yaml").read_text())["spec"]
+#: What CronJob and container of deploy/credhook-backfill.yaml say.
+CRON_JOB: dict[str, Any] = yaml.safe_load((DEPLOY / "credhook-backfill.yaml").read_text())["spec"]
 POD: dict[str, Any] = CRON_JOB["jobTemplate"]["spec"]["template"]["spec"]
 
 
 def in_service() -> list[str]:
-    text = (DEPLOY / "credhook-reconcile.service").read_text()
+    text = (DEPLOY / "credhook-backfill.service").read_text()
     return str(re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)[0]).split()
 
 
@@ -144,12 +144,12 @@ def test_what_runs_daily_is_a_command_that_exists_and_looks_back_further_than_it
     program, command, *arguments = typed
     assert Path(program).name == "credhook"
     events: Any = LazyGroup().get_command(Context(LazyGroup()), command)
-    parsed = events.get_command(Context(events), arguments[0]).make_context("reconcile", arguments[1:])
+    parsed = events.get_command(Context(events), arguments[0]).make_context("backfill", arguments[1:])
     assert datetime.now(UTC) - parsed.params["since"] > timedelta(days=1, hours=23)
 
 
 def test_both_timers_come_round_once_a_day() -> None:
-    assert "OnCalendar=daily\n" in (DEPLOY / "credhook-reconcile.timer").read_text()
+    assert "OnCalendar=daily\n" in (DEPLOY / "credhook-backfill.timer").read_text()
     assert re.fullmatch(r"\d+ \d+ \* \* \*", CRON_JOB["schedule"])
 
 

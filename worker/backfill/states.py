@@ -1,9 +1,9 @@
 """Which events must have happened to an issuance or a presentation, by its status and its times. Pure.
 
-Specification: Events. The words for a status were observed and drift between pages: they are compared without case.
+The platform's words for a status differ in case between pages, so case is ignored.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -14,18 +14,18 @@ from credhook.worker.api.models.listed import ListedResource
 _ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
 _OFFERED: Final = (_ISSUANCE + "offered",)
 _REQUESTED: Final = (_VERIFICATION + "requested",)
-#: Both tell of one state, and a platform may send either or both: where one has arrived, the other is not missing.
-#: Where none has, `data` is, for it is what handlers of both need.
+#: Both announce one state, and a platform may send either or both. If one has arrived, the other is not missing. If
+#: none has, `data` is accepted: handlers of both can use it.
 _VERIFIED: Final = (_VERIFICATION + "data", _VERIFICATION + "verified")
 
-#: One state, as the types that announce it: any of them does.
+#: The event types that announce one state; any of them does.
 Announced = tuple[str, ...]
 
 #: Status of an issuance → the states that it has gone through, the present one last.
 #:
-#: Certain: nothing is accepted, declined or overdue that was not offered. Not certain, and so not here: whether a batch
-#: was issued in part before it was complete, failed or expired. A `revoked` issuance was issued, in part or completely,
-#: and nothing announces the revocation: only that it was offered is known.
+#: Only certain states are here: what was accepted, declined or overdue was offered before. A batch may or may not have
+#: been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part or
+#: completely, and no event announces the revocation.
 ISSUANCE: Final[Mapping[str, tuple[Announced, ...]]] = {
     "offered": (_OFFERED,),
     "partiallyissued": (_OFFERED, (_ISSUANCE + "partiallyIssued",)),
@@ -35,10 +35,10 @@ ISSUANCE: Final[Mapping[str, tuple[Announced, ...]]] = {
     "revoked": (_OFFERED, ()),
 }
 
-#: Status of a presentation → likewise.
+#: Status of a presentation → the states that it has gone through, the present one last.
 #:
-#: Certain: nothing is answered that was not requested. Not certain: what an `answered` one came to. A declined request
-#: reads `rejected` and is announced as failed.
+#: Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has the
+#: status `rejected` and is announced as failed.
 PRESENTATION: Final[Mapping[str, tuple[Announced, ...]]] = {
     "requested": (_REQUESTED,),
     "pending": (_REQUESTED,),
@@ -50,8 +50,8 @@ PRESENTATION: Final[Mapping[str, tuple[Announced, ...]]] = {
 }
 
 
-class Missable(NamedTuple):
-    """An event that must have happened, and has arrived if any of its types has."""
+class MissableEvent(NamedTuple):
+    """An event that must have happened. It has arrived if any of its types has."""
 
     resource: str
     types: Announced
@@ -59,22 +59,17 @@ class Missable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time that a reconciliation is about.
+    """The time span of a backfill, `until` excluded.
 
-    What happened earlier may have been forgotten by the ledger, which then looks as if it had not arrived; what
-    happened later may still be on its way.
+    The store may have forgotten earlier events. Later events may still be on their way.
     """
 
     since: datetime
     until: datetime
 
-    def holds(self, moment: datetime) -> bool:
-        """Whether the moment lies in it."""
-        return self.since <= moment < self.until
-
 
 class Untold(Exception):
-    """Nothing can be said of a resource; `why` is a word for counting."""
+    """A resource does not tell what has happened to it; `why` is a word for counting."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -83,34 +78,33 @@ class Untold(Exception):
 
 def must_have_happened(
     resource: ListedResource, states: Mapping[str, tuple[Announced, ...]], window: Window, wanted: Collection[str]
-) -> Iterator[Missable]:
-    """The events of the window that must have happened to the resource, in the order of its states.
+) -> list[MissableEvent]:
+    """Return the wanted events of the window that must have happened to the resource, in the order of its states.
 
-    It came into its present state when it was last updated. When it went through the earlier ones is not told: they are
-    of the window if it was created in it. One that was never updated has had no earlier state.
+    A resource came into its present state when it was last updated. The times of earlier states are unknown: they
+    count if the resource was created in the window. A resource that was never updated had no earlier state.
 
     `states` is `ISSUANCE` or `PRESENTATION`.
 
     Raises:
-        Untold: the resource carries no time, or an id or a status that nobody knows.
+        Untold: the resource has no time, an invalid id, or an unknown status.
     """
     gone_through = states.get(resource.status.casefold())
     if gone_through is None:
         raise Untold("unknown_status")
     if not is_resource_id(resource.id):
         raise Untold("unreadable_id")
-    created, updated = _moment(resource.created_at), _moment(resource.updated_at)
+    created, updated = _time(resource.created_at), _time(resource.updated_at)
     if updated is None:
         raise Untold("undated")
-    if not window.holds(updated):
-        return
-    *earlier, present = gone_through
-    in_order = [*earlier, present] if created is not None and window.since <= created < updated else [present]
-    for announced in in_order:
-        if types := tuple(one for one in announced if one in wanted):
-            yield Missable(resource.id, types)
+    if not window.since <= updated < window.until:
+        return []
+    if created is None or not window.since <= created < updated:
+        gone_through = gone_through[-1:]
+    found = (tuple(name for name in announced if name in wanted) for announced in gone_through)
+    return [MissableEvent(resource.id, types) for types in found if types]
 
 
-def _moment(observed: datetime | str | None) -> datetime | None:
-    """The time, if it reads as one that says where on earth it is."""
+def _time(observed: datetime | str | None) -> datetime | None:
+    """Return the time if it is one with a time zone."""
     return observed if isinstance(observed, datetime) and observed.tzinfo else None

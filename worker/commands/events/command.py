@@ -24,7 +24,7 @@ _SHOWN: Final = 100
 #: Events that `list` looks at for a table before it says how far it has come: a few tenths of a second.
 _PATIENCE: Final = 20_000
 #: Commands in modules of their own name.
-_ELSEWHERE: Final = frozenset({"erase", "reconcile", "replay", "tail"})
+_ELSEWHERE: Final = frozenset({"backfill", "erase", "replay", "tail"})
 _COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received (UTC)", "attempts", "error")
 
 

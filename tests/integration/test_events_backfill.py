@@ -1,4 +1,4 @@
-"""`credhook events reconcile`: what the platform says has happened and never arrived is handled, once."""
+"""`credhook events backfill`: what the platform says has happened and never arrived is handled, once."""
 
 import json
 import signal
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trustme
 from accepting import accept, record
+from backfilling import Scene, backfilled_ids, scene
 from events_command import Run
 from planting import contents
 from receiving import settled
-from reconciling import Scene, ids_of_reconciled, scene
 from redis import Redis
 from waiting import until
 
@@ -54,13 +54,13 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     shown = lossy.happen(DATA, lost=True, count=10)
     before = written(lossy.redis)
     lossy.sandbox.faults(pageSize=7)
-    counted = lossy.reconciled("--dry-run")
+    counted = lossy.backfilled("--dry-run")
     assert counted["missing"] == 40
     assert counted["types"] == {COMPLETED: 15, OFFERED: 15, DATA: 10}
     assert written(lossy.redis) == before
-    assert lossy.reconciled() == {**{k: v for k, v in counted.items() if k != "missing"}, "accepted": 40}
-    assert lossy.reconciled()["accepted"] == 0
-    ours = ids_of_reconciled(lossy.redis)
+    assert lossy.backfilled() == {**{k: v for k, v in counted.items() if k != "missing"}, "accepted": 40}
+    assert lossy.backfilled()["accepted"] == 0
+    ours = backfilled_ids(lossy.redis)
     assert len(ours) == lossy.redis.zcard(INDEX.reconciled) == 40
     with lossy.worker():
         until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
@@ -72,7 +72,7 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     assert not {one for one in ours if one.endswith(tuple(whole))}
     story = json.loads(events("show", f"reconciled:{COMPLETED}:{gone[0]}", "--json").stdout)
     assert (story["reconciled"], story["state"]) == (True, "done")
-    assert lossy.reconciled()["accepted"] == 0
+    assert lossy.backfilled()["accepted"] == 0
     assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
     assert gone[0] not in "\n".join(contents(lossy.redis))
 
@@ -81,7 +81,7 @@ def test_a_delivery_that_comes_later_is_a_duplicate(tmp_path: Path, redis_url: s
     with scene(tmp_path, redis_url, authority, scale=1e-3) as lossy:
         lossy.sandbox.faults(drop=1_000_000)
         resources = [lossy.sandbox.make(OFFERED) for _ in range(5)]
-        assert lossy.reconciled()["accepted"] == 5
+        assert lossy.backfilled()["accepted"] == 5
         with lossy.worker():
             until(lambda: len(lossy.notes()) == 5, what="the handlers")
             lossy.sandbox.clear()
@@ -95,10 +95,10 @@ def test_a_delivery_that_comes_later_is_a_duplicate(tmp_path: Path, redis_url: s
 def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) -> None:
     lossy.happen(OFFERED, lost=True, count=50)
     lossy.sandbox.faults(drop=0, pageSize=10, slowMs=100)
-    with lossy.reconcile() as killed:
+    with lossy.backfill() as killed:
         until(lambda: lossy.redis.exists(INDEX.arrivals), what="its beginning")
         killed.kill()
-    running = [lossy.reconcile("--json") for _ in range(2)]
+    running = [lossy.backfill("--json") for _ in range(2)]
     live = [lossy.sandbox.make(OFFERED) for _ in range(10)]
     found = [json.loads(one.communicate(timeout=240)[0])["accepted"] for one in running]
     until(lambda: sum(1 for _ in lossy.redis.scan_iter(match=EVENT + "*")) == 60, what="all events")
@@ -132,19 +132,19 @@ def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: 
 def test_it_waits_out_what_passes_and_says_what_does_not(lossy: Scene) -> None:
     lossy.happen(OFFERED, lost=True, count=3)
     lossy.sandbox.faults(drop=0, pageSize=1, rateLimit=2, retryAfter=1, serverErrors=1)
-    assert lossy.reconciled(CREDHOOK_RATE="20")["accepted"] == 3
-    with lossy.reconcile(CREDHOOK_CLIENT_SECRET="wrong") as running:
+    assert lossy.backfilled(CREDHOOK_RATE="20")["accepted"] == 3
+    with lossy.backfill(CREDHOOK_CLIENT_SECRET="wrong") as running:
         out, err = running.communicate(timeout=240)
     assert running.returncode == 1
     assert out == "accepted 0 of 0 events of 0 issuances and presentations\n"
     assert err.splitlines()[-1].startswith("Error: token: ")
-    assert err.endswith("; what was accepted stays, run the command again for the rest\n")
+    assert err.endswith("; accepted events stay, run the command again for the rest\n")
 
 
 def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
     lossy.sandbox.faults(serverErrors=1_000_000)
-    with lossy.reconcile("--json") as running:
-        until(lambda: list(lossy.redis.scan_iter(match="credhook:token:*")), what="its beginning")
+    with lossy.backfill("--json") as running:
+        until(lambda: list(lossy.redis.scan_iter(match="*platform*")), what="its first failed call")
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
     assert running.returncode == 130
@@ -152,7 +152,7 @@ def test_ctrl_c_ends_it_with_what_it_has_found(lossy: Scene) -> None:
         "listed": 0, "happened": 0, "accepted": 0, "types": {}, "untold": {}, "complete": False
     }  # fmt: skip
     assert err.splitlines()[-1] == (
-        "Error: stopped by Ctrl-C; what was accepted stays, run the command again for the rest"
+        "Error: stopped by Ctrl-C; accepted events stay, run the command again for the rest"
     )
 
 
@@ -167,13 +167,13 @@ PLATFORM = {
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--since", "30d"), "the ledger forgets what is settled after CREDHOOK_RETENTION, 604800 s"),
-        (("--since", "5m"), "--since should be earlier than --until, which is an hour ago unless you say otherwise"),
+        (("--since", "30d"), "the store forgets settled events after CREDHOOK_RETENTION, 604800 s"),
+        (("--since", "5m"), "--since should be earlier than --until; the default"),
         ((), "Missing option '--since'"),
         (("--since", "1d", "--type", "issuance.complete"), "did you mean issuance.completed?"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(events: Run, options: tuple[str, ...], says: str) -> None:
-    result = events("reconcile", *options, **PLATFORM)
+    result = events("backfill", *options, **PLATFORM)
     assert result.exit_code == 2
     assert says in result.stderr.replace("\n", " ")

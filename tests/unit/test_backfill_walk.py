@@ -5,7 +5,7 @@ import pytest
 from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.models.listed import ListedResource
-from credhook.worker.backfill.walking import PATIENCE, walk
+from credhook.worker.backfill.run import PAGE_SECONDS, walk
 
 
 class Lists:
@@ -43,8 +43,8 @@ async def test_patience_ends() -> None:
     lists = Lists(first=[Unavailable("down")] * 1_000)
     with pytest.raises(Unavailable):
         await lists.walked()
-    assert lists.now <= PATIENCE
-    lists = Lists(first=[Unavailable("busy", retry_after=PATIENCE + 1)])
+    assert lists.now <= PAGE_SECONDS
+    lists = Lists(first=[Unavailable("busy", retry_after=PAGE_SECONDS + 1)])
     with pytest.raises(Unavailable):
         await lists.walked()
     assert lists.now == 0.0

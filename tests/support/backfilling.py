@@ -1,4 +1,4 @@
-"""A platform, a receiver and a ledger, between which deliveries are lost; and `credhook events reconcile`."""
+"""A platform, a receiver and a ledger, between which deliveries are lost; and `credhook events backfill`."""
 
 import json
 import os
@@ -64,17 +64,17 @@ class Scene(Harness):
         answer = plain.get(f"{self.sandbox.url}/sandbox/deliveries", params={"limit": 1}).json()
         return bool(answer["meta"]["underWay"] == 0)
 
-    def reconcile(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
+    def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""
-        command = [sys.executable, "-m", "credhook", "events", "reconcile", "--since", "6d", "--until", "0s", *options]
+        command = [sys.executable, "-m", "credhook", "events", "backfill", "--since", "6d", "--until", "0s", *options]
         environment = {**os.environ, **self.environment, **settings}
         return Forked(
             command, env=environment, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def reconciled(self, *options: str, **settings: str) -> dict[str, Any]:
+    def backfilled(self, *options: str, **settings: str) -> dict[str, Any]:
         """What it prints, once it has ended well."""
-        with self.reconcile("--json", *options, **settings) as running:
+        with self.backfill("--json", *options, **settings) as running:
             out, err = running.communicate(timeout=240)
         assert running.returncode == 0, err
         found: dict[str, Any] = json.loads(out)
@@ -106,7 +106,7 @@ def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float =
         yield made
 
 
-def ids_of_reconciled(redis: Redis) -> list[str]:
-    """The events that a reconciliation has accepted."""
+def backfilled_ids(redis: Redis) -> list[str]:
+    """Return the webhook-ids of the events that a backfill has accepted."""
     keys = redis.scan_iter(match=f"{EVENT}{RECONCILED}*", count=1_000)
     return sorted(key.decode().removeprefix(EVENT) for key in keys)

@@ -1,4 +1,4 @@
-"""A reconciliation beside deliveries that come at the worst moment, and a platform that says less than it should."""
+"""A backfill beside deliveries that come at the worst moment, and a platform that says less than it should."""
 
 import json
 from collections import Counter
@@ -17,19 +17,24 @@ from redis import Redis
 from credhook.events import Event
 from credhook.receiver.inbox.script import ACCEPT
 from credhook.store import EVENT, RECONCILED, Keys, accepting
-from credhook.worker.backfill.comparing import Comparison
-from credhook.worker.backfill.states import Missable
+from credhook.worker.backfill.run import Backfill, BackfillResult
+from credhook.worker.backfill.states import MissableEvent
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-HAPPENED = [Missable("iss_1", (OFFERED,)), Missable("iss_1", (COMPLETED,)), Missable("iss_2", (OFFERED,))]
+HAPPENED = [
+    MissableEvent("iss_1", (OFFERED,)),
+    MissableEvent("iss_1", (COMPLETED,)),
+    MissableEvent("iss_2", (OFFERED,)),
+]
 
 
 async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
-    found = Counter[str]()
-    await Comparison(client, queue="credhook", retention=3_600).accept_missing(HAPPENED, found.update, looked)
-    return found
+    result = BackfillResult()
+    backfill = Backfill(client, queue="credhook", retention=3_600, result=result, advance=looked)
+    await backfill.accept_missing(HAPPENED)
+    return result.missing
 
 
 async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark(
@@ -85,10 +90,10 @@ def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redi
             "CREDHOOK_CLIENT_ID": "me", "CREDHOOK_CLIENT_SECRET": "s3cret",
         }  # fmt: skip
         before = contents(redis_client)
-        result = events("reconcile", "--since", "1d", "--type", "issuance.offered", "--dry-run", "--json", **settings)
+        result = events("backfill", "--since", "1d", "--type", "issuance.offered", "--dry-run", "--json", **settings)
         assert contents(redis_client) == before
         assert [call.resource for call in stub.calls] == ["credentials"]  # Nothing wanted is about presentations.
     assert result.exit_code == 1
     printed: Any = json.loads(result.stdout)
     assert printed["untold"] == {"undated": 1, "unknown_status": 1}
-    assert "1 without the time of their last change, 1 of a status that is not known" in result.stderr
+    assert "1 without the time of their last change, 1 of an unknown status" in result.stderr
