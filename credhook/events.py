@@ -1,63 +1,116 @@
-"""What the platform says happened: the published vocabulary, and how a delivery's body becomes an `Event`. Pure."""
+"""The platform's events: the one table of resources and event types, and the parser of a delivery's body.
+
+To add an event type, add it to `RESOURCES`. To add a resource, add a row and its model in `credhook.worker.api.models`.
+Specification: section Events.
+"""
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-#: The ten event types of the specification, section Events, in its order.
-EVENT_TYPES: Final = (
-    "openid4vc.issuance.offered",
-    "openid4vc.issuance.completed",
-    "openid4vc.issuance.failed",
-    "openid4vc.issuance.partiallyIssued",
-    "openid4vc.issuance.expired",
-    "openid4vc.verification.requested",
-    "openid4vc.verification.verified",
-    "openid4vc.verification.failed",
-    "openid4vc.verification.expired",
-    "openid4vc.verification.data",
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """One event type.
+
+    Attributes:
+        name: as deliveries and `filterTypes` write it.
+        rank: how far the resource has come; types of equal rank do not precede each other.
+        urgent: True if the details may be readable only once or for minutes; workers take these events first.
+        repeatable: True if it can happen more than once to one resource.
+    """
+
+    name: str
+    rank: int
+    urgent: bool = False
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of resource that events refer to.
+
+    Attributes:
+        name: in the singular.
+        namespace: its attribute of the API client, for example `api.issuances`.
+        payload_keys: the payload fields that may hold its id.
+        path: the default path of its details.
+        event_types: all types, in the order of the specification.
+    """
+
+    name: str
+    namespace: str
+    payload_keys: tuple[str, ...]
+    path: str
+    event_types: tuple[EventType, ...]
+
+
+ISSUANCE: Final = Resource(
+    name="issuance",
+    namespace="issuances",
+    payload_keys=("openId4VcIssuanceId",),
+    path="/me-creds/api/credentials/{id}",
+    event_types=(
+        EventType("openid4vc.issuance.offered", rank=1),
+        EventType("openid4vc.issuance.completed", rank=3),
+        EventType("openid4vc.issuance.failed", rank=3, repeatable=True),
+        EventType("openid4vc.issuance.partiallyIssued", rank=2, repeatable=True),
+        EventType("openid4vc.issuance.expired", rank=3),
+    ),
 )
+PRESENTATION: Final = Resource(
+    name="presentation",
+    namespace="presentations",
+    # The second name is a sibling product's.
+    payload_keys=("openId4VcPresentationId", "openId4VcVerificationId"),
+    path="/me-creds/api/presentations/{id}",
+    event_types=(
+        EventType("openid4vc.verification.requested", rank=1),
+        EventType("openid4vc.verification.verified", rank=3, urgent=True),
+        EventType("openid4vc.verification.failed", rank=3),
+        EventType("openid4vc.verification.expired", rank=3),
+        EventType("openid4vc.verification.data", rank=3, urgent=True),
+    ),
+)
+RESOURCES: Final = (ISSUANCE, PRESENTATION)
 
-#: Presented data may be readable only once, or for minutes: what announces it is worked on before everything else.
-URGENT: Final = ("openid4vc.verification.verified", "openid4vc.verification.data")
+_TYPES: Final = {one.name: one for resource in RESOURCES for one in resource.event_types}
+_RESOURCE_OF: Final = {one.name: resource for resource in RESOURCES for one in resource.event_types}
 
-#: What can happen more than once to one resource: a batch is issued in several parts, an attempt to issue fails again.
-REPEATABLE: Final = ("openid4vc.issuance.partiallyIssued", "openid4vc.issuance.failed")
+#: The names of all event types, in the order of the specification.
+EVENT_TYPES: Final = tuple(_TYPES)
+URGENT: Final = tuple(one.name for one in _TYPES.values() if one.urgent)
+REPEATABLE: Final = tuple(one.name for one in _TYPES.values() if one.repeatable)
 
 #: One page of the vendor says `presentation` where the specification says `verification`.
 _ALIAS, _CANONICAL = "openid4vc.presentation.", "openid4vc.verification."
 
-#: Where the payload holds the resource's id. The second name of a verification is a sibling product's.
-_ISSUANCE_KEYS: Final = ("openId4VcIssuanceId",)
-_VERIFICATION_KEYS: Final = ("openId4VcPresentationId", "openId4VcVerificationId")
-
-#: Ids seen are `cmfw…`, `iss_…` and UUIDs; they end up in a URL path, so nothing else may be in them.
+#: Ids seen are `cmfw…`, `iss_…` and UUIDs. They become part of a URL path.
 _RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
 
-#: A type we do not know yet is kept under its own name, so the name must be harmless.
+#: An unknown type is stored and logged under its own name, so the name must be harmless.
 _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
 
 _NO_TYPE: Final = "eventType should be a word of visible ASCII, of 128 characters at most"
 
-#: A notification is an object in an object; what nests deeper than this is not one.
-MAX_DEPTH: Final = 8
+#: Longest body for orjson, in bytes: it accepts very long numbers, which Python refuses.
+_MAX_FAST_BYTES: Final = 1_024
 
 
 class Malformed(Exception):
-    """The delivery is not a notification of the specification; the message names the rule that it breaks."""
+    """The delivery is no notification of the specification. The message names the broken rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to one issuance or presentation.
+    """One thing that happened to one resource.
 
     Attributes:
-        type: the event type, canonical; one of `EVENT_TYPES` if `known`.
-        resource_id: the issuance's or presentation's id; empty only for an unknown type that carries none.
+        type: the canonical event type; one of `EVENT_TYPES` if `known`.
+        resource_id: the id of the issuance or presentation; empty only if an unknown type carries no id.
     """
 
     type: str
@@ -65,69 +118,75 @@ class Event:
 
     @property
     def known(self) -> bool:
-        """Whether this version of credhook knows what the type means."""
-        return self.type in _KNOWN
+        """Return True if this version knows the type."""
+        return self.type in _TYPES
 
     @classmethod
     def parse(cls, body: bytes) -> "Event":
         """Read a delivery's body (specification, section Events, rule 1).
 
-        An unknown type is no error: it is returned with `known` false, to be kept until we know it.
+        An unknown type is no error. The event is returned with `known` false and kept until a version knows it.
 
         Raises:
-            Malformed: the body is no JSON object, or lacks what its type demands.
+            Malformed: the body is no JSON object, or a field is missing or invalid.
         """
         notification = _strict_object(body)
         event_type, payload = notification.get("eventType"), notification.get("payload")
-        if not isinstance(event_type, str):
+        if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
             raise Malformed(_NO_TYPE)
-        if event_type not in _KNOWN:
-            if not _TYPE_NAME.fullmatch(event_type):
-                raise Malformed(_NO_TYPE)
-            if event_type.startswith(_ALIAS):
-                event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
-            if event_type not in _KNOWN:
-                return cls(event_type, _any_resource(payload))
+        if event_type.startswith(_ALIAS):
+            event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
+        if event_type not in _TYPES:
+            return cls(event_type, _resource_of_unknown_type(payload))
         if not isinstance(payload, dict):
             raise Malformed("payload should be an object")
-        keys = _ISSUANCE_KEYS if concerns_issuance(event_type) else _VERIFICATION_KEYS
-        return cls(event_type, _resource(payload, keys))
+        return cls(event_type, _resource_id(payload, resource_of(event_type).payload_keys))
 
 
-_KNOWN: Final = frozenset(EVENT_TYPES)
+def resource_of(event_type: str) -> Resource:
+    """Return the resource that events of a known type refer to.
+
+    Raises:
+        KeyError: the type is unknown.
+    """
+    return _RESOURCE_OF[event_type]
 
 
 def concerns_issuance(event_type: str) -> bool:
-    """Whether events of that type are about an issuance; otherwise they are about a presentation."""
-    return event_type.startswith("openid4vc.issuance.")
+    """Return True if events of a known type refer to an issuance."""
+    return resource_of(event_type) is ISSUANCE
+
+
+def rank_of(event_type: str) -> int:
+    """Return how far the resource of such an event has come; 0 for an unknown type."""
+    return _TYPES[event_type].rank if event_type in _TYPES else 0
 
 
 def is_resource_id(value: object) -> bool:
-    """Whether the value may stand for an issuance or presentation, in a ledger record and in a URL path."""
+    """Return True if the value can be the id of a resource."""
     return isinstance(value, str) and _RESOURCE_ID.fullmatch(value) is not None
 
 
-def _resource(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
-    """The id under the one key of `keys` that the payload holds."""
+def _resource_id(payload: dict[str, Any], keys: tuple[str, ...]) -> str:
     present = [key for key in keys if key in payload]
     if not present:
         raise Malformed(f"payload should hold {keys[0]}")
-    resource = payload[present[0]]
-    if not is_resource_id(resource) or any(payload[key] != resource for key in present[1:]):
+    resource_id = payload[present[0]]
+    if not is_resource_id(resource_id) or any(payload[key] != resource_id for key in present[1:]):
         raise Malformed(f"{present[0]} should be an id of 1 to 128 letters, digits and . _ ~ : -")
-    return str(resource)
+    return str(resource_id)
 
 
-def _any_resource(payload: object) -> str:
-    """The id that an unknown type refers to, if it does so in a way that we know. Nothing is refused for being new."""
-    known = (*_ISSUANCE_KEYS, *_VERIFICATION_KEYS)
-    ids = [payload[key] for key in known if key in payload] if isinstance(payload, dict) else []
+def _resource_of_unknown_type(payload: object) -> str:
+    """Return the one known id in the payload, or an empty string. An unknown type is never refused for its payload."""
+    keys = [key for resource in RESOURCES for key in resource.payload_keys]
+    ids = [payload[key] for key in keys if key in payload] if isinstance(payload, dict) else []
     return str(ids[0]) if len(ids) == 1 and is_resource_id(ids[0]) else ""
 
 
 def _strict_object(body: bytes) -> dict[str, Any]:
-    """Parse JSON as RFC 8259 means it, without what Python's parser lets through besides."""
-    if (plain := _plain_object(body)) is not None:
+    """Parse JSON as RFC 8259 defines it; refuse NaN, duplicate names and lone surrogates."""
+    if len(body) <= _MAX_FAST_BYTES and (plain := _plain_object(body)) is not None:
         return plain
     try:
         value = _DECODER.decode(body.decode("utf-8"))
@@ -137,20 +196,14 @@ def _strict_object(body: bytes) -> dict[str, Any]:
         raise Malformed("the body should be JSON in UTF-8") from None
     if not isinstance(value, dict):
         raise Malformed("the body should be a JSON object")
-    # A notification holds two containers; only a body with many can be deep, and is worth the walk.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise Malformed(f"the body should nest no deeper than {MAX_DEPTH}")
     return value
 
 
 def _plain_object(body: bytes) -> dict[str, Any] | None:
-    """The object, if it is as nearly all are: small, and two objects with no more names than the body has colons.
+    """Parse the usual body with orjson; return None for any other.
 
-    orjson is as strict, but lets a name stand twice: the body then has a colon more. It takes 0.6 microseconds where
-    the other way takes 2.7, measured, of the 12 that a delivery costs beside what Starlette does.
+    orjson accepts duplicate names. A body with a duplicate has more colons than names; the strict parser reads it.
     """
-    if len(body) > _SMALL:
-        return None
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -171,21 +224,5 @@ def _no_constant(name: str) -> None:
     raise Malformed(f"{name} is not JSON")
 
 
-def _depth(value: object) -> int:
-    """How many objects and arrays stand in each other; iterative, since the input decides the depth."""
-    depth, level = 0, _containers([value])
-    while level:
-        depth += 1
-        level = _containers(child for one in level for child in (one.values() if isinstance(one, dict) else one))
-    return depth
-
-
-def _containers(values: Iterable[object]) -> list[dict[str, Any] | list[Any]]:
-    return [value for value in values if isinstance(value, (dict, list))]
-
-
-#: Bytes of a body that may be plain: in a longer one orjson lets stand what Python refuses, a number of 5,000 digits.
-_SMALL: Final = 1_024
-
-#: Made once: `json.loads` would make one for each body, which costs as much as the parsing.
+#: Made once, since `json.loads` with these arguments makes a decoder for each body.
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)

@@ -126,7 +126,6 @@ def refusals() -> list[Refusal]:
         Refusal("NaN", malformed(b'{"eventType": NaN}'), 400, "NaN is not JSON"),
         Refusal("a name twice", malformed(b'{"a": 1, "a": 2}'), 400, "a name stands twice in one object of the body"),
         Refusal("a lone surrogate", malformed(b'{"eventType": "\\ud800"}'), 400, "the body should be JSON in UTF-8"),
-        Refusal("nine deep", malformed(b'{"a": ' + b"[" * 8 + b"]" * 8 + b"}"), 400, "the body should nest no deeper than 8"),
         Refusal("thousands deep", malformed(b"[" * 60_000), 400, "the body should be JSON in UTF-8"),
         Refusal("no payload", malformed(b'{"eventType": "openid4vc.issuance.offered"}'), 400, "payload should be an object"),
         Refusal("no id in it", malformed(b'{"eventType": "openid4vc.issuance.offered", "payload": {}}'), 400, "payload should hold openId4VcIssuanceId"),

@@ -5,22 +5,8 @@ state has been handled before it. Specification: Events.
 """
 
 from datetime import datetime
-from typing import Final
 
-#: Event types by how far they are in the life of their resource. Those of equal rank do not precede each other: a
-#: presentation that is verified has its data, and an offer that has failed will not be completed.
-_RANKS: Final = {
-    "openid4vc.issuance.offered": 1,
-    "openid4vc.issuance.partiallyIssued": 2,
-    "openid4vc.issuance.completed": 3,
-    "openid4vc.issuance.failed": 3,
-    "openid4vc.issuance.expired": 3,
-    "openid4vc.verification.requested": 1,
-    "openid4vc.verification.verified": 3,
-    "openid4vc.verification.data": 3,
-    "openid4vc.verification.failed": 3,
-    "openid4vc.verification.expired": 3,
-}
+from credhook.events import rank_of
 
 
 def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, int]:
@@ -29,7 +15,7 @@ def version(event_type: str, updated_at: datetime | str | None) -> tuple[int, in
         updated = int(updated_at.timestamp() * 1000) if isinstance(updated_at, datetime) else 0
     except (ValueError, OverflowError):  # Of a year that no clock reaches.
         updated = 0
-    return _RANKS.get(event_type, 0), max(0, updated)
+    return rank_of(event_type), max(0, updated)
 
 
 def is_stale(state: tuple[int, int], latest: tuple[int, int]) -> bool:
