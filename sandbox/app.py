@@ -2,9 +2,10 @@
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,59 +15,69 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from credhook.sandbox import page
-from credhook.sandbox.deliveries import deliveries, endpoints
-from credhook.sandbox.deliveries.sender import Sender
-from credhook.sandbox.deliveries.signing import parse_key
-from credhook.sandbox.http import tokens
-from credhook.sandbox.http.errors import HANDLERS
-from credhook.sandbox.http.guard import Guard
-from credhook.sandbox.resources import (
-    certificates,
-    issuances,
-    presentations,
-    presets,
-    templates,
-    trusted_entities,
-    users,
-    wallet,
+from credhook.sandbox import certificates, deliveries, page, resources, templates, users
+from credhook.sandbox.access import TOKEN_PATH, BrowserGuard, TokenIssuer
+from credhook.sandbox.operations import SandboxOperation, document, routes
+from credhook.sandbox.sender import Sender
+from credhook.sandbox.signing import parse_key
+from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
+from credhook.sandbox.wire import ERROR_HANDLERS
+
+FAULTS = "/sandbox/faults"
+
+
+def show_faults(tenant: Tenant) -> Faults:
+    """Return every fault, on or off."""
+    return Faults(**tenant.faults.on.model_dump())
+
+
+def change_faults(tenant: Tenant, body: Faults) -> Faults:
+    """Switch the faults that are named."""
+    tenant.faults.change(body)
+    return show_faults(tenant)
+
+
+def clear_faults(tenant: Tenant) -> Faults:
+    """Switch every fault off."""
+    tenant.faults.clear()
+    return show_faults(tenant)
+
+
+OPERATIONS: tuple[SandboxOperation, ...] = (
+    *templates.OPERATIONS,
+    *certificates.OPERATIONS,
+    *deliveries.OPERATIONS,
+    *users.OPERATIONS,
+    *resources.OPERATIONS,
+    SandboxOperation("GET", FAULTS, show_faults, "Show the faults."),
+    SandboxOperation("POST", FAULTS, change_faults, "Switch the faults that are named."),
+    SandboxOperation("DELETE", FAULTS, clear_faults, "Switch every fault off."),
 )
-from credhook.sandbox.settings import Settings
-from credhook.sandbox.tenant import openapi
-from credhook.sandbox.tenant.authority import Authority
-from credhook.sandbox.tenant.faults import FaultSwitch
-from credhook.sandbox.tenant.operations import Operation, routes
-from credhook.sandbox.tenant.state import State
-from credhook.sandbox.tenant.tenant import Tenant, utc_now
-from credhook.sandbox.triggers import fault_routes, triggers
-from credhook.sandbox.triggers.fixtures import load_fixtures
-
-NOUNS = (
-    *(presets, templates, certificates, trusted_entities, endpoints, users, wallet, issuances, presentations),
-    *(triggers, deliveries, fault_routes),
-)
-OPERATIONS: tuple[Operation, ...] = tuple(operation for noun in NOUNS for operation in noun.OPERATIONS)
 
 
-def create_app(settings: Settings) -> Starlette:
-    """Assemble a sandbox.
+def create_app(
+    *,
+    base_url: str,
+    signing_secrets: Sequence[str],
+    authority: Path | None,
+    state_file: Path | None,
+    time_scale: float,
+    faults: Faults,
+    hosts: Collection[str],
+) -> Starlette:
+    """Assemble a sandbox with its sender. Without signing secrets, deliveries are unsigned.
 
     Raises:
         StateError: The state file cannot be used.
-        BadKeyError: A signing key is none.
         OSError, ssl.SSLError: The authority's file cannot be read.
     """
-    state = State(settings.state)
-    faults = FaultSwitch(settings.faults)
-    sender = Sender(
-        state,
-        faults,
-        [parse_key(secret) for secret in settings.signing_secrets],
-        trust=_trust(settings),
-        time_scale=settings.time_scale,
-        now=utc_now,
-    )
-    tenant = Tenant(settings.base_url, state, tokens.Tokens(time.time), faults, sender.announce, Authority.create())
+    trust = ssl.create_default_context()
+    if authority:
+        trust.load_verify_locations(authority)
+    state, switch = StateFile(state_file), FaultSwitch(faults)
+    keys = [parse_key(secret) for secret in signing_secrets]
+    sender = Sender(state, switch, keys, trust=trust, time_scale=time_scale, now=utc_now)
+    tenant = Tenant(base_url, state, TokenIssuer(time.time), switch, sender.announce)
     load_fixtures(tenant)
 
     @asynccontextmanager
@@ -75,20 +86,28 @@ def create_app(settings: Settings) -> Starlette:
             yield
         state.close()
 
-    return assemble(tenant, hosts=settings.hosts, lifespan=lifespan)
+    return assemble(tenant, hosts=hosts, lifespan=lifespan)
+
+
+def load_fixtures(tenant: Tenant) -> None:
+    """Create templates and signing requests, if the state is new."""
+    if tenant.state.of(templates.PresetRecord).count() == 0:
+        with tenant.state.transaction():
+            templates.load_fixtures(tenant)
+            certificates.load_fixtures(tenant)
 
 
 def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """Put what answers for a tenant together. Without a lifespan nothing is delivered."""
+    """Assemble the routes that answer for a tenant. Without a lifespan nothing is delivered."""
     app = Starlette(
         routes=[
-            Route(tokens.PATH, tenant.tokens.grant, methods=["POST"]),
+            Route(TOKEN_PATH, tenant.tokens.grant, methods=["POST"]),
             *routes(OPERATIONS, tenant),
             *_documents(),
             *page.routes(tenant),
         ],
-        middleware=[Middleware(Guard, hosts=hosts)],
-        exception_handlers=HANDLERS,
+        middleware=[Middleware(BrowserGuard, hosts=hosts)],
+        exception_handlers=ERROR_HANDLERS,
         lifespan=lifespan,
     )
     # A path with a slash too many is unknown, not moved.
@@ -97,24 +116,12 @@ def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[
 
 
 @cache
-def _documents() -> tuple[Route, ...]:
-    """Return the routes of the OpenAPI documents: one for the platform, one for what the sandbox adds."""
-    platform = [operation for operation in OPERATIONS if operation.needs_token]
-    own = [operation for operation in OPERATIONS if not operation.needs_token]
-    documents = {
-        "/openapi.json": openapi.document("Credential platform, played by the sandbox", platform),
-        "/sandbox/openapi.json": openapi.document("What the sandbox adds", own),
-    }
-    return tuple(Route(path, _document(content)) for path, content in documents.items())
+def _documents() -> tuple[Route, Route]:
+    """Return the routes of the OpenAPI documents: one for the platform, one for the sandbox's own operations."""
+    platform = document("Credential platform", [operation for operation in OPERATIONS if operation.needs_token])
+    own = document("The sandbox's own operations", [each for each in OPERATIONS if not each.needs_token])
+    return Route("/openapi.json", _serve(platform)), Route("/sandbox/openapi.json", _serve(own))
 
 
-def _document(content: dict[str, Any]) -> Callable[[Request], Response]:
+def _serve(content: dict[str, Any]) -> Callable[[Request], Response]:
     return lambda _: JSONResponse(content)
-
-
-def _trust(settings: Settings) -> ssl.SSLContext:
-    """Return what deliveries trust: the system's authorities, and one more if there is one."""
-    trust = ssl.create_default_context()
-    if settings.authority:
-        trust.load_verify_locations(settings.authority)
-    return trust

@@ -1,52 +1,101 @@
 """The commands `credhook sandbox` and `credhook trigger`."""
 
 import errno
+import json
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import httpx
+from annotated_types import Ge, Le
 
-from credhook.sandbox.deliveries.signing import parse_key
-from credhook.sandbox.http import tokens
-from credhook.sandbox.http.guard import is_loopback
-from credhook.sandbox.options import Attributes, EventName, SigningKey, fault_options
-from credhook.sandbox.settings import SANDBOX_SECRET, TIME_SCALE, Settings
-from credhook.sandbox.tenant.events import EventType, concerns_issuance
-from credhook.sandbox.tenant.faults import Faults
-from credhook.sandbox.tenant.state import StateError
+from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, is_loopback
+from credhook.sandbox.events import EVENT_TYPES, PREFIX, concerns_issuance
+from credhook.sandbox.signing import SANDBOX_SECRET, BadKeyError, parse_key
+from credhook.sandbox.tenant import Faults, StateError
+
+#: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,
+#: pass in 100 seconds.
+TIME_SCALE = 0.001
 
 #: Connections that wait to be accepted, so that a burst of a whole fleet finds room.
 BACKLOG = 2048
 
-#: Seconds that requests under way get when the sandbox is told to end.
-GRACE = 1
+#: Seconds that requests under way get when the sandbox stops.
+GRACE_SECONDS = 1
+
+
+def _check_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        for value in values:
+            parse_key(value)
+    except BadKeyError as problem:
+        raise click.BadParameter(f"{problem}.") from problem
+    return values
+
+
+def _full_name(_: click.Context, __: click.Parameter, value: str) -> str:
+    name = f"{PREFIX}{value.removeprefix(PREFIX)}"
+    if name not in EVENT_TYPES:
+        known = ", ".join(event_type.removeprefix(PREFIX) for event_type in EVENT_TYPES)
+        raise click.BadParameter(f"{value!r} is none of the event types: {known}.")
+    return name
+
+
+def _parse_attributes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """Merge values that are `KEY=VALUE`, where VALUE is text, or JSON objects."""
+    merged: dict[str, Any] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        try:
+            found = {key: text} if key.strip() and equals and not value.startswith("{") else json.loads(value)
+            merged.update(found)
+        except (ValueError, TypeError):
+            raise click.BadParameter("neither KEY=VALUE nor a JSON object.") from None
+    return merged
+
+
+def _fault_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add one option for each fault, so that options and `/sandbox/faults` cannot differ."""
+    for name, field in reversed(Faults.model_fields.items()):
+        bounds: dict[str, Any] = {}
+        for bound in field.metadata:
+            bounds |= {"min": bound.ge} if isinstance(bound, Ge) else {}
+            bounds |= {"max": bound.le} if isinstance(bound, Le) else {}
+        form: dict[str, Any] = {"type": click.IntRange(**bounds)}
+        if field.annotation is bool:
+            form = {"is_flag": True}
+        elif get_origin(field.annotation) is Literal:
+            form = {"type": click.Choice(get_args(field.annotation))}
+        option = f"--{name.replace('_', '-')}"
+        command = click.option(option, name, default=field.default, help=field.description, **form)(command)
+    return command
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8700, show_default=True, type=click.IntRange(0, 65535), help="0: a free one.")
+@click.option("--port", default=8700, show_default=True, type=click.IntRange(0, 65535), help="0: a free port.")
 @click.option("--env", is_flag=True, help="Print the CREDHOOK_ lines that point a worker here, and end.")
 @click.option("--state", type=click.Path(dir_okay=False, path_type=Path), help="SQLite file to keep state in.")
 @click.option(
     "--ca",
     "authority",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="PEM file of an authority that deliveries trust besides the system's.",
+    help="PEM file of an authority that deliveries trust in addition to the system's.",
 )
 @click.option("--unsigned", is_flag=True, help="Do not sign deliveries.")
 @click.option(
     "--signing-secret",
     "signing_secrets",
-    type=SigningKey(),
+    metavar="KEY",
+    callback=_check_keys,
     multiple=True,
-    help="Sign with whsec_… (v1) or whsk_… (v1a); repeat it to sign with several. Default: a published one.",
+    help="Sign with whsec_… (v1) or whsk_… (v1a); repeat it to sign with several. Default: a published key.",
 )
 @click.option(
     "--time-scale",
@@ -56,7 +105,7 @@ GRACE = 1
     help="Multiplies the waits between retries, which are those of common senders: 5 s to 10 h.",
 )
 @click.option("--allowed-host", "hosts", multiple=True, help="Another name accepted in the Host header.")
-@fault_options
+@_fault_options
 def sandbox(
     *,
     host: str,
@@ -75,154 +124,118 @@ def sandbox(
         raise click.UsageError("--unsigned and --signing-secret exclude each other.")
     secrets = () if unsigned else signing_secrets or (SANDBOX_SECRET,)
     if env:
-        click.echo("\n".join(environment(_base_url(host, port), secrets)))
+        click.echo("\n".join(_environment(_base_url(host, port), secrets)))
         return
-    listener = listen(host, port)
-    settings = Settings(
-        base_url=_base_url(host, listener.getsockname()[1]),
-        signing_secrets=secrets,
-        authority=authority,
-        state=state,
-        time_scale=time_scale,
-        faults=Faults(**faults),
-        hosts=(*hosts, host),
-    )
-    serve(settings, listener)
-
-
-@click.command()
-@click.argument("event_type", metavar="TYPE", type=EventName())
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many times.")
-@click.option("--resource", help="The issuance or presentation that it happens to; a new one if left out.")
-@click.option(
-    "--attributes",
-    multiple=True,
-    type=Attributes(),
-    help="What the credential says: KEY=VALUE, repeated, or a JSON object.",
-)
-@click.option(
-    "--is-valid/--no-is-valid", default=None, help="Whether the presented credential is valid. Default: it is."
-)
-@click.option(
-    "--url",
-    default="http://127.0.0.1:8700",
-    envvar="CREDHOOK_SANDBOX_URL",
-    show_default=True,
-    show_envvar=True,
-    help="Where the sandbox is.",
-)
-def trigger(
-    *,
-    event_type: EventType,
-    count: int,
-    resource: str | None,
-    attributes: tuple[dict[str, Any], ...],
-    is_valid: bool | None,
-    url: str,
-) -> None:
-    """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
-    if is_valid is not None and concerns_issuance(event_type):
-        raise click.UsageError("--is-valid is for verification events: an issuance presents nothing.")
-    wanted: dict[str, Any] = {"eventType": event_type, "count": count}
-    wanted |= {"resourceId": resource} if resource else {}
-    if attributes:
-        wanted["attributes"] = {key: value for each in attributes for key, value in each.items()}
-    wanted |= {} if is_valid is None else {"isValid": is_valid}
-    try:
-        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=wanted, timeout=60, trust_env=False)
-        body = answer.json()
-        if answer.is_error:
-            raise click.ClickException(body["errors"][0]["detail"])
-        happened = body["data"]
-    except (httpx.TransportError, httpx.InvalidURL) as problem:
-        raise click.ClickException(
-            f"no sandbox answers at {url} ({problem}): start one with `credhook sandbox`."
-        ) from problem
-    except (ValueError, LookupError, TypeError) as problem:
-        raise click.ClickException(f"what answers at {url} is no sandbox: check --url.") from problem
-    for each in happened:
-        deliveries = " ".join(each["webhookIds"]) or "no endpoint is registered for it"
-        click.echo(f"{each['eventType']}  {each['resourceId']}  {deliveries}")
-
-
-def environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
-    """Return the lines that point a worker and a receiver at a sandbox."""
-    lines = [
-        f"CREDHOOK_API_URL={base_url}",
-        f"CREDHOOK_TOKEN_URL={base_url}{tokens.PATH.format(realm=tokens.REALM)}",
-        f"CREDHOOK_CLIENT_ID={tokens.CLIENT_ID}",
-        f"CREDHOOK_CLIENT_SECRET={tokens.CLIENT_SECRET}",
-    ]
-    verifiers = " ".join(parse_key(secret).verifier for secret in signing_secrets)
-    if verifiers:
-        # A shell splits a value at a space unless it is quoted; most often there is none.
-        quote = '"' if " " in verifiers else ""
-        lines.append(f"CREDHOOK_WEBHOOK_SECRETS={quote}{verifiers}{quote}")
-    return lines
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        click.ClickException: The address cannot be listened on.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the protocol named, asyncio switches Nagle's algorithm off; without, each answer may wait 40 ms.
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as problem:
-        reason = "it is in use" if problem.errno == errno.EADDRINUSE else problem.strerror
-        raise click.ClickException(
-            f"cannot listen on port {port} of {host}: {reason}; choose another with --port."
-        ) from problem
-    return listener
-
-
-def serve(settings: Settings, listener: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; both end the process with status 0.
-
-    Raises:
-        click.ClickException: The settings name something that cannot be used.
-    """
     # Imported here so that `--env` and `trigger` answer at once.
     import uvicorn  # noqa: PLC0415  See above.
 
     from credhook.sandbox.app import create_app  # noqa: PLC0415  See above.
 
+    listener = _listen(host, port)
+    base_url = _base_url(host, listener.getsockname()[1])
     try:
-        app = create_app(settings)
+        app = create_app(
+            base_url=base_url,
+            signing_secrets=secrets,
+            authority=authority,
+            state_file=state,
+            time_scale=time_scale,
+            faults=Faults(**faults),
+            hosts=(*hosts, host),
+        )
     except StateError as problem:
         raise click.ClickException(f"{problem}.") from problem
     except (OSError, ssl.SSLError) as problem:
-        raise click.ClickException(f"--ca {settings.authority} cannot be read: {problem}.") from problem
-    click.echo("\n".join(environment(settings.base_url, settings.signing_secrets)))
+        raise click.ClickException(f"--ca {authority} cannot be read: {problem}.") from problem
+    click.echo("\n".join(_environment(base_url, secrets)))
     sys.stdout.flush()
-    host = listener.getsockname()[0]
-    if not is_loopback(host):
+    if not is_loopback(listener.getsockname()[0]):
         click.echo(f"Warning: {host} can be reached from other machines, and the client's secret is public.", err=True)
-    click.echo(f"The sandbox listens; its page is at {settings.base_url}/", err=True)
-    # Logs go where this process has them go; uvicorn's own set-up would print them a second time.
+    click.echo(f"The sandbox listens; its page is at {base_url}/", err=True)
+    # uvicorn's own logging set-up would print everything a second time.
     config = uvicorn.Config(
         app,
         log_config=None,
         log_level="warning",
         access_log=False,
         ws="none",
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    # uvicorn raises a signal again once it has stopped: this is what then ends the process, with status 0.
+    # uvicorn raises a signal again once it has stopped. These handlers then end the process with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+        signal.signal(number, lambda *_: sys.exit(0))
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def _end(_: int, __: FrameType | None) -> None:
-    sys.exit(0)
+def _environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
+    """Return the lines that point a worker and a receiver at a sandbox."""
+    lines = [
+        f"CREDHOOK_API_URL={base_url}",
+        f"CREDHOOK_TOKEN_URL={base_url}{TOKEN_PATH.format(realm=REALM)}",
+        f"CREDHOOK_CLIENT_ID={CLIENT_ID}",
+        f"CREDHOOK_CLIENT_SECRET={CLIENT_SECRET}",
+    ]
+    verifiers = " ".join(parse_key(secret).verifier for secret in signing_secrets)
+    if verifiers:
+        quote = '"' if " " in verifiers else ""  # A shell splits an unquoted value at a space.
+        lines.append(f"CREDHOOK_WEBHOOK_SECRETS={quote}{verifiers}{quote}")
+    return lines
 
 
 def _base_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as problem:
+        reason = "it is in use" if problem.errno == errno.EADDRINUSE else problem.strerror
+        raise click.ClickException(
+            f"cannot listen on port {port} of {host}: {reason}; choose another with --port."
+        ) from problem
+
+
+@click.command()
+@click.argument("event_type", metavar="TYPE", callback=_full_name)
+@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many times.")
+@click.option("--resource", help="The issuance or presentation that it happens to; a new one if left out.")
+@click.option(
+    "--attributes",
+    multiple=True,
+    callback=_parse_attributes,
+    help="Attributes of the credential: KEY=VALUE, repeated, or a JSON object.",
+)
+@click.option("--is-valid/--no-is-valid", default=None, help="Validity of the presented credential. Default: valid.")
+@click.option(
+    "--url",
+    default="http://127.0.0.1:8700",
+    envvar="CREDHOOK_SANDBOX_URL",
+    show_default=True,
+    show_envvar=True,
+    help="Address of the sandbox.",
+)
+def trigger(
+    *, event_type: str, count: int, resource: str | None, attributes: dict[str, Any], is_valid: bool | None, url: str
+) -> None:
+    """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
+    if is_valid is not None and concerns_issuance(event_type):
+        raise click.UsageError("--is-valid is for verification events: an issuance presents nothing.")
+    body: dict[str, Any] = {"eventType": event_type, "count": count}
+    body |= {"resourceId": resource} if resource else {}
+    body |= {"attributes": attributes} if attributes else {}
+    body |= {} if is_valid is None else {"isValid": is_valid}
+    try:
+        answer = httpx.post(f"{url.rstrip('/')}/sandbox/events", json=body, timeout=60, trust_env=False)
+        content = answer.json()
+        if answer.is_error:
+            raise click.ClickException(content["errors"][0]["detail"])
+        happened = content["data"]
+    except (httpx.TransportError, httpx.InvalidURL, ValueError, LookupError, TypeError) as problem:
+        raise click.ClickException(
+            f"no sandbox answers at {url} ({problem}): start one with `credhook sandbox`, or name another with --url."
+        ) from problem
+    for each in happened:
+        deliveries = " ".join(each["webhookIds"]) or "no endpoint is registered for it"
+        click.echo(f"{each['eventType']}  {each['resourceId']}  {deliveries}")

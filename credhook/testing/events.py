@@ -6,16 +6,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from pydantic_core import to_json
 
 from credhook.events import EVENT_TYPES, concerns_issuance
-from credhook.sandbox.resources import issuances, presentations, templates
-from credhook.sandbox.resources.presentations import PresentedCredential
-from credhook.sandbox.tenant.events import EventType
-from credhook.sandbox.tenant.tenant import Tenant
-from credhook.sandbox.triggers.fixtures import MEMBER
+from credhook.sandbox import resources, templates
+from credhook.sandbox.tenant import Tenant
 from credhook.testing.awkward import VARIANTS, variants
 from credhook.testing.platform.sandbox import new_tenant
 from credhook.worker.api.calls import responses
@@ -30,7 +27,7 @@ _TEMPLATES: Final[Mapping[CredentialFormat, str]] = {"sd-jwt": "sandbox:membersh
 
 #: What a holder presents of each format. Attributes of an mdoc stand in their namespaces. Nobody is called that.
 _CLAIMS: Final[Mapping[CredentialFormat, Mapping[str, Any]]] = {
-    "sd-jwt": MEMBER,
+    "sd-jwt": templates.MEMBER,
     "mdoc": {
         "example.sandbox.permit": {"holder": "Ada Example", "portrait": "ZXhhbXBsZQ==", "zones": ["harbour", "depot"]}
     },
@@ -73,7 +70,7 @@ def event(
     _one_of("event type", type, EVENT_TYPES)
     _one_of("format", format, _TEMPLATES)
     moment = datetime.now(UTC) if received_at is None else received_at
-    document = _document(cast("EventType", type), format, moment)
+    document = _document(type, format, moment)
     if resource_id is not None:
         document["id"] = resource_id
     if variant is not None:
@@ -102,21 +99,14 @@ def _list(known: Any) -> str:
     return f"there is {', '.join(known)}" if known else "there is none"
 
 
-def _document(event_type: EventType, format_: CredentialFormat, moment: datetime) -> dict[str, Any]:
+def _document(event_type: str, format_: CredentialFormat, moment: datetime) -> dict[str, Any]:
     """The details of a new resource in the state that the event announces, as the sandbox shows them."""
     tenant = replace(_organisation(), now=lambda: moment)
     if not concerns_issuance(event_type):
-        id_ = presentations.begin(tenant, event_type, _credential(format_))
-        return presentations.details(tenant, id_).plain()
-    template = templates.usable(tenant, _TEMPLATES[format_])
-    id_ = issuances.begin(
-        tenant,
-        event_type,
-        template_id=template.id,
-        template_format=template.format,
-        claims=templates.claims_of(template, None),
-    )
-    return issuances.details(tenant, id_).plain()
+        id_ = resources.begin_presentation(tenant, event_type, _credential(format_))
+        return resources.read_presentation(tenant, id_).plain()
+    id_ = resources.begin_issuance(tenant, event_type, templates.read_template(tenant, _TEMPLATES[format_]), None)
+    return resources.read_issuance(tenant, id_).plain()
 
 
 @functools.cache
@@ -125,9 +115,9 @@ def _organisation() -> Tenant:
     return new_tenant()
 
 
-def _credential(format_: CredentialFormat) -> PresentedCredential:
-    template = templates.read(_organisation(), _TEMPLATES[format_])
-    return PresentedCredential(
+def _credential(format_: CredentialFormat) -> resources.SandboxCredential:
+    template = templates.read_template(_organisation(), _TEMPLATES[format_])
+    return resources.SandboxCredential(
         is_valid=True, name=template.name, type=template.type, attributes=dict(_CLAIMS[format_]), issues=[]
     )
 

@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from credhook.logs.places import places
-from credhook.sandbox.tenant.lifecycle import STEPS
+from credhook.sandbox.events import EVENTS
 from credhook.store import State
 from credhook.testing.crashes import CrashInjector, end
 from credhook.testing.platform.api import FakeApi
@@ -29,7 +29,7 @@ from credhook.worker.queue.claim import Settlement
 #: Places of an error that a result shows.
 _MOST_PLACES: Final = 4
 #: Status, without regard to case → an event that announces it.
-_ANNOUNCED: Final = {step.status.casefold(): event_type for event_type, step in STEPS.items()}
+_ANNOUNCED: Final = {rule.status.casefold(): event_type for event_type, rule in EVENTS.items()}
 
 
 @dataclass(frozen=True, slots=True)

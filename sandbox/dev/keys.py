@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from credhook.sandbox.tenant.events import EventType
-
 REPLAY: Final = "r"
 QUIT: Final = "q"
 HELP: Final = "?"
@@ -22,7 +20,7 @@ HELP: Final = "?"
 class Trigger:
     """What a key makes happen on the platform, and whether what a holder presents with it is valid."""
 
-    event_type: EventType
+    event_type: str
     valid: bool = True
 
     @property

@@ -18,10 +18,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from credhook.sandbox.events import EVENT_TYPES
 from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, started
 from credhook.sandbox.local.local_redis import NoRedis
 from credhook.sandbox.local.stopping import Stopped, stoppable
-from credhook.sandbox.tenant.events import EVENT_TYPES
 
 #: Seconds until all ten must have been delivered twice and handled.
 DEADLINE: Final = 60.0

@@ -1,4 +1,4 @@
-"""What the sandbox can do is in its README."""
+"""The README names every route, fault and option."""
 
 from pathlib import Path
 
@@ -6,27 +6,27 @@ import pytest
 
 from credhook.sandbox.app import OPERATIONS
 from credhook.sandbox.command import sandbox
-from credhook.sandbox.settings import SANDBOX_SECRET
-from credhook.sandbox.tenant.faults import Faults
-from credhook.sandbox.tenant.operations import Operation
+from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.signing import SANDBOX_SECRET
+from credhook.sandbox.tenant import Faults
 
 README = (Path(__file__).parents[2] / "sandbox" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
-def test_every_route_is_told_of(operation: Operation) -> None:
+def test_every_route_is_in_the_readme(operation: SandboxOperation) -> None:
     assert f"{operation.method} {operation.documented_path}`" in README
 
 
 @pytest.mark.parametrize("name", [field.alias or name for name, field in Faults.model_fields.items()])
-def test_every_fault_is_told_of(name: str) -> None:
+def test_every_fault_is_in_the_readme(name: str) -> None:
     assert f"`{name}`" in README
 
 
 @pytest.mark.parametrize(
     "option", [each.opts[0] for each in sandbox.params if each.name not in {*Faults.model_fields, "env"}]
 )
-def test_every_option_is_told_of(option: str) -> None:
+def test_every_option_is_in_the_readme(option: str) -> None:
     assert f"`{option}" in README
 
 

@@ -10,16 +10,11 @@ from itertools import accumulate
 import httpx
 from own_time import in_own_time
 
-from credhook.sandbox.deliveries import deliveries, endpoints
-from credhook.sandbox.deliveries.deliveries import PATIENCE, WAITS
-from credhook.sandbox.deliveries.endpoints import Endpoint, Registration
-from credhook.sandbox.deliveries.posting import Answer
-from credhook.sandbox.deliveries.sender import REORDER_PATIENCE, Sender
-from credhook.sandbox.tenant.events import EventType
-from credhook.sandbox.tenant.faults import Faults, FaultSwitch
-from credhook.sandbox.tenant.state import State
+from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, Registration, SandboxEndpoint
+from credhook.sandbox.sender import FAILURE_LIMIT, REORDER_SECONDS, RETRY_SECONDS, Reply, Sender
+from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile
 
-COMPLETED: EventType = "openid4vc.issuance.completed"
+COMPLETED = "openid4vc.issuance.completed"
 
 
 class Receiver:
@@ -30,9 +25,9 @@ class Receiver:
         self.came: list[tuple[float, str]] = []
         self.began = now()
 
-    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Answer:
+    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
         self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
-        return Answer(status=self.status)
+        return Reply(status=self.status)
 
 
 def now() -> float:
@@ -44,20 +39,21 @@ def today() -> datetime:
 
 
 class Scene:
-    """A sender, what it forgets nothing of, what goes wrong, and who receives."""
+    """A sender with its state, its faults and a receiver."""
 
     def __init__(self) -> None:
-        self.state = State(None)
+        self.state = StateFile()
         self.faults = FaultSwitch(Faults())
         self.receiver = Receiver()
-        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Nobody connects.
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
         self.sender = Sender(
             self.state, self.faults, [], trust=trust, time_scale=1.0, now=today, post=self.receiver.post
         )
-        endpoint = Endpoint(
+        endpoint = SandboxEndpoint(
             id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
         )
-        endpoints.shelf(self.state).put("e", Registration(endpoint=endpoint, failing_since=None, switched_off_at=None))
+        registration = Registration(endpoint=endpoint, failing_since=None, switched_off_at=None)
+        self.state.of(Registration).put("e", registration)
 
     def happens(self) -> str:
         (webhook_id,) = self.sender.announce(COMPLETED, "iss_1")
@@ -68,7 +64,7 @@ class Scene:
 
     @property
     def registration(self) -> Registration:
-        found = endpoints.shelf(self.state).get("e")
+        found = self.state.of(Registration).get("e")
         assert found is not None
         return found
 
@@ -99,12 +95,12 @@ def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None
         async with sending() as scene:
             scene.receiver.status = 500
             webhook_id = scene.happens()
-            await asyncio.sleep(sum(WAITS) + 1.0)
-            times = [0.0, *accumulate(map(float, WAITS))]
+            await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
+            times = [0.0, *accumulate(map(float, RETRY_SECONDS))]
             assert scene.receiver.came == [(at, webhook_id) for at in times]
-            outcomes = [attempt.outcome for attempt in reversed(deliveries.log(scene.state).latest(100))]
-            assert outcomes == ["retrying"] * len(WAITS) + ["givenUp"]
-            assert deliveries.under_way(scene.state).count() == 0
+            outcomes = [attempt.outcome for attempt in reversed(scene.state.of(DeliveryAttempt).latest(100))]
+            assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
+            assert scene.state.of(PendingDelivery).count() == 0
 
     in_own_time(work())
 
@@ -113,7 +109,7 @@ def test_an_endpoint_that_fails_for_so_long_is_switched_off_unless_it_succeeds_o
     async def work(recovers: bool) -> bool:
         async with sending() as scene:
             scene.receiver.status = 500
-            for day in range(PATIENCE.days + 1):
+            for day in range(FAILURE_LIMIT.days + 1):
                 scene.happens()
                 await asyncio.sleep(86_400.0)
                 scene.receiver.status = 202 if recovers and day == 2 else 500
@@ -130,6 +126,6 @@ def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() 
             ids = [scene.happens() for _ in range(4)]
             await asyncio.sleep(60.0)
             assert [webhook_id for _, webhook_id in scene.receiver.came] == [ids[2], ids[1], ids[0], ids[3]]
-            assert scene.receiver.came[-1][0] == REORDER_PATIENCE
+            assert scene.receiver.came[-1][0] == REORDER_SECONDS
 
     in_own_time(work())

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from credhook.sandbox.deliveries.signing import BadKeyError, headers, parse_key
-from credhook.sandbox.settings import SANDBOX_SECRET
+from credhook.sandbox.signing import SANDBOX_SECRET, BadKeyError, headers, parse_key
 
 BODY = b'{"eventType": "x"}'
 SEED = base64.b64encode(bytes(range(32))).decode()
@@ -63,13 +62,13 @@ def test_a_shared_secret_verifies_with_itself() -> None:
         "whsec_",
         "whsec_c2hvcnQ=",
         f"whsec_{SEED[:-1]}",
-        "whsec_not base64 at all, whatever",
+        "whsec_not base64 at all",
         f"whpk_{SEED}",
         "whsk_c2hvcnQ=",
         "whsec_ü",
     ],
 )
-def test_what_does_not_sign_is_refused_without_being_repeated(text: str) -> None:
+def test_other_text_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(BadKeyError) as refusal:
         parse_key(text)
     assert len(text) < 10 or text not in str(refusal.value)

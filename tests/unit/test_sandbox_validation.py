@@ -1,19 +1,15 @@
-"""What the sandbox takes, what it refuses, and how it says so."""
+"""What the sandbox accepts and refuses, and how it says so."""
 
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from credhook.sandbox.deliveries.deliveries import WAITS, wait_after
-from credhook.sandbox.deliveries.endpoints import NewEndpoint
-from credhook.sandbox.http.errors import CODES, Refusal, error, pointer
-from credhook.sandbox.resources.attributes import example, fit
-from credhook.sandbox.resources.presets import NewMdocPreset, NewPreset, NewSdJwtPreset
-from credhook.sandbox.resources.trusted_entities import NewTrustedEntity
-from credhook.sandbox.resources.users import NewUser, User
-from credhook.sandbox.settings import Settings
-from credhook.sandbox.tenant.faults import Faults, FaultSwitch
+from credhook.sandbox.certificates import NewTrustedEntity
+from credhook.sandbox.deliveries import NewEndpoint
+from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fit
+from credhook.sandbox.users import NewUser, SandboxUser
+from credhook.sandbox.wire import CODES, SandboxError, pointer
 
 FUTURE = {"days": 0, "months": 6, "years": 1}
 SD_JWT: dict[str, Any] = {
@@ -124,13 +120,10 @@ def test_an_endpoint_has_an_https_url(url: str) -> None:
         "https:///path",
         "https://user:word@example.org/",
         "https://example.org/#here",
-        "https://example.org:0/",
-        "https://example.org:65536/",
         "https://exa mple.org/",
         "https://example.org/a b",
         "https://example.org/\n",
         "https://bücher.example/",
-        "https://[C5aFc7E22D0]/",
         "https://example.org@evil.example/",
         "https://example.org\\@evil.example/",
         f"https://example.org/{'x' * 2048}",
@@ -203,54 +196,16 @@ def test_a_refusal_does_not_quote_what_it_refuses() -> None:
     with pytest.raises(ValidationError) as problems:
         NewUser.model_validate(body)
     assert "secret" not in str(problems.value)
-    assert "secret" not in str(Refusal.of_validation(problems.value, body).errors.plain())
+    assert "secret" not in str(SandboxError.of_validation(problems.value, body).body.plain())
 
 
 @pytest.mark.parametrize("status", CODES)
 def test_every_error_has_what_the_specification_asks(status: int) -> None:
-    found = error(status, "Something.").plain()
+    (found,) = SandboxError(status, "Something.").body.plain()["errors"]
     assert found.keys() == {"id", "status", "code", "title", "detail"}
     assert found["status"] == status
 
 
-def test_people_and_secrets_do_not_show_in_a_repr() -> None:
-    user = User(id="1", username="ada", email="ada@example.org", first_name="Ada", last_name="E", enabled=True)
+def test_a_repr_shows_no_person() -> None:
+    user = SandboxUser(id="1", username="ada", email="ada@example.org", first_name="Ada", last_name="E", enabled=True)
     assert "ada" not in repr(user).lower()
-    assert "whsec" not in repr(Settings())
-
-
-def test_the_schedule_ends() -> None:
-    waits = [wait_after(failures, 0.001) for failures in range(1, len(WAITS) + 2)]
-    assert waits == [0.005, 0.3, 1.8, 7.2, 18, 36, 36, None]
-
-
-def test_faults_are_switched_one_by_one_and_run_down() -> None:
-    switch = FaultSwitch(Faults(server_errors=1))
-    switch.change(Faults(duplicate=3))
-    assert (switch.on.duplicate, switch.on.server_errors) == (3, 1)
-    assert switch.take("server_errors")
-    assert not switch.take("server_errors")
-    switch.clear()
-    assert switch.on == Faults()
-
-
-def test_every_fault_is_off_by_default() -> None:
-    assert not FaultSwitch(Faults()).swaps_envelope()
-    assert Faults().duplicate == 1
-
-
-def test_envelopes_are_swapped_always_or_at_every_other_answer() -> None:
-    always = FaultSwitch(Faults(envelopes="swapped"))
-    every_other = FaultSwitch(Faults(envelopes="alternating"))
-    assert [always.swaps_envelope() for _ in range(3)] == [True, True, True]
-    assert [every_other.swaps_envelope() for _ in range(3)] == [True, False, True]
-
-
-async def test_a_rate_is_exceeded_within_one_second_and_not_across_two() -> None:
-    switch = FaultSwitch(Faults(requests_per_second=2, retry_after=7))
-    await switch.disturb(10.1)
-    await switch.disturb(10.9)
-    with pytest.raises(Refusal) as refusal:
-        await switch.disturb(10.95)
-    assert (refusal.value.status, refusal.value.headers) == (429, {"Retry-After": "7"})
-    await switch.disturb(11.0)

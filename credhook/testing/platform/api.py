@@ -5,8 +5,8 @@ import functools
 import threading
 from typing import Any
 
+from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET
 from credhook.sandbox.app import assemble
-from credhook.sandbox.http.tokens import CLIENT_ID, CLIENT_SECRET
 from credhook.testing.platform.sandbox import TOKEN_PATH, URL, effects, new_tenant
 from credhook.testing.platform.transport import ApiCall, Failure, RecordingTransport
 from credhook.worker.api.client import AsyncApi

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from credhook.sandbox.deliveries import endpoints
-from credhook.sandbox.http.tokens import Tokens
-from credhook.sandbox.resources import certificates, issuances, presentations, presets, trusted_entities, users
-from credhook.sandbox.tenant.authority import Authority
-from credhook.sandbox.tenant.faults import Faults, FaultSwitch
-from credhook.sandbox.tenant.state import Repository, State
-from credhook.sandbox.tenant.tenant import Tenant, utc_now
-from credhook.sandbox.triggers.fixtures import load_fixtures
+from credhook.sandbox.access import TokenIssuer
+from credhook.sandbox.app import load_fixtures
+from credhook.sandbox.certificates import ImportedCertificate, RegisteredEntity
+from credhook.sandbox.deliveries import Registration
+from credhook.sandbox.resources import IssuanceRecord, PresentationRecord
+from credhook.sandbox.templates import PresetRecord
+from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
+from credhook.sandbox.users import UserRecord
+from credhook.sandbox.wire import WireModel
 
 #: Where it would listen.
 URL: Final = "http://127.0.0.1:8700"
@@ -23,14 +24,14 @@ TOKEN_PATH: Final = "/realms/sandbox/protocol/openid-connect/token"  # noqa: S10
 #: What differs between two runs that come to the same: ids that the platform makes up, and times.
 _VOLATILE: Final = frozenset({"id", "certificateId", "createdAt", "updatedAt", "archivedAt", "expiresAt", "iat"})
 
-_SHELVES: Final[Mapping[str, Callable[[State], Repository[Any]]]] = {
-    "users": users.shelf,
-    "presets": presets.shelf,
-    "trusted_entities": trusted_entities.shelf,
-    "certificates": certificates.records,
-    "endpoints": endpoints.shelf,
-    "issuances": issuances.shelf,
-    "presentations": presentations.shelf,
+_RECORDS: Final[Mapping[str, type[WireModel]]] = {
+    "users": UserRecord,
+    "presets": PresetRecord,
+    "trusted_entities": RegisteredEntity,
+    "certificates": ImportedCertificate,
+    "endpoints": Registration,
+    "issuances": IssuanceRecord,
+    "presentations": PresentationRecord,
 }
 
 
@@ -38,11 +39,10 @@ def new_tenant(now: Callable[[], datetime] = utc_now) -> Tenant:
     """An organisation that has what every sandbox begins with."""
     tenant = Tenant(
         URL,
-        State(),
-        Tokens(time.time),
+        StateFile(),
+        TokenIssuer(time.time),
         FaultSwitch(Faults()),
         lambda event_type, resource_id: [],  # noqa: ARG005  Nothing is delivered.
-        Authority.create(),
         now,
     )
     load_fixtures(tenant)
@@ -56,8 +56,8 @@ def effects(tenant: Tenant) -> dict[str, list[Any]]:
     Ids that the platform makes up and times are left out: they differ between runs that come to the same.
     """
     return {
-        noun: sorted((_lasting(record.plain()) for record in shelf(tenant.state).all()), key=json.dumps)
-        for noun, shelf in _SHELVES.items()
+        noun: sorted((_lasting(record.plain()) for record in tenant.state.of(model).all()), key=json.dumps)
+        for noun, model in _RECORDS.items()
     }
 
 

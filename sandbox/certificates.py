@@ -1,0 +1,290 @@
+"""Certificates: signing requests, the import of what an authority has signed, and trusted entities."""
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import uuid4
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+from pydantic import Field, JsonValue
+
+from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.tenant import Tenant
+from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, WireModel
+
+#: What reading or checking a hostile certificate may raise.
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
+
+#: The syntax of a DID (W3C DID Core, 3.1), without the parts that point into its document.
+DID_PATTERN = r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]+$"
+
+CERTIFICATE_VALIDITY = timedelta(days=365)
+
+IN_CERTIFICATE = ErrorSource(pointer="/certificate")
+
+
+class SigningRequest(WireModel):
+    """A certificate signing request that waits for its certificate."""
+
+    id: str
+    created_at: datetime
+    subject: str
+    key_type: str
+    certificate_signing_request: str
+
+
+class NewCertificate(WireModel):
+    """The body of the import: certificates in PEM, the parents from the leaf's issuer towards the root."""
+
+    certificate: str
+    parent_certificates: list[str] = ABSENT
+
+
+class ImportedCertificate(WireModel):
+    """The result of an import (specification, "Certificate record")."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    certificate_signing_request: str
+    subject_key_identifier: str
+    certificate_id: str
+    expires_at: datetime
+
+
+class NamedDid(WireModel):
+    """A DID and its name."""
+
+    did: str = Field(pattern=DID_PATTERN)
+    name: str
+
+
+class NewTrustedEntity(WireModel):
+    """The body of `POST /trusted-entities`."""
+
+    name: str
+    dids: list[NamedDid] = ABSENT
+    certificates: list[JsonValue] = ABSENT
+
+
+class RegisteredEntity(WireModel):
+    """A trusted entity (specification, "Trusted entity")."""
+
+    id: str
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    dids: list[NamedDid]
+    certificates: list[JsonValue]
+
+
+class Authority(NamedTuple):
+    """A certificate authority for trying the import. Its key is new at every start."""
+
+    root: x509.Certificate
+    intermediate: x509.Certificate
+    key: EllipticCurvePrivateKey
+
+
+@cache
+def _authority() -> Authority:
+    root_key, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+    root_name, name = _name("Sandbox Root"), _name("Sandbox Intermediate")
+    root = _certify(root_name, root_key.public_key(), root_name, root_key, path_length=1)
+    return Authority(root, _certify(name, key.public_key(), root_name, root_key, path_length=0), key)
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _certify(
+    subject: x509.Name,
+    key: CertificatePublicKeyTypes,
+    issuer: x509.Name,
+    issuer_key: EllipticCurvePrivateKey,
+    *,
+    path_length: int | None = None,
+) -> x509.Certificate:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + CERTIFICATE_VALIDITY)
+        .add_extension(x509.BasicConstraints(ca=path_length is not None, path_length=path_length), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .sign(issuer_key, SHA256())
+    )
+
+
+def _pem(thing: x509.Certificate | x509.CertificateSigningRequest) -> str:
+    return thing.public_bytes(Encoding.PEM).decode("ascii")
+
+
+def load_fixtures(tenant: Tenant) -> None:
+    """Create a request for each type of key, since no operation of the specification creates one."""
+    for key_type in ("P-256", "Ed25519"):
+        builder = x509.CertificateSigningRequestBuilder().subject_name(_name(f"Sandbox Issuer {key_type}"))
+        if key_type == "Ed25519":
+            csr = builder.sign(Ed25519PrivateKey.generate(), None)
+        else:
+            csr = builder.sign(generate_private_key(SECP256R1()), SHA256())
+        request = SigningRequest(
+            id=str(uuid4()),
+            created_at=tenant.now(),
+            subject=csr.subject.rfc4514_string(),
+            key_type=key_type,
+            certificate_signing_request=_pem(csr),
+        )
+        tenant.state.of(SigningRequest).put(request.id, request)
+
+
+def list_requests(tenant: Tenant) -> list[SigningRequest]:
+    """Return the signing requests."""
+    return tenant.state.of(SigningRequest).all()
+
+
+def sign_request(tenant: Tenant, id: str) -> NewCertificate:  # noqa: A002  The specification's own word.
+    """Sign a request with the sandbox's authority and return the body of its import.
+
+    Raises:
+        SandboxError: With 404 for an unknown request.
+    """
+    authority, csr = _authority(), _csr(_find(tenant, id))
+    leaf = _certify(csr.subject, csr.public_key(), authority.intermediate.subject, authority.key)
+    parents = [_pem(authority.intermediate), _pem(authority.root)]
+    return NewCertificate(certificate=_pem(leaf), parent_certificates=parents)
+
+
+def import_certificate(tenant: Tenant, id: str, body: NewCertificate) -> ImportedCertificate:  # noqa: A002  The specification's own word.
+    """Import the certificate for a signing request. Another import renews it.
+
+    Raises:
+        SandboxError: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
+            another key, has expired, or whose parents do not lead towards the root.
+    """
+    request = _find(tenant, id)
+    leaf = _read(body.certificate, IN_CERTIFICATE)
+    parents = [
+        _read(text, ErrorSource(pointer=f"/parentCertificates/{place}"))
+        for place, text in enumerate(body.parent_certificates or [])
+    ]
+    now = tenant.now()
+    try:
+        _check(leaf, parents, _csr(request), now)
+        key_identifier = _key_identifier(leaf)
+    except UNREADABLE as problem:
+        raise SandboxError(400, "A certificate cannot be understood.") from problem
+    earlier = tenant.state.of(ImportedCertificate).get(id)
+    record = ImportedCertificate(
+        id=id,
+        created_at=earlier.created_at if earlier else now,
+        updated_at=now,
+        certificate_signing_request=request.certificate_signing_request,
+        subject_key_identifier=key_identifier,
+        certificate_id=str(uuid4()),
+        expires_at=leaf.not_valid_after_utc,
+    )
+    tenant.state.of(ImportedCertificate).put(id, record)
+    return record
+
+
+def _find(tenant: Tenant, id_: str) -> SigningRequest:
+    request = tenant.state.of(SigningRequest).get(id_)
+    if request is None:
+        raise SandboxError(404, f"There is no certificate signing request {id_}.")
+    return request
+
+
+def _csr(request: SigningRequest) -> x509.CertificateSigningRequest:
+    return x509.load_pem_x509_csr(request.certificate_signing_request.encode("ascii"))
+
+
+def _read(text: str, source: ErrorSource) -> x509.Certificate:
+    try:
+        (certificate,) = x509.load_pem_x509_certificates(text.encode("ascii"))
+    except UNREADABLE as problem:
+        raise SandboxError(400, "This is not one certificate in PEM.", source=source) from problem
+    return certificate
+
+
+def _check(
+    leaf: x509.Certificate, parents: list[x509.Certificate], csr: x509.CertificateSigningRequest, now: datetime
+) -> None:
+    if _key(leaf) != _key(csr):
+        raise SandboxError(400, "The certificate is for another key.", source=IN_CERTIFICATE)
+    if leaf.not_valid_after_utc <= now:
+        raise SandboxError(400, "The certificate has expired.", source=IN_CERTIFICATE)
+    chain = [leaf, *(parent for parent in parents if not _issued(parent, parent))]
+    if not all(_issued(child, parent) for child, parent in pairwise(chain)):
+        raise SandboxError(
+            400,
+            "The parent certificates should lead from the issuer of the certificate towards the root.",
+            source=ErrorSource(pointer="/parentCertificates"),
+        )
+
+
+def _issued(child: x509.Certificate, parent: x509.Certificate) -> bool:
+    """Return True if `parent` signed `child`. A root signed itself."""
+    try:
+        child.verify_directly_issued_by(parent)
+    except (InvalidSignature, *UNREADABLE):
+        return False
+    return True
+
+
+def _key(holder: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
+    return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _key_identifier(certificate: x509.Certificate) -> str:
+    """Return the subject key identifier in hexadecimal: the certificate's own, or that of RFC 5280, 4.2.1.2."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+    except x509.ExtensionNotFound:
+        return x509.SubjectKeyIdentifier.from_public_key(certificate.public_key()).digest.hex()
+
+
+def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredEntity:
+    """Register an issuer. Certificates are kept unchanged: the specification does not show their shape."""
+    now = tenant.now()
+    entity = RegisteredEntity(
+        id=str(uuid4()),
+        name=body.name,
+        created_at=now,
+        updated_at=now,
+        dids=body.dids or [],
+        certificates=body.certificates or [],
+    )
+    tenant.state.of(RegisteredEntity).put(entity.id, entity)
+    return entity
+
+
+OPERATIONS = (
+    SandboxOperation(
+        "POST",
+        "/me-creds/api/certificates/csrs/{id}/import",
+        import_certificate,
+        "Import the certificate for a signing request.",
+        refusals=(404,),
+    ),
+    SandboxOperation(
+        "POST", "/me-creds/api/trusted-entities", create_trusted_entity, "Register a trusted entity.", status=201
+    ),
+    SandboxOperation("GET", "/sandbox/csrs", list_requests, "List the certificate signing requests."),
+    SandboxOperation(
+        "POST", "/sandbox/csrs/{id}/sign", sign_request, "Sign a request with the sandbox's authority.", refusals=(404,)
+    ),
+)

@@ -1,0 +1,182 @@
+"""Webhook endpoints, the deliveries on their way to them, and the log of attempts."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import uuid4
+
+from pydantic import AfterValidator, Field
+
+from credhook.sandbox.events import EVENT_TYPES, EventType
+from credhook.sandbox.operations import Listing, SandboxOperation
+from credhook.sandbox.tenant import StateFile, Tenant
+from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, WireModel
+
+ENDPOINTS = "/me-creds/api/endpoints"
+
+#: A host, a port, a path and a query: no user name, no fragment, nothing outside printable ASCII.
+URL_PATTERN = (
+    r"^https://(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?(?:/[!$-;=?-Z_a-z~]*)?$"
+)
+
+#: Attempts that are remembered: about 20 MB.
+LOG_LENGTH = 50_000
+
+Outcome = Literal["acknowledged", "retrying", "givenUp", "forged"]
+FilterTypes = Annotated[list[EventType], Field(min_length=1), AfterValidator(lambda types: list(dict.fromkeys(types)))]
+
+
+class NewEndpoint(WireModel):
+    """The body of `POST /endpoints`."""
+
+    url: str = Field(pattern=URL_PATTERN, max_length=2048)
+    id: str = Field(ABSENT, pattern=ID_PATTERN)
+    filter_types: FilterTypes = ABSENT
+
+
+class SandboxEndpoint(WireModel):
+    """A webhook endpoint (specification, "Webhook endpoint")."""
+
+    id: str
+    url: str
+    filter_types: list[EventType]
+    created_at: datetime
+    updated_at: datetime
+
+
+class Registration(WireModel):
+    """An endpoint and its health, which the platform does not show."""
+
+    endpoint: SandboxEndpoint
+    failing_since: datetime | None
+    switched_off_at: datetime | None
+
+
+class DeliveryFields(WireModel):
+    """What is delivered where."""
+
+    webhook_id: str
+    event_type: EventType
+    resource_id: str
+    endpoint_id: str
+    url: str
+
+
+class PendingDelivery(DeliveryFields):
+    """A delivery that is neither acknowledged nor given up."""
+
+    body: str
+    copies: int
+    acknowledged: int = 0
+    attempts: int = 0
+    failures: int = 0
+
+    @property
+    def waits_for_retry(self) -> bool:
+        """True if it has failed before and no attempt is under way."""
+        return 0 < self.failures == self.attempts - self.acknowledged
+
+
+class DeliveryAttempt(DeliveryFields):
+    """One attempt, as the log shows it.
+
+    Attributes:
+        attempt: Counts from 1 over all attempts of the delivery.
+        status: Status of the receiver's answer, or None if there was none.
+        error: Why there was no answer.
+        answer: The receiver's `credhook-outcome` header, if it sends one.
+        outcome: What follows from it.
+        forged: The kind of forgery, or None.
+    """
+
+    attempt: int
+    started_at: datetime
+    milliseconds: float
+    status: int | None
+    error: str | None
+    answer: str | None
+    outcome: Outcome
+    forged: str | None
+
+
+class AttemptsQuery(WireModel):
+    """The attempts to list."""
+
+    webhook_id: str = ABSENT
+    limit: int = Field(LOG_LENGTH, ge=1, le=LOG_LENGTH, description="Show the newest attempts only.")
+
+
+def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
+    """Register an endpoint.
+
+    Raises:
+        SandboxError: With 409 for an id that is taken: a DELETE should say that another URL receives the events.
+    """
+    id_ = body.id or str(uuid4())
+    if tenant.state.of(Registration).get(id_):
+        raise SandboxError(409, f"There is an endpoint {id_} already; delete it first to replace it.")
+    now = tenant.now()
+    endpoint = SandboxEndpoint(
+        id=id_,
+        url=body.url,
+        filter_types=body.filter_types or list(EVENT_TYPES),
+        created_at=now,
+        updated_at=now,
+    )
+    registration = Registration(endpoint=endpoint, failing_since=None, switched_off_at=None)
+    tenant.state.of(Registration).put(id_, registration)
+    return endpoint
+
+
+def list_endpoints(tenant: Tenant) -> list[SandboxEndpoint]:
+    """Return all endpoints of the organisation."""
+    return [registration.endpoint for registration in tenant.state.of(Registration).all()]
+
+
+def list_registrations(tenant: Tenant) -> list[Registration]:
+    """Return all endpoints with their health."""
+    return tenant.state.of(Registration).all()
+
+
+def remove_endpoint(tenant: Tenant, id: str) -> None:  # noqa: A002  The specification's own word.
+    """Remove an endpoint and abandon the deliveries on their way to it.
+
+    Raises:
+        SandboxError: With 404 if there is none.
+    """
+    if not tenant.state.of(Registration).remove(id):
+        raise SandboxError(404, f"There is no endpoint {id}.")
+
+
+def listening(state: StateFile, event_type: str) -> list[SandboxEndpoint]:
+    """Return the endpoints that receive an event of this type."""
+    return [
+        registration.endpoint
+        for registration in state.of(Registration).all()
+        if event_type in registration.endpoint.filter_types and registration.switched_off_at is None
+    ]
+
+
+def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[DeliveryAttempt]]:
+    """Return the attempts, the oldest first, and the number of deliveries under way."""
+    found = [
+        attempt
+        for attempt in reversed(tenant.state.of(DeliveryAttempt).latest(query.limit))
+        if query.webhook_id is None or attempt.webhook_id == query.webhook_id
+    ]
+    return Listing(found, {"underWay": tenant.state.of(PendingDelivery).count()})
+
+
+OPERATIONS = (
+    SandboxOperation("POST", ENDPOINTS, register, "Register a webhook endpoint.", status=201, refusals=(409,)),
+    SandboxOperation("GET", ENDPOINTS, list_endpoints, "List the endpoints, as a bare array.", enveloped=False),
+    SandboxOperation(
+        "DELETE", f"{ENDPOINTS}/{{id}}", remove_endpoint, "Remove a webhook endpoint.", status=204, refusals=(404,)
+    ),
+    SandboxOperation("GET", "/sandbox/endpoints", list_registrations, "List the webhook endpoints with their health."),
+    SandboxOperation(
+        "GET",
+        "/sandbox/deliveries",
+        list_attempts,
+        "List the attempts, the oldest first; `meta.underWay` counts deliveries that are not settled.",
+    ),
+)

@@ -1,1 +1,0 @@
-"""Events on their way: endpoints, signatures, retries, forgeries."""

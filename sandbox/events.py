@@ -1,0 +1,88 @@
+"""The event types of the specification: one table. A new event type is a new row."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, WithJsonSchema
+
+PREFIX = "openid4vc."
+
+#: Kind of a resource → the field of a delivery's payload that holds its id.
+PAYLOAD_KEYS: Mapping[str, str] = {
+    "issuance": "openId4VcIssuanceId",
+    "verification": "openId4VcPresentationId",
+}
+
+
+@dataclass(frozen=True)
+class EventRule:
+    """What an event means for its resource.
+
+    Attributes:
+        kind: The kind of resource that it reports on, a key of `PAYLOAD_KEYS`.
+        status: The status of the resource from then on.
+        after: The statuses that it may follow. Every event may also begin a resource.
+    """
+
+    kind: str
+    status: str
+    after: tuple[str, ...] = ()
+
+
+#: A failed verification reads `rejected`, as the platform's own pages have it. `data` and `verified` may follow each
+#: other in either order, because data comes with a verified presentation.
+EVENTS: Mapping[str, EventRule] = {
+    "openid4vc.issuance.offered": EventRule("issuance", "offered"),
+    "openid4vc.issuance.completed": EventRule("issuance", "completed", ("offered", "partiallyIssued")),
+    "openid4vc.issuance.failed": EventRule("issuance", "failed", ("offered", "partiallyIssued")),
+    "openid4vc.issuance.partiallyIssued": EventRule("issuance", "partiallyIssued", ("offered",)),
+    "openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",)),
+    "openid4vc.verification.requested": EventRule("verification", "requested"),
+    "openid4vc.verification.verified": EventRule("verification", "verified", ("requested", "verified")),
+    "openid4vc.verification.failed": EventRule("verification", "rejected", ("requested",)),
+    "openid4vc.verification.expired": EventRule("verification", "expired", ("requested",)),
+    "openid4vc.verification.data": EventRule("verification", "verified", ("requested", "verified")),
+}
+
+EVENT_TYPES: tuple[str, ...] = tuple(EVENTS)
+
+
+def _known(name: str) -> str:
+    if name not in EVENTS:
+        raise ValueError("this is not an event type")
+    return name
+
+
+EventType = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*EVENTS]})]
+
+
+def concerns_issuance(event_type: str) -> bool:
+    """Return True for events of issuances, False for events of presentations."""
+    return EVENTS[event_type].kind == "issuance"
+
+
+def delivery_body(event_type: str, resource_id: str) -> str:
+    """Return the body of a delivery (specification, "Delivery rules", 1)."""
+    payload = {PAYLOAD_KEYS[EVENTS[event_type].kind]: resource_id}
+    return json.dumps({"eventType": event_type, "payload": payload})
+
+
+def obstacle(event_type: str, status: str, announced: Collection[str]) -> str:
+    """Return the reason why an event cannot happen to a resource, empty if it can.
+
+    `status` is the resource's, `announced` are the events that have happened to it.
+    """
+    if event_type in announced:
+        return f"{event_type} has been announced for it already"
+    return "" if status in EVENTS[event_type].after else f"{event_type} cannot follow the status {status}"
+
+
+def possible(kind: str, status: str, announced: Collection[str]) -> list[str]:
+    """Return the events that may happen next to a resource of a kind."""
+    return [
+        event_type
+        for event_type, rule in EVENTS.items()
+        if rule.kind == kind and not obstacle(event_type, status, announced)
+    ]

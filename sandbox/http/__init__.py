@@ -1,1 +1,0 @@
-"""How the sandbox speaks HTTP: bodies, tokens, errors, JSON on the wire."""

@@ -1,0 +1,301 @@
+"""Operations as data. The server routes them and the OpenAPI documents describe them, so the two agree."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema, to_json
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from credhook.sandbox.access import FORM, REALM, TOKEN_LIFETIME_SECONDS, TOKEN_PATH, unauthorized
+from credhook.sandbox.tenant import Tenant
+from credhook.sandbox.wire import CODES, ErrorBody, ErrorSource, SandboxError, WireModel, read_json
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+#: Version of the platform's API description (specification, "Versioning").
+API_VERSION = "1.0.0"
+
+#: Statuses that every operation may answer with, those of operations with a token, and those with a body.
+ALWAYS, WITH_TOKEN, WITH_BODY = (403, 500), (401, 429), (400, 413, 415)
+
+ERROR_HEADERS = {
+    401: {"WWW-Authenticate": {"schema": {"const": "Bearer"}}},
+    429: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
+}
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """A result with `meta` and `links` beside its `data`."""
+
+    data: T
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SandboxOperation:
+    """One method of one path.
+
+    Attributes:
+        method: HTTP method.
+        path: Path with its parameters in braces. `:path` after a parameter's name lets its value hold an encoded slash,
+            because the server decodes the path before it looks for the route.
+        act: Called with the tenant and the parameters of the path, in order. A parameter named `query` is the request's
+            query and a parameter named `body` its body, each read as annotated. The result becomes `data`.
+        summary: One sentence for the OpenAPI document.
+        status: Status of success.
+        enveloped: Wrap the answer in `data`.
+        refusals: Statuses that this operation answers with, in addition to those of its kind.
+    """
+
+    method: str
+    path: str
+    act: Callable[..., Any]
+    summary: str
+    status: int = 200
+    enveloped: bool = True
+    refusals: Sequence[int] = ()
+
+    @cached_property
+    def _types(self) -> Json:
+        return get_type_hints(self.act, include_extras=True)
+
+    @property
+    def query(self) -> Any:
+        """The model of the query, or None."""
+        return self._types.get("query")
+
+    @property
+    def body(self) -> Any:
+        """The type of the body, or None."""
+        return self._types.get("body")
+
+    @property
+    def answer(self) -> Any:
+        """The type of `data`, or None if the answer has no body."""
+        found = self._types["return"]
+        origin: Any = get_origin(found)
+        found = get_args(found)[0] if origin is Listing else found
+        return None if found is NoneType else found
+
+    @property
+    def needs_token(self) -> bool:
+        """True for the platform's operations, False for the sandbox's own."""
+        return not self.path.startswith("/sandbox/")
+
+    @property
+    def documented_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return self.path.replace(":path}", "}")
+
+    async def serve(self, tenant: Tenant, request: Request) -> Response:
+        """Answer a request.
+
+        Raises:
+            SandboxError: The request is refused.
+        """
+        if self.needs_token:
+            await _admit(tenant, request)
+        arguments: list[Any] = list(request.path_params.values())
+        if self.query is not None:
+            arguments.append(_parse_query(request, self.query))
+        if self.body is not None:
+            arguments.append(await read_json(request, _adapter(self.body)))
+        result = self.act(tenant, *arguments)
+        if self.answer is None:
+            return Response(status_code=self.status)
+        swapped = self.needs_token and tenant.faults.swaps_envelope()
+        found = result if isinstance(result, Listing) else Listing(result)
+        content: Any = _plain(found.data)
+        if self.enveloped != swapped:
+            beside = {"links": dict(found.links), "meta": dict(found.meta)}
+            content = {"data": content} | {name: value for name, value in beside.items() if value}
+        return Response(to_json(content), self.status, media_type="application/json")
+
+
+def routes(operations: Iterable[SandboxOperation], tenant: Tenant) -> list[Route]:
+    """Return one route for each path, for all its methods. Starlette answers 405 only within one route."""
+    paths: dict[str, dict[str, SandboxOperation]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = operation
+    return [_route(path, methods, tenant) for path, methods in paths.items()]
+
+
+def _route(path: str, methods: Mapping[str, SandboxOperation], tenant: Tenant) -> Route:
+    async def serve(request: Request) -> Response:
+        return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
+
+    return Route(path, serve, methods=list(methods))
+
+
+async def _admit(tenant: Tenant, request: Request) -> None:
+    """Let a request of the platform's API pass, unless a fault or a bad token stops it."""
+    await tenant.faults.disturb(tenant.now().timestamp())
+    token = tenant.tokens.check(request.headers.get("authorization"))
+    if tenant.faults.take("unauthorized"):
+        tenant.tokens.revoke(token)
+        raise unauthorized("A fault of the sandbox: unauthorized.")
+
+
+def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
+    try:
+        return model.model_validate(dict(request.query_params), strict=False, extra="ignore")
+    except ValidationError as problems:
+        first = problems.errors(include_url=False, include_input=False, include_context=False)[0]
+        raise SandboxError(400, first["msg"], source=ErrorSource(parameter=str(first["loc"][0]))) from problems
+
+
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, WireModel):
+        return value.plain()
+    return [_plain(element) for element in value] if isinstance(value, list) else value
+
+
+def document(title: str, operations: Sequence[SandboxOperation]) -> Json:
+    """Return the OpenAPI document of some operations. With the platform's, it describes the token endpoint too."""
+    schemas = _Schemas(operations)
+    paths: dict[str, Json] = {}
+    for operation in operations:
+        paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _described(operation, schemas)
+    if any(operation.needs_token for operation in operations):
+        paths[TOKEN_PATH] = {"post": _token_endpoint()}
+    scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH.format(realm=REALM)}."}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": API_VERSION},
+        "paths": paths,
+        "components": {"schemas": schemas.definitions, "securitySchemes": {"accessToken": scheme}},
+    }
+
+
+class _SchemaGenerator(GenerateJsonSchema):
+    """Leaves out titles that repeat a name, and the null that stands for an absent field."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002  Overridden.
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        return {name: value for name, value in found.items() if (name, value) != ("default", None)}
+
+
+class _Schemas:
+    """The JSON schemas of the types of some operations, which share their definitions."""
+
+    def __init__(self, operations: Iterable[SandboxOperation]) -> None:
+        types = [
+            ErrorBody,
+            *(each for operation in operations for each in (operation.answer, operation.body, operation.query)),
+        ]
+        # By text, because an annotated union has no other identity that lasts. In the mode "validation" a field with
+        # a default is not required, which holds for answers too: they carry the fields that were set.
+        found, shared = TypeAdapter.json_schemas(
+            [(key, "validation", adapter) for key, adapter in {repr(each): _adapter(each) for each in types}.items()],
+            ref_template="#/components/schemas/{model}",
+            schema_generator=_SchemaGenerator,
+        )
+        self._schemas = {key: schema for (key, _), schema in found.items()}
+        self.definitions: Json = shared["$defs"]
+
+    def of(self, each: Any) -> Json:
+        """Return the schema of a type."""
+        return self._schemas[repr(each)]
+
+    def content(self, each: Any) -> Json:
+        """Return the content of a JSON body of a type."""
+        return _json(self.of(each))
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _described(operation: SandboxOperation, schemas: _Schemas) -> Json:
+    statuses = {*operation.refusals, *ALWAYS, *(WITH_TOKEN if operation.needs_token else ())}
+    parameters = _path_parameters(operation.documented_path)
+    described: Json = {
+        "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__}",
+        "summary": operation.summary,
+        "parameters": parameters,
+    }
+    if operation.needs_token:
+        described["security"] = [{"accessToken": []}]
+    if operation.query is not None:
+        statuses.add(400)
+        properties = schemas.definitions[schemas.of(operation.query)["$ref"].rpartition("/")[2]]["properties"]
+        parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    if operation.body is not None:
+        statuses.update(WITH_BODY)
+        described["requestBody"] = {"required": True, "content": schemas.content(operation.body)}
+    described["responses"] = {str(operation.status): _success(operation, schemas)}
+    for status in sorted(statuses):
+        refusal: Json = {"description": CODES[status][1], "content": schemas.content(ErrorBody)}
+        if status in ERROR_HEADERS:
+            refusal["headers"] = ERROR_HEADERS[status]
+        described["responses"][str(status)] = refusal
+    return described
+
+
+def _success(operation: SandboxOperation, schemas: _Schemas) -> Json:
+    if operation.answer is None:
+        return {"description": "Done; there is no body."}
+    schema = schemas.of(operation.answer)
+    if operation.enveloped:
+        links = {"type": "object", "additionalProperties": {"type": "string"}}
+        properties = {"data": schema, "links": links, "meta": {"type": "object"}}
+        schema = {"type": "object", "required": ["data"], "properties": properties}
+    return {"description": "Success.", "content": _json(schema)}
+
+
+def _path_parameters(path: str) -> list[Json]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
+
+
+def _token_endpoint() -> Json:
+    text = {"type": "string"}
+    refused = _json({"type": "object", "required": ["error"], "properties": {"error": text, "error_description": text}})
+    fields = {name: {"type": "string", "minLength": 1} for name in ("client_id", "client_secret")}
+    fields["grant_type"] = {"const": "client_credentials"}
+    granted = {
+        "access_token": text,
+        "expires_in": {"const": TOKEN_LIFETIME_SECONDS},
+        "refresh_expires_in": {"const": 0},
+        "token_type": {"const": "Bearer"},
+        "not-before-policy": {"const": 0},
+        "scope": text,
+    }
+    # Other fields pass, each once: RFC 6749, section 3.2, forbids repeating any.
+    form = {"type": "object", "required": list(fields), "properties": fields, "additionalProperties": text}
+    answer = _json({"type": "object", "required": list(granted), "properties": granted})
+    return {
+        "operationId": "tokens.grant",
+        "summary": "Exchange client credentials for an access token.",
+        "parameters": _path_parameters(TOKEN_PATH),
+        "requestBody": {"required": True, "content": {FORM: {"schema": form}}},
+        "responses": {
+            "200": {"description": "A token.", "content": answer},
+            "400": {"description": "The form is wrong.", "content": refused},
+            "401": {"description": "The client is unknown.", "content": refused},
+            "403": {"description": CODES[403][1]},
+            "404": {"description": "The realm is unknown.", "content": refused},
+            "413": {"description": CODES[413][1]},
+        },
+    }

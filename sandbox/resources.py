@@ -1,0 +1,450 @@
+"""Issuances and presentations: their details, the events that happen to them, and the wallet that accepts offers."""
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from uuid import uuid4
+
+from pydantic import Field, JsonValue
+
+from credhook.sandbox import templates
+from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
+from credhook.sandbox.operations import Listing, SandboxOperation
+from credhook.sandbox.tenant import Faults, Tenant
+from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, Whole, WireModel
+
+T = TypeVar("T")
+
+ISSUANCES = "/me-creds/api/credentials"
+PRESENTATIONS = "/me-creds/api/presentations"
+
+OFFER_SCHEME = "openid-credential-offer://"
+
+#: Status of an issuance → the status of each of its credentials. Two is the smallest batch that can be issued in part.
+CREDENTIAL_STATUSES: Mapping[str, tuple[str, str]] = {
+    "offered": ("offered", "offered"),
+    "completed": ("issued", "issued"),
+    "failed": ("failed", "failed"),
+    "partiallyIssued": ("issued", "failed"),
+    "expired": ("expired", "expired"),
+}
+
+#: How long a request may be answered.
+REQUEST_LIFETIME = timedelta(minutes=15)
+
+MAX_EVENTS = 10_000
+
+#: Longest `vct` (specification, "Limits").
+MAX_VCT = 256
+
+IN_OFFER = ErrorSource(pointer="/credentialOffer")
+
+#: The query parameter of a list that says where its page begins. The link to the next page has it.
+AFTER = "page[after]"
+
+
+class BatchCredential(WireModel):
+    """One credential of an issuance."""
+
+    id: str
+    status: str
+    revocable: bool
+
+
+class SandboxIssuance(WireModel):
+    """An issuance, with the fields that clients of the platform have seen."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    status: str
+    exchange: str
+    format: str
+    credentials: list[BatchCredential]
+    offer_uri: str
+    offer_qr_uri: str
+
+
+class IssuanceRecord(WireModel):
+    """An issuance and what only the platform knows. `before` is the issuance before its latest event."""
+
+    shown: SandboxIssuance
+    before: SandboxIssuance | None
+    announced: list[EventType]
+    template_id: str
+    claims: dict[str, Any] = Field(repr=False)
+
+
+class SandboxCredential(WireModel):
+    """One credential that a holder has presented."""
+
+    is_valid: bool
+    name: str
+    type: str
+    attributes: dict[str, Any] = Field(repr=False)
+    issues: list[str]
+
+
+class SandboxPresentation(WireModel):
+    """A presentation, with the fields that clients of the platform have seen."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
+    status: str
+    error: str | None
+    presentation_template_id: str
+    credentials: list[SandboxCredential]
+    expires_at: datetime
+    authorization_request_uri: str
+    authorization_request_qr_uri: str
+
+
+class PresentationRecord(WireModel):
+    """A presentation and what only the platform knows. `before` is the presentation before its latest event."""
+
+    shown: SandboxPresentation
+    before: SandboxPresentation | None
+    announced: list[EventType]
+    attributes_read: bool
+
+
+class PageQuery(WireModel):
+    """The page of a list."""
+
+    after: Whole = Field(0, ge=0, lt=2**53, alias=AFTER, description="Where the page begins, as `links.next` says.")
+
+
+class PresentationsQuery(PageQuery):
+    """The presentations to list. Presentations with certain ids are on one page."""
+
+    ids: str = Field(ABSENT, alias="filter[id]", description="Ids, separated by commas.")
+
+
+class EventRequest(WireModel):
+    """The body of `POST /sandbox/events`."""
+
+    event_type: EventType
+    count: Whole = Field(1, ge=1, le=MAX_EVENTS, description="How many times, each to a resource of its own.")
+    resource_id: str = Field(ABSENT, description="The resource that it happens to; a new one if left out.")
+    template_id: str = Field(ABSENT, description="The template of a new issuance.")
+    attributes: dict[str, JsonValue] = Field(ABSENT, repr=False, description="The attributes of the credential.")
+    is_valid: bool = Field(ABSENT, description="The validity of the presented credential; true if left out.")
+
+
+class TriggeredEvent(WireModel):
+    """An event that has happened, and the deliveries that announce it."""
+
+    event_type: EventType
+    resource_id: str
+    webhook_ids: list[str]
+
+
+class CredentialOffer(WireModel):
+    """The body of the wallet's `POST /credentials`."""
+
+    credential_offer: str = Field(pattern=rf"^{OFFER_SCHEME}")
+
+
+class AcceptedCredential(WireModel):
+    """A credential in the wallet (specification, "Wallet credential")."""
+
+    id: str
+    claims: dict[str, Any] = Field(repr=False)
+    iat: datetime
+    status: Literal["pending", "accepted", "rejected"]
+    format: Literal["vc+sd-jwt"]
+    vct: str = Field(min_length=1, max_length=MAX_VCT)
+    iss: str = Field(min_length=1, max_length=512)
+
+
+def begin_issuance(
+    tenant: Tenant, event_type: str, template: templates.SandboxTemplate, attributes: dict[str, Any] | None
+) -> str:
+    """Create an issuance in the state that an event announces, and return its id."""
+    id_ = f"iss_{secrets.token_hex(12)}"
+    now, status = tenant.now(), EVENTS[event_type].status
+    uri = f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
+    shown = SandboxIssuance(
+        id=id_,
+        created_at=now,
+        updated_at=now,
+        status=status,
+        exchange="openid4vc",
+        format=template.format,
+        credentials=[
+            BatchCredential(id=secrets.token_hex(12), status=each, revocable=False)
+            for each in CREDENTIAL_STATUSES[status]
+        ],
+        offer_uri=uri,
+        offer_qr_uri=uri,
+    )
+    record = IssuanceRecord(
+        shown=shown,
+        before=None,
+        announced=[event_type],
+        template_id=template.id,
+        claims=templates.claims_of(template, attributes),
+    )
+    tenant.state.of(IssuanceRecord).put(id_, record)
+    return id_
+
+
+def move_issuance(tenant: Tenant, id_: str, event_type: str) -> None:
+    """Let an event happen to an issuance.
+
+    Raises:
+        SandboxError: With 404 if there is no such issuance, with 409 if the event cannot happen to it now.
+    """
+    record = _find_issuance(tenant, id_)
+    _check_possible(id_, event_type, record)
+    status = EVENTS[event_type].status
+    pairs = zip(record.shown.credentials, CREDENTIAL_STATUSES[status], strict=True)
+    credentials = [credential.model_copy(update={"status": each}) for credential, each in pairs]
+    changes = {"status": status, "updated_at": tenant.now(), "credentials": credentials}
+    _advance(tenant, record, event_type, changes)
+
+
+def begin_presentation(tenant: Tenant, event_type: str, credential: SandboxCredential) -> str:
+    """Create a presentation in the state that an event announces, and return its id."""
+    id_ = f"cm{secrets.token_hex(11)}"
+    now = tenant.now()
+    uri = f"openid4vp://?request_uri={quote(f'{tenant.base_url}/requests/{id_}', safe='')}"
+    shown = SandboxPresentation(
+        id=id_,
+        created_at=now,
+        updated_at=now,
+        status="requested",
+        error=None,
+        presentation_template_id=templates.MEMBERSHIP,
+        credentials=[],
+        expires_at=now + REQUEST_LIFETIME,
+        authorization_request_uri=uri,
+        authorization_request_qr_uri=uri,
+    )
+    shown = shown.model_copy(update=_changes(shown, event_type, now, credential))
+    record = PresentationRecord(shown=shown, before=None, announced=[event_type], attributes_read=False)
+    tenant.state.of(PresentationRecord).put(id_, record)
+    return id_
+
+
+def move_presentation(tenant: Tenant, id_: str, event_type: str, credential: SandboxCredential) -> None:
+    """Let an event happen to a presentation. The credential shows once it is verified.
+
+    Raises:
+        SandboxError: With 404 if there is no such presentation, with 409 if the event cannot happen to it now.
+    """
+    record = _find_presentation(tenant, id_)
+    _check_possible(id_, event_type, record)
+    _advance(tenant, record, event_type, _changes(record.shown, event_type, tenant.now(), credential))
+
+
+def _changes(
+    shown: SandboxPresentation, event_type: str, now: datetime, credential: SandboxCredential
+) -> dict[str, Any]:
+    changes: dict[str, Any] = {"status": EVENTS[event_type].status, "updated_at": now}
+    if changes["status"] == "verified" and not shown.credentials:
+        changes["credentials"] = [credential]
+    if changes["status"] == "rejected":
+        changes["error"] = "The holder declined the request."
+    return changes
+
+
+def _check_possible(id_: str, event_type: str, record: IssuanceRecord | PresentationRecord) -> None:
+    if problem := obstacle(event_type, record.shown.status, record.announced):
+        raise SandboxError(409, f"This cannot happen to {id_}: {problem}.")
+
+
+def _advance(
+    tenant: Tenant, record: IssuanceRecord | PresentationRecord, event_type: str, changes: dict[str, Any]
+) -> None:
+    update = {
+        "shown": record.shown.model_copy(update=changes),
+        "before": record.shown,
+        "announced": [*record.announced, event_type],
+    }
+    tenant.state.of(type(record)).put(record.shown.id, record.model_copy(update=update))
+
+
+def _find_issuance(tenant: Tenant, id_: str) -> IssuanceRecord:
+    record = tenant.state.of(IssuanceRecord).get(id_)
+    if record is None:
+        raise SandboxError(404, f"There is no issuance {id_}.")
+    return record
+
+
+def _find_presentation(tenant: Tenant, id_: str) -> PresentationRecord:
+    record = tenant.state.of(PresentationRecord).get(id_)
+    if record is None:
+        raise SandboxError(404, f"There is no presentation {id_}.")
+    return record
+
+
+def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
+    """Return a resource as a read sees it, this long after its latest event.
+
+    `before` is the resource before that event, or None if the event began it.
+
+    Raises:
+        SandboxError: With 404 while the resource lags behind its event.
+    """
+    stale = age_ms < faults.details_stale_ms
+    if age_ms < faults.details_lag_ms or (stale and before is None):
+        raise SandboxError(404, "A fault of the sandbox: these details lag behind their event.")
+    return before if stale and before is not None else shown
+
+
+def _age_ms(tenant: Tenant, shown: SandboxIssuance | SandboxPresentation) -> float:
+    return (tenant.now() - shown.updated_at).total_seconds() * 1000
+
+
+def read_issuance(tenant: Tenant, id: str) -> SandboxIssuance:  # noqa: A002  The specification's own word.
+    """Return an issuance as the API shows it."""
+    record = _find_issuance(tenant, id)
+    return as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
+
+
+def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
+    """Return a page of the issuances, the oldest first."""
+    records, following = tenant.state.of(IssuanceRecord).page(query.after, tenant.faults.on.page_size)
+    return Listing([record.shown for record in records], links=_links(tenant, ISSUANCES, following))
+
+
+def read_presentation(tenant: Tenant, id: str) -> SandboxPresentation:  # noqa: A002  The specification's own word.
+    """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
+    record = _find_presentation(tenant, id)
+    seen = as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
+    if seen.credentials and not record.attributes_read:
+        tenant.state.of(PresentationRecord).put(id, record.model_copy(update={"attributes_read": True}))
+    return _as_read(seen, record.attributes_read, tenant.faults.on)
+
+
+def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
+    """Return a page of the presentations, the oldest first."""
+    presentations = tenant.state.of(PresentationRecord)
+    if query.ids is None:
+        records, following = presentations.page(query.after, tenant.faults.on.page_size)
+    else:
+        wanted = set(query.ids.split(","))
+        records, following = [record for record in presentations.all() if record.shown.id in wanted], None
+    shown = [_as_read(record.shown, record.attributes_read, tenant.faults.on) for record in records]
+    return Listing(shown, links=_links(tenant, PRESENTATIONS, following))
+
+
+def _as_read(presentation: SandboxPresentation, read_before: bool, faults: Faults) -> SandboxPresentation:
+    if not (faults.read_once and read_before):
+        return presentation
+    emptied = [credential.model_copy(update={"attributes": {}}) for credential in presentation.credentials]
+    return presentation.model_copy(update={"credentials": emptied})
+
+
+def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
+    return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+
+
+def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
+    """Bring about the state that an event announces, and announce it: all `count` times or not at all.
+
+    Raises:
+        SandboxError: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
+            template, with 409 for an event that cannot happen to the resource now.
+    """
+    act = _trigger_issuance if concerns_issuance(body.event_type) else _trigger_presentation
+    with tenant.state.transaction():
+        return [_announce(tenant, body.event_type, act(tenant, body)) for _ in range(body.count)]
+
+
+def _announce(tenant: Tenant, event_type: str, resource_id: str) -> TriggeredEvent:
+    webhook_ids = tenant.announce(event_type, resource_id)
+    return TriggeredEvent(event_type=event_type, resource_id=resource_id, webhook_ids=webhook_ids)
+
+
+def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
+    if body.resource_id is None:
+        template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
+        return begin_issuance(tenant, body.event_type, template, body.attributes)
+    move_issuance(tenant, body.resource_id, body.event_type)
+    return body.resource_id
+
+
+def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
+    valid = body.is_valid is not False
+    credential = SandboxCredential(
+        is_valid=valid,
+        name="Membership",
+        type="https://sandbox.example/types/sandbox/membership",
+        attributes=dict(templates.MEMBER if body.attributes is None else body.attributes),
+        issues=[] if valid else ["The sandbox was told to find it invalid."],
+    )
+    if body.resource_id is None:
+        return begin_presentation(tenant, body.event_type, credential)
+    move_presentation(tenant, body.resource_id, body.event_type, credential)
+    return body.resource_id
+
+
+def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
+    """Accept an offer of the sandbox. That completes its issuance and announces the event.
+
+    Raises:
+        SandboxError: With 404 for an offer of another issuer, with 400 for an offer that has been used or has expired.
+    """
+    record = _find_issuance(tenant, _issuance_id(body.credential_offer))
+    template = templates.read_template(tenant, record.template_id)
+    if len(template.type) > MAX_VCT:
+        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.", source=IN_OFFER)
+    completed = "openid4vc.issuance.completed"
+    if obstacle(completed, record.shown.status, record.announced):
+        raise SandboxError(400, "The offer has been used or has expired.", source=IN_OFFER)
+    with tenant.state.transaction():
+        move_issuance(tenant, record.shown.id, completed)
+        _announce(tenant, completed, record.shown.id)
+    return [
+        AcceptedCredential(
+            id=str(uuid4()),
+            claims=record.claims,
+            iat=tenant.now(),
+            status="accepted",
+            format="vc+sd-jwt",
+            vct=template.type,
+            iss="CN=Sandbox Issuer" if template.format == "mdoc" else "did:web:sandbox.example",
+        )
+        for _ in record.shown.credentials
+    ]
+
+
+def _issuance_id(offer: str) -> str:
+    try:
+        uri = parse_qs(offer.removeprefix(OFFER_SCHEME).removeprefix("?"))["credential_offer_uri"][0]
+        folder, _, id_ = urlsplit(uri).path.rpartition("/")
+    except (LookupError, ValueError):
+        folder, id_ = "", ""
+    if folder != "/offers":
+        raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
+    return id_
+
+
+OPERATIONS = (
+    SandboxOperation("GET", ISSUANCES, list_issuances, "List the issuances, the oldest first."),
+    SandboxOperation("GET", f"{ISSUANCES}/{{id}}", read_issuance, "Read an issuance by id.", refusals=(404,)),
+    SandboxOperation("GET", PRESENTATIONS, list_presentations, "List the presentations, the oldest first."),
+    SandboxOperation("GET", f"{PRESENTATIONS}/{{id}}", read_presentation, "Read a presentation.", refusals=(404,)),
+    SandboxOperation(
+        "POST",
+        "/me-wallet/api/credentials",
+        accept_offer,
+        "Accept a credential offer; the answer is a bare array.",
+        status=201,
+        enveloped=False,
+        refusals=(404,),
+    ),
+    SandboxOperation(
+        "POST",
+        "/sandbox/events",
+        trigger_events,
+        "Make something happen to a new resource, or to an existing one.",
+        status=201,
+        refusals=(404, 409),
+    ),
+)

@@ -1,1 +1,0 @@
-"""What the platform keeps: templates, issuances, presentations, users and the like."""

@@ -1,0 +1,414 @@
+"""Credential presets, the templates that they become, and whether claims fit a template."""
+
+import base64
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.tenant import Tenant
+from credhook.sandbox.wire import ABSENT, SandboxError, Whole, WireModel
+
+#: The organisation that the sandbox plays, as the first half of every preset's id.
+AUTHOR = "sandbox"
+
+#: The template of an issuance that names none, and its claims by default.
+MEMBERSHIP = f"{AUTHOR}:membership"
+MEMBER: dict[str, Any] = {"givenName": "Ada", "familyName": "Example", "memberSince": "2020-02-20"}
+
+
+class AttributeFields(WireModel):
+    """The fields of every attribute definition."""
+
+    name: str = ABSENT
+    description: str = ABSENT
+    required: bool = ABSENT
+
+
+class SdJwtAttributeFields(AttributeFields):
+    """The fields of every attribute definition of an sd-jwt."""
+
+    always_disclosed: bool = ABSENT
+
+
+class SdJwtValueDefinition(SdJwtAttributeFields):
+    """A plain value in an sd-jwt."""
+
+    type: Literal["string", "number", "boolean", "date"]
+
+
+class SdJwtObjectDefinition(SdJwtAttributeFields):
+    """Attributes within an attribute."""
+
+    type: Literal["object"]
+    properties: dict[str, "SdJwtAttribute"]
+
+
+class SdJwtArrayDefinition(SdJwtAttributeFields):
+    """A list of values of any type, unless `items` says one."""
+
+    type: Literal["array"]
+    items: "SdJwtAttribute" = ABSENT
+
+
+class MdocValueDefinition(AttributeFields):
+    """A plain value in an mdoc."""
+
+    type: Literal["string", "number", "boolean", "date", "binary"]
+
+
+class MdocArrayDefinition(AttributeFields):
+    """A list of values of any type, unless `items` says one."""
+
+    type: Literal["array"]
+    items: "MdocAttribute" = ABSENT
+
+
+SdJwtAttribute = Annotated[
+    SdJwtValueDefinition | SdJwtObjectDefinition | SdJwtArrayDefinition, Field(discriminator="type")
+]
+MdocAttribute = Annotated[MdocValueDefinition | MdocArrayDefinition, Field(discriminator="type")]
+
+
+class MdocNamespaceDefinition(WireModel):
+    """The attributes of one namespace."""
+
+    properties: dict[str, MdocAttribute]
+
+
+Definition = (
+    SdJwtValueDefinition
+    | SdJwtObjectDefinition
+    | SdJwtArrayDefinition
+    | MdocValueDefinition
+    | MdocArrayDefinition
+    | MdocNamespaceDefinition
+)
+
+#: Example values by the type of an attribute.
+EXAMPLES: Mapping[str, Any] = {
+    "string": "example",
+    "number": 7,
+    "boolean": True,
+    "date": "2020-02-20",
+    "binary": "ZXhhbXBsZQ==",
+}
+
+
+def fit(claims: Any, group: Mapping[str, Definition]) -> bool:
+    """Return True if claims are attributes that a template defines, and no others.
+
+    The platform says no more than that either: a 400 names the template and not the attribute (specification,
+    "Errors", rule 1).
+    """
+    if not isinstance(claims, Mapping) or not claims.keys() <= group.keys():
+        return False
+    return all(
+        _fits(claims[key], definition) if key in claims else not _is_required(definition)
+        for key, definition in group.items()
+    )
+
+
+def _is_required(definition: Definition) -> bool:
+    if isinstance(definition, MdocNamespaceDefinition):
+        return any(_is_required(each) for each in definition.properties.values())
+    return definition.required is True
+
+
+def _fits(value: Any, definition: Definition) -> bool:
+    match definition:
+        case SdJwtObjectDefinition() | MdocNamespaceDefinition():
+            return fit(value, definition.properties)
+        case SdJwtArrayDefinition() | MdocArrayDefinition():
+            items = definition.items
+            return isinstance(value, list) and (items is None or all(_fits(each, items) for each in value))
+    try:
+        match definition.type:
+            case "number":
+                return isinstance(value, int | float) and not isinstance(value, bool)
+            case "boolean":
+                return isinstance(value, bool)
+            case "date":
+                date.fromisoformat(value)
+            case "binary":
+                base64.b64decode(value, validate=True)
+    except (ValueError, TypeError):
+        return False
+    return isinstance(value, str)
+
+
+def example(group: Mapping[str, Definition]) -> dict[str, Any]:
+    """Return example claims that fit."""
+    return {key: _example(definition) for key, definition in group.items()}
+
+
+def _example(definition: Definition) -> Any:
+    match definition:
+        case SdJwtObjectDefinition() | MdocNamespaceDefinition():
+            return example(definition.properties)
+        case SdJwtArrayDefinition() | MdocArrayDefinition():
+            return [] if definition.items is None else [_example(definition.items)]
+    return EXAMPLES[definition.type]
+
+
+class Period(WireModel):
+    """How long a credential is valid."""
+
+    days: Whole = Field(ge=0)
+    months: Whole = Field(ge=0)
+    years: Whole = Field(ge=0)
+
+
+class MdocValidity(WireModel):
+    """When an mdoc expires."""
+
+    future: Period
+
+
+class SdJwtValidity(MdocValidity):
+    """When an sd-jwt expires, counted from its issuance or from its `validFrom`."""
+
+    start: Literal["issuance", "validFrom"]
+
+
+class DidWebIssuer(WireModel):
+    """Signs with the key of a `did:web`, which has no `keyType` to choose."""
+
+    signer: Literal["did:web"]
+
+
+class CertificateIssuer(WireModel):
+    """Signs with the key of an imported certificate."""
+
+    signer: Literal["certificate"]
+    key_type: Literal["P-256", "Ed25519"] = ABSENT
+
+
+SdJwtIssuer = Annotated[DidWebIssuer | CertificateIssuer, Field(discriminator="signer")]
+
+
+class PresetFields(WireModel):
+    """The fields of presets of both formats."""
+
+    template_name: str
+    code: str = Field(pattern=r"^[a-z0-9-]+$")
+    template_description: str
+
+
+class NewSdJwtPreset(PresetFields):
+    """The body that creates a preset of format `sd-jwt`."""
+
+    credential_format: Literal["sd-jwt"]
+    template_attributes: dict[str, SdJwtAttribute]
+    issuer_config: SdJwtIssuer = ABSENT
+    valid_until: SdJwtValidity = ABSENT
+
+
+class MdocPresetFields(PresetFields):
+    """The fields of a preset of format `mdoc`, in the request and in the answer."""
+
+    credential_format: Literal["mdoc"]
+    template_attributes: dict[str, MdocNamespaceDefinition]
+    valid_until: MdocValidity
+
+
+class NewMdocPreset(MdocPresetFields):
+    """The body that creates a preset of format `mdoc`."""
+
+    type: str = Field(min_length=1)
+    issuer_config: CertificateIssuer = ABSENT
+
+
+NewPreset = Annotated[NewSdJwtPreset | NewMdocPreset, Field(discriminator="credential_format")]
+
+
+class CreatedFields(WireModel):
+    """The fields that the platform adds to a preset."""
+
+    id: str
+    author: str
+    template_type: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class CreatedSdJwtPreset(NewSdJwtPreset, CreatedFields):
+    """A preset of format `sd-jwt`."""
+
+    issuer_config: SdJwtIssuer
+
+
+class CreatedMdocPreset(MdocPresetFields, CreatedFields):
+    """A preset of format `mdoc`."""
+
+    issuer_config: CertificateIssuer | None
+
+
+CreatedPreset = Annotated[CreatedSdJwtPreset | CreatedMdocPreset, Field(discriminator="credential_format")]
+
+
+class PresetRecord(WireModel):
+    """A preset, and when its template was archived."""
+
+    preset: CreatedPreset
+    archived_at: datetime | None
+
+
+class SandboxTemplate(WireModel):
+    """A credential template. The attributes of an mdoc are in their namespaces, as in the preset."""
+
+    id: str
+    name: str
+    description: str
+    type: str
+    created_at: datetime
+    updated_at: datetime
+    archived_at: datetime | None
+    format: Literal["sd-jwt-vc", "mdoc"]
+    attributes: dict[str, SdJwtAttribute] | dict[str, MdocNamespaceDefinition]
+
+
+def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
+    """Create a preset.
+
+    Raises:
+        SandboxError: With 409 if the code is taken: credentials of the old preset may exist.
+    """
+    id_ = f"{AUTHOR}:{body.code}"
+    if tenant.state.of(PresetRecord).get(id_):
+        raise SandboxError(409, f"There is a preset {id_} already.")
+    now = tenant.now()
+    fields = {name: getattr(body, name) for name in body.model_fields_set - {"type"}}
+    fields |= {"id": id_, "author": AUTHOR, "created_at": now, "updated_at": now}
+    preset: CreatedPreset
+    if isinstance(body, NewMdocPreset):
+        preset = CreatedMdocPreset(**{"issuer_config": None, "template_type": body.type, **fields})
+    else:
+        type_uri = f"https://sandbox.example/types/{AUTHOR}/{body.code}"
+        default = DidWebIssuer(signer="did:web")
+        preset = CreatedSdJwtPreset(**{"issuer_config": default, "template_type": type_uri, **fields})
+    tenant.state.of(PresetRecord).put(id_, PresetRecord(preset=preset, archived_at=None))
+    return preset
+
+
+def read_template(tenant: Tenant, id: str) -> SandboxTemplate:  # noqa: A002  The specification's own word.
+    """Return a template, archived or not.
+
+    Raises:
+        SandboxError: With 404 if there is none.
+    """
+    return _template(_find(tenant, id))
+
+
+def list_templates(tenant: Tenant) -> list[SandboxTemplate]:
+    """Return every template, the oldest first."""
+    return [_template(record) for record in tenant.state.of(PresetRecord).all()]
+
+
+def archive_template(tenant: Tenant, id: str) -> SandboxTemplate:  # noqa: A002  The specification's own word.
+    """Archive a template, so that nothing can be issued by it.
+
+    Raises:
+        SandboxError: With 404 if there is none.
+    """
+    record = _find(tenant, id)
+    archived = record.model_copy(update={"archived_at": record.archived_at or tenant.now()})
+    tenant.state.of(PresetRecord).put(id, archived)
+    return _template(archived)
+
+
+def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the claims of a new credential: the attributes, or examples if there are none.
+
+    Raises:
+        SandboxError: With 400, naming the template and not the attribute (specification, "Errors", rule 1); with 404
+            if the template is archived (specification, "Status codes").
+    """
+    if template.archived_at is not None:
+        raise SandboxError(404, f"The template {template.id} is archived.")
+    if attributes is None:
+        return MEMBER if template.id == MEMBERSHIP else example(template.attributes)
+    if not fit(attributes, template.attributes):
+        raise SandboxError(400, f"The attributes do not fit the template {template.id}.")
+    return attributes
+
+
+def _find(tenant: Tenant, id_: str) -> PresetRecord:
+    record = tenant.state.of(PresetRecord).get(id_)
+    if record is None:
+        raise SandboxError(404, f"There is no template {id_}.")
+    return record
+
+
+def _template(record: PresetRecord) -> SandboxTemplate:
+    preset = record.preset
+    return SandboxTemplate(
+        id=preset.id,
+        name=preset.template_name,
+        description=preset.template_description,
+        type=preset.template_type,
+        created_at=preset.created_at,
+        updated_at=preset.updated_at,
+        archived_at=record.archived_at,
+        format="mdoc" if isinstance(preset, CreatedMdocPreset) else "sd-jwt-vc",
+        attributes=preset.template_attributes,
+    )
+
+
+FIXTURES: tuple[dict[str, Any], ...] = (
+    {
+        "credentialFormat": "sd-jwt",
+        "templateName": "Membership",
+        "code": "membership",
+        "templateDescription": "Says that the holder is a member.",
+        "templateAttributes": {
+            "givenName": {"type": "string", "name": "Given name"},
+            "familyName": {"type": "string", "name": "Family name"},
+            "memberSince": {"type": "date", "name": "Member since", "alwaysDisclosed": True},
+        },
+        "validUntil": {"start": "issuance", "future": {"days": 0, "months": 0, "years": 1}},
+    },
+    {
+        "credentialFormat": "mdoc",
+        "templateName": "Permit",
+        "code": "permit",
+        "templateDescription": "Says that the holder may enter.",
+        "type": "example.sandbox.permit.1",
+        "templateAttributes": {
+            "example.sandbox.permit": {
+                "properties": {
+                    "holder": {"type": "string", "required": True},
+                    "portrait": {"type": "binary"},
+                    "zones": {"type": "array", "items": {"type": "string"}},
+                }
+            }
+        },
+        "validUntil": {"future": {"days": 30, "months": 0, "years": 0}},
+    },
+)
+
+
+def load_fixtures(tenant: Tenant) -> None:
+    """Create the templates that every sandbox begins with."""
+    for preset in FIXTURES:
+        create_preset(tenant, TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python(preset))
+
+
+OPERATIONS = (
+    SandboxOperation(
+        "POST",
+        "/me-creds/api/presets/credentials",
+        create_preset,
+        "Create a credential preset of either format.",
+        refusals=(409,),
+    ),
+    SandboxOperation(
+        "GET", "/me-creds/api/templates/credentials/{id}", read_template, "Read a template by id.", refusals=(404,)
+    ),
+    SandboxOperation("GET", "/sandbox/templates", list_templates, "List the credential templates, the oldest first."),
+    SandboxOperation(
+        "POST", "/sandbox/templates/{id}/archive", archive_template, "Archive a credential template.", refusals=(404,)
+    ),
+)

@@ -1,0 +1,248 @@
+"""The organisation that the sandbox plays: its records, its tokens and the faults that are on."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from credhook.sandbox.access import TokenIssuer
+from credhook.sandbox.wire import WHOLE, SandboxError, Whole, WireModel
+
+R = TypeVar("R", bound=WireModel)
+
+#: Version of the form of stored records. A file of another version is refused.
+STATE_VERSION = 2
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    UNIQUE (kind, id)
+);
+CREATE INDEX IF NOT EXISTS records_in_order ON records (kind, seq);
+"""
+
+#: Longest wait, so that a typing error does not hang a client.
+MAX_WAIT_MS = 600_000
+MAX_COUNT = 1_000_000
+
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_WAIT_MS), WHOLE]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT), WHOLE]
+
+
+class StateError(Exception):
+    """The state file cannot be used; the message says why and what to do."""
+
+
+class StateFile:
+    """Every record of the sandbox: one SQLite table, in memory or in a file that one process may use at a time."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open the file, or memory.
+
+        Raises:
+            StateError: The file is in use, is no database, or has another version.
+        """
+        try:
+            # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
+            self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()
+            if version in {0, STATE_VERSION}:
+                self._db.executescript(SCHEMA)
+                self._db.execute(f"PRAGMA user_version = {STATE_VERSION}")
+        except sqlite3.Error as problem:
+            locked = problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            reason = "another sandbox is using it" if locked else str(problem)
+            raise StateError(f"the state file {path} cannot be used: {reason}") from problem
+        if version not in {0, STATE_VERSION}:
+            raise StateError(f"another version wrote the state file {path}: remove it or name another")
+
+    def of(self, model: type[R]) -> "Records[R]":
+        """Return the records of one model."""
+        return Records(self._db, model)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write everything of the block, or nothing of it."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+
+class Records(Generic[R]):
+    """Records of one model by id, in the order of their creation."""
+
+    def __init__(self, db: sqlite3.Connection, model: type[R]) -> None:
+        self._db = db
+        self._kind = model.__name__
+        self._model = model
+
+    def put(self, id: str, record: R) -> None:  # noqa: A002  The specification's own word.
+        """Store a record in place of the one with the same id."""
+        self._db.execute(
+            "INSERT INTO records (kind, id, body) VALUES (?, ?, ?)"
+            " ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body",
+            (self._kind, id, record.model_dump_json(by_alias=True, exclude_unset=True)),
+        )
+
+    def get(self, id: str) -> R | None:  # noqa: A002  The specification's own word.
+        """Return the record, or None."""
+        return next(self._read("AND id = ?", id), None)
+
+    def where(self, field: str, value: str) -> R | None:
+        """Return the first record whose field, named as on the wire, has the value."""
+        return next(self._read("AND json_extract(body, ?) = ? ORDER BY seq", f"$.{field}", value), None)
+
+    def all(self) -> list[R]:
+        """Return every record, the oldest first."""
+        return list(self._read("ORDER BY seq"))
+
+    def latest(self, count: int) -> list[R]:
+        """Return the newest records, the newest first."""
+        return list(self._read("ORDER BY seq DESC LIMIT ?", count))
+
+    def page(self, after: int, size: int) -> tuple[list[R], int | None]:
+        """Return a page of records, and the `after` of the next page or None. The first page is after 0."""
+        query = "SELECT seq, body FROM records WHERE kind = ? AND seq > ? ORDER BY seq LIMIT ?"
+        rows = self._db.execute(query, (self._kind, after, size + 1)).fetchall()
+        shown = rows[:size]
+        return [self._model.model_validate_json(body) for _, body in shown], shown[-1][0] if len(rows) > size else None
+
+    def count(self) -> int:
+        """Return the number of records."""
+        found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (self._kind,)).fetchone()
+        return int(found[0])
+
+    def remove(self, id: str) -> bool:  # noqa: A002  The specification's own word.
+        """Delete a record and return True if there was one."""
+        return self._db.execute("DELETE FROM records WHERE kind = ? AND id = ?", (self._kind, id)).rowcount > 0
+
+    def trim(self, keep: int) -> None:
+        """Delete all but the newest records."""
+        self._db.execute(
+            "DELETE FROM records WHERE kind = ? AND seq <="
+            " (SELECT seq FROM records WHERE kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+            (self._kind, self._kind, keep),
+        )
+
+    def _read(self, rest: str, *values: object) -> Iterator[R]:
+        query = f"SELECT body FROM records WHERE kind = ? {rest}"  # noqa: S608  `rest` is ours, see above.
+        for (body,) in self._db.execute(query, (self._kind, *values)):
+            yield self._model.model_validate_json(body)
+
+
+class Faults(WireModel):
+    """The faults that are on. Every default means "off". Counts that say "next" run down by themselves."""
+
+    duplicate: Whole = Field(1, ge=1, le=100, description="Deliver each event N times under one webhook-id.")
+    reorder: Count = Field(0, description="Hold N deliveries back, then send the last first.")
+    delay_ms: Milliseconds = Field(0, description="Wait before the first attempt.")
+    drop: Count = Field(0, description="Lose the first N attempts of each delivery on the way.")
+    lose_answers: Count = Field(0, description="Lose the receiver's first N answers to each delivery, and redeliver.")
+    forge: Whole = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
+    details_lag_ms: Milliseconds = Field(0, description="Answer 404 to details until this long after the event.")
+    details_stale_ms: Milliseconds = Field(0, description="Show details as they were until this long after the event.")
+    read_once: bool = Field(False, description="Show the attributes of a presentation to one read only.")
+    envelopes: Literal["documented", "swapped", "alternating"] = Field(
+        "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
+    )
+    page_size: Whole = Field(
+        1000, ge=1, le=MAX_COUNT, description="Show N issuances or presentations per page, with a link to the next."
+    )
+    unauthorized: Count = Field(0, description="Refuse the next N API requests with 401 and forget their tokens.")
+    server_errors: Count = Field(0, description="Answer 500 to the next N API requests.")
+    rate_limit: Count = Field(0, description="Answer 429 to the next N API requests.")
+    requests_per_second: Count = Field(
+        0, description="Answer 429 to API requests beyond this many in a second; 0 is no limit."
+    )
+    retry_after: Whole = Field(1, ge=0, le=3600, description="Seconds named in the Retry-After of a 429.")
+    slow_ms: Milliseconds = Field(0, description="Wait before each API answer.")
+
+
+class FaultSwitch:
+    """The current faults. The operator changes them, and counts run down."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.on = faults
+        self._second = (0, 0)
+        self._swap = False
+
+    def change(self, changes: Faults) -> None:
+        """Switch the faults that are named, and leave the others as they are."""
+        self.on = self.on.model_copy(update=changes.model_dump(exclude_unset=True))
+
+    def clear(self) -> None:
+        """Switch every fault off, those of the command line as well."""
+        self.on = Faults()
+
+    def take(self, name: Literal["unauthorized", "server_errors", "rate_limit"]) -> bool:
+        """Use up one of a counted fault and return True if there was one left."""
+        left: int = getattr(self.on, name)
+        if left:
+            self.on = self.on.model_copy(update={name: left - 1})
+        return left > 0
+
+    def swaps_envelope(self) -> bool:
+        """Return True if the next answer has the other kind of envelope."""
+        self._swap = self.on.envelopes == "swapped" or (self.on.envelopes == "alternating" and not self._swap)
+        return self._swap
+
+    async def disturb(self, now: float) -> None:
+        """Delay or refuse one API request. `now` is in seconds since 1970.
+
+        Raises:
+            SandboxError: With 500 or 429, if the request is to fail.
+        """
+        await asyncio.sleep(self.on.slow_ms / 1000)
+        if self.take("server_errors"):
+            raise SandboxError(500, "A fault of the sandbox: serverErrors.")
+        second, count = int(now), 1
+        if self._second[0] == second:
+            count = self._second[1] + 1
+        self._second = (second, count)
+        if self.take("rate_limit") or 0 < self.on.requests_per_second < count:
+            raise SandboxError(
+                429,
+                "Too many requests; Retry-After says how many seconds to wait.",
+                headers={"Retry-After": str(self.on.retry_after)},
+            )
+
+
+def utc_now() -> datetime:
+    """Return the time that records are stamped with."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """What operations work on.
+
+    `announce` sends an event about a resource to every endpoint that wants it, and returns the `webhook-id` of each
+    delivery. `base_url` has no trailing slash.
+    """
+
+    base_url: str
+    state: StateFile
+    tokens: TokenIssuer
+    faults: FaultSwitch
+    announce: Callable[[str, str], list[str]]
+    now: Callable[[], datetime] = utc_now

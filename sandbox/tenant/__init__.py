@@ -1,1 +1,0 @@
-"""The organisation that is played: its state, its rules, and its operations as data."""

@@ -1,1 +1,0 @@
-"""Making things happen, and go wrong."""

@@ -1,0 +1,191 @@
+"""Users of the tenant: onboarding, looking up, and the link to the tenant's identity provider."""
+
+import secrets
+from uuid import uuid4
+
+from pydantic import ConfigDict, Field
+
+from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.tenant import Tenant
+from credhook.sandbox.wire import ABSENT, SandboxError, WireModel
+
+#: Alias of the tenant's identity provider.
+IDP_ALIAS = "sandbox-idp"
+
+#: One path segment, because a username stands in a URL.
+NAME_PATTERN = r"^[^/.\x00-\x20\x7f][^/\x00-\x1f\x7f]{0,254}$"
+#: The name of a user in another system. It may have slashes: it stands at the end of a path, encoded.
+IDENTIFIER_PATTERN = r"^[^/.\x00-\x20\x7f][^\x00-\x1f\x7f]{0,254}$"
+EMAIL_PATTERN = r"^[^@/.\x00-\x20\x7f][^@/\x00-\x20\x7f]{0,127}@[^@/\x00-\x20\x7f]{1,127}$"
+
+USERS = "/consumer-onboarding/api/users"
+
+
+class NewUser(WireModel):
+    """The body of `POST /users`: at least one of `email` and `username`."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["email"]}, {"required": ["username"]}]})
+
+    email: str = Field(ABSENT, pattern=EMAIL_PATTERN, repr=False)
+    username: str = Field(ABSENT, pattern=NAME_PATTERN, repr=False)
+    first_name: str = Field(ABSENT, repr=False)
+    last_name: str = Field(ABSENT, repr=False)
+    external_identifier: str = Field(ABSENT, pattern=IDENTIFIER_PATTERN, repr=False)
+
+
+class SandboxUser(WireModel):
+    """A user (specification, "User")."""
+
+    id: str
+    username: str = Field(repr=False)
+    email: str = Field(repr=False)
+    first_name: str = Field(repr=False)
+    last_name: str = Field(repr=False)
+    enabled: bool
+
+
+class UserRecord(WireModel):
+    """A user and what only the platform knows. `external_identifier` is empty if there is none."""
+
+    user: SandboxUser
+    external_identifier: str = Field(repr=False)
+    linked: bool
+
+
+class OnboardingAnswer(WireModel):
+    """The answer of onboarding. `temp_password` is empty if the account existed."""
+
+    email: str = Field(repr=False)
+    temp_password: str = Field(repr=False)
+
+
+class ExternalIdentifierAnswer(WireModel):
+    """The name of a user in the tenant's own systems."""
+
+    external_identifier: str
+
+
+class LinkRequest(WireModel):
+    """The body of `PATCH …/idp-link`."""
+
+    enabled: bool
+
+
+class LinkAnswer(WireModel):
+    """The link of a user to the tenant's identity provider."""
+
+    username: str
+    idp_alias: str
+    linked: bool
+
+
+def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
+    """Create a user or resolve an existing account, which only gains an external identifier if it had none.
+
+    Raises:
+        SandboxError: With 400 if neither email nor username is given; with 409 if they belong to two accounts, or
+            the external identifier to another account.
+    """
+    if body.email is None and body.username is None:
+        raise SandboxError(400, "At least one of email and username must be provided.")
+    users = tenant.state.of(UserRecord)
+    wanted = {"user.email": body.email, "user.username": body.username}  # Accounts do not differ by case alone.
+    found = [record for path, name in wanted.items() if name and (record := users.where(path, name.lower()))]
+    if len({record.user.id for record in found}) > 1:
+        raise SandboxError(409, "The email and the username belong to two accounts.")
+    existing = found[0] if found else None
+    if body.external_identifier is not None:
+        holder = users.where("externalIdentifier", body.external_identifier)
+        if holder and (existing is None or holder.user.id != existing.user.id):
+            raise SandboxError(409, "The external identifier belongs to another account.")
+    if existing:
+        if body.external_identifier is not None and not existing.external_identifier:
+            users.put(existing.user.id, existing.model_copy(update={"external_identifier": body.external_identifier}))
+        return OnboardingAnswer(email=existing.user.email, temp_password="")
+    email = (body.email or "").lower()
+    user = SandboxUser(
+        id=str(uuid4()),
+        username=(body.username or email).lower(),
+        email=email,
+        first_name=body.first_name or "",
+        last_name=body.last_name or "",
+        enabled=True,
+    )
+    users.put(user.id, UserRecord(user=user, external_identifier=body.external_identifier or "", linked=False))
+    return OnboardingAnswer(email=email, temp_password=secrets.token_urlsafe(12))
+
+
+def list_users(tenant: Tenant) -> list[SandboxUser]:
+    """Return every user of the tenant."""
+    return [record.user for record in tenant.state.of(UserRecord).all()]
+
+
+def find_user(tenant: Tenant, external_identifier: str) -> SandboxUser:
+    """Return the user with an external identifier.
+
+    Raises:
+        SandboxError: With 404 if there is none.
+    """
+    record = tenant.state.of(UserRecord).where("externalIdentifier", external_identifier)
+    if record is None:
+        raise SandboxError(404, "There is no user with this external identifier.")
+    return record.user
+
+
+def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifierAnswer:
+    """Return the external identifier of a user.
+
+    Raises:
+        SandboxError: With 404 for an unknown user, or one without an external identifier.
+    """
+    record = _named(tenant, username)
+    if not record.external_identifier:
+        raise SandboxError(404, "The user has no external identifier.")
+    return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
+
+
+def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
+    """Create or remove the link to the tenant's identity provider. The operation is idempotent.
+
+    Raises:
+        SandboxError: With 404 for an unknown user.
+    """
+    record = _named(tenant, username)
+    tenant.state.of(UserRecord).put(record.user.id, record.model_copy(update={"linked": body.enabled}))
+    return LinkAnswer(username=record.user.username, idp_alias=IDP_ALIAS, linked=body.enabled)
+
+
+def _named(tenant: Tenant, username: str) -> UserRecord:
+    record = tenant.state.of(UserRecord).where("user.username", username.lower())
+    if record is None:
+        raise SandboxError(404, "There is no user of this name.")
+    return record
+
+
+OPERATIONS = (
+    SandboxOperation(
+        "POST", USERS, onboard, "Create a user, or resolve the one who exists.", status=201, refusals=(409,)
+    ),
+    SandboxOperation("GET", USERS, list_users, "List the users of the tenant."),
+    SandboxOperation(
+        "GET",
+        f"{USERS}/by-external-identifier/{{externalIdentifier:path}}",
+        find_user,
+        "Find a user by external identifier.",
+        refusals=(404,),
+    ),
+    SandboxOperation(
+        "GET",
+        f"{USERS}/{{username}}/external-identifier",
+        read_external_identifier,
+        "Read the external identifier of a user.",
+        refusals=(404,),
+    ),
+    SandboxOperation(
+        "PATCH",
+        f"{USERS}/{{username}}/idp-link",
+        link,
+        "Create or remove the link to the tenant's identity provider.",
+        refusals=(404,),
+    ),
+)
