@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
     "new": ("credhook.scaffold.new:new", "Write a package of handlers: one that works, and its test."),
-    "dev": ("credhook.sandbox.dev.command:dev", "Run your handlers with all that is around them, anew when saved."),
+    "dev": ("credhook.sandbox.local.dev:dev", "Run your handlers with all that is around them, anew when saved."),
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }
 

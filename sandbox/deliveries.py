@@ -13,9 +13,11 @@ from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, WireModel
 
 ENDPOINTS = "/me-creds/api/endpoints"
 
+_HEX = "[0-9A-Fa-f]{1,4}"
+_HOST = rf"[A-Za-z0-9](?:[A-Za-z0-9.-]{{0,251}}[A-Za-z0-9])?|\[(?:::|(?:{_HEX}:){{7}}|(?:{_HEX}:){{1,6}}:){_HEX}\]"
 #: A host, a port, a path and a query: no user name, no fragment, nothing outside printable ASCII.
 URL_PATTERN = (
-    r"^https://(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?(?:/[!$-;=?-Z_a-z~]*)?$"
+    rf"^https://(?:{_HOST})(?::(?:[1-9][0-9]{{0,3}}|[1-5][0-9]{{4}}|6[0-5][0-9]{{3}}))?(?:/[!$-;=?-Z_a-z~]*)?$"
 )
 
 #: Attempts that are remembered: about 20 MB.

@@ -1,1 +1,0 @@
-"""Everything on one machine: Redis, certificates, processes; for demo and `make up`."""

@@ -1,11 +1,10 @@
-"""`credhook demo`: every part on this machine, one event of each type delivered twice, and what became of them."""
+"""`credhook demo`: every part on this machine, and one event of each type delivered twice."""
 
 import json
 import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,17 +18,25 @@ from rich.table import Table
 from rich.text import Text
 
 from credhook.sandbox.events import EVENT_TYPES
-from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, started
+from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, Stopped, started, stoppable
 from credhook.sandbox.local.local_redis import NoRedis
-from credhook.sandbox.local.stopping import Stopped, stoppable
 
-#: Seconds until all ten must have been delivered twice and handled.
-DEADLINE: Final = 60.0
+#: Seconds within which all events must be delivered twice and handled.
+DEADLINE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of one event: how often it was taken, and as known; what was fetched; how often each handler ran."""
+class DemoRow:
+    """The history of one event.
+
+    Attributes:
+        event_type: Its type.
+        delivered: How often the receiver acknowledged it.
+        deduplicated: How often the receiver recognised a duplicate.
+        fetched: The status that the platform's API answered with.
+        handlers: How often each handler ran.
+        milliseconds: From receipt to done; None while it is not done.
+    """
 
     event_type: str
     delivered: int
@@ -40,15 +47,15 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Delivered twice, known the second time, fetched, and handled exactly once."""
+        """True if it was delivered twice, recognised the second time, fetched, and handled exactly once."""
         once = bool(self.handlers) and set(self.handlers.values()) == {1}
-        settled = self.milliseconds is not None
-        return (self.delivered, self.deduplicated) == (2, 1) and bool(self.fetched) and once and settled
+        counts = (self.delivered, self.deduplicated) == (2, 1)
+        return counts and bool(self.fetched) and once and self.milliseconds is not None
 
 
 @click.command()
 def demo() -> None:
-    """Run every part on this machine, make one event of each type happen, and show what became of it.
+    """Run every part on this machine, make one event of each type happen, and show the results.
 
     Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS, and a worker. Leaves nothing
     behind.
@@ -65,12 +72,16 @@ def demo() -> None:
 
 
 def _play(local: LocalEnvironment, console: Console) -> None:
-    commands = _procfile()
-    local.start("web", *shlex.split(commands["web"]))
+    try:
+        text = Path("Procfile").read_text()
+    except FileNotFoundError:
+        raise CannotStart("there is no Procfile here; run the demo from the root of the checkout") from None
+    commands = {name: shlex.split(command) for name, command in parse_procfile(text).processes.items()}
+    local.start("web", *commands["web"])
     local.wait_for("web", f"{local.receiver_url}/readyz")
-    local.start("worker", *shlex.split(commands["worker"]))
+    local.start("worker", *commands["worker"])
     console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
-    console.print(local.run(*shlex.split(commands["release"])).strip(), highlight=False, soft_wrap=True)
+    console.print(local.run(*commands["release"]).strip(), highlight=False, soft_wrap=True)
     rows = _watch(local, _trigger(local), console)
     console.print(_table(rows))
     wrong = [row.event_type for row in rows if not row.right]
@@ -79,33 +90,19 @@ def _play(local: LocalEnvironment, console: Console) -> None:
     console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
 
 
-def _procfile() -> dict[str, str]:
-    """Process → command.
-
-    Raises:
-        CannotStart: there is no Procfile here.
-    """
-    try:
-        text = Path("Procfile").read_text()
-    except FileNotFoundError:
-        raise CannotStart("there is no Procfile here; run the demo from the root of the checkout") from None
-    return dict(parse_procfile(text).processes)
-
-
 def _trigger(local: LocalEnvironment) -> dict[str, str]:
-    """Make one event of each type happen; its webhook-id → its type."""
+    """Make one event of each type happen, and return webhook-id → type."""
+    happened: dict[str, str] = {}
     with httpx.Client(base_url=local.sandbox_url, trust_env=False) as platform:
-        happened: dict[str, str] = {}
         for event_type in EVENT_TYPES:
-            answer = platform.post("/sandbox/events", json={"eventType": event_type, "count": 1}).raise_for_status()
-            for event in answer.json()["data"]:
-                happened[event["webhookIds"][0]] = event_type
+            answer = platform.post("/sandbox/events", json={"eventType": event_type}).raise_for_status()
+            happened[answer.json()["data"][0]["webhookIds"][0]] = event_type
     return happened
 
 
-def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) -> list[Row]:
-    """Look until every event is as it should be, or the deadline has passed."""
-    deadline = time.monotonic() + DEADLINE
+def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) -> list[DemoRow]:
+    """Poll until every event is as it should be, or the deadline has passed."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         handled = progress.add_task("events handled", total=len(happened))
@@ -119,50 +116,38 @@ def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) 
             time.sleep(0.1)
 
 
-def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[Row]:
+def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:
+    """Return a row for each event from the platform's attempts, the store's records and the worker's log."""
     attempts = httpx.get(f"{local.sandbox_url}/sandbox/deliveries", trust_env=False).raise_for_status().json()["data"]
-    ledger = {
-        record["webhook_id"]: record
-        for record in map(json.loads, local.run("credhook", "events", "list", "--json").splitlines())
-    }
-    logged = list(_log_lines(local.logs["worker"]))
-    return [_row(webhook_id, happened[webhook_id], attempts, ledger, logged) for webhook_id in happened]
+    records = _json_lines(local.run("credhook", "events", "list", "--json"))
+    logged = _json_lines(local.logs["worker"].read_text(errors="replace"))
+    rows = []
+    for webhook_id, event_type in happened.items():
+        answers = [one for one in attempts if one["webhookId"] == webhook_id and one["status"] == httpx.codes.ACCEPTED]
+        lines = [line for line in logged if line.get("webhook_id") == webhook_id]
+        done = [one for one in records if one["webhook_id"] == webhook_id and one.get("state") == "done"]
+        row = DemoRow(
+            event_type,
+            delivered=len(answers),
+            deduplicated=sum(one["answer"] == "duplicate" for one in answers),
+            fetched=next((str(line["status"]) for line in lines if line["event"] == "event_fetched"), ""),
+            handlers=Counter(name for line in lines if line["event"] == "event_done" for name in line["handlers"]),
+            milliseconds=done[0].get("milliseconds") if done else None,
+        )
+        rows.append(row)
+    return rows
 
 
-def _row(
-    webhook_id: str,
-    event_type: str,
-    attempts: list[dict[str, Any]],
-    ledger: dict[str, dict[str, Any]],
-    logged: list[dict[str, Any]],
-) -> Row:
-    """Three witnesses for one event: the platform's attempts, the ledger's record, the worker's log."""
-    answers = [one for one in attempts if one["webhookId"] == webhook_id and one["status"] == httpx.codes.ACCEPTED]
-    lines = [line for line in logged if line.get("webhook_id") == webhook_id]
-    record = ledger.get(webhook_id, {})
-    return Row(
-        event_type,
-        delivered=len(answers),
-        deduplicated=sum(one["answer"] == "duplicate" for one in answers),
-        fetched=next((str(line["status"]) for line in lines if line["event"] == "event_fetched"), ""),
-        handlers=Counter(name for line in lines if line["event"] == "event_done" for name in line["handlers"]),
-        milliseconds=record.get("milliseconds") if record.get("state") == "done" else None,
-    )
+def _json_lines(text: str) -> list[dict[str, Any]]:
+    """Return the JSON lines of a text. The last line of a log may be incomplete."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def _log_lines(log: Path) -> Iterator[dict[str, Any]]:
-    for line in log.read_text(errors="replace").splitlines():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue  # The last line may still be being written.
-
-
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[DemoRow]) -> Table:
     table = Table("event type", "delivered", "deduplicated", "fetched", "handled by", "milliseconds")
     for row in rows:
         handled = ", ".join(name if times == 1 else f"{name}, {times} times" for name, times in row.handlers.items())
         milliseconds = "" if row.milliseconds is None else str(row.milliseconds)
-        counts = str(row.delivered), str(row.deduplicated)
-        table.add_row(*map(Text, (row.event_type, *counts, row.fetched, handled or "nobody", milliseconds)))
+        cells = row.event_type, str(row.delivered), str(row.deduplicated), row.fetched, handled or "-", milliseconds
+        table.add_row(*map(Text, cells))
     return table

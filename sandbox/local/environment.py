@@ -1,6 +1,6 @@
-"""The local environment: Redis, the platform, a certificate authority, and credhook's own commands.
+"""Everything on one machine, for `credhook demo` and `credhook dev`: Redis, the sandbox, certificates, processes.
 
-It drives credhook through its command line alone, as an operator would.
+It drives credhook through its command line, as an operator would.
 """
 
 import os
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,31 +22,55 @@ import httpx
 
 from credhook.sandbox.local.local_redis import free_port, local_redis
 
-#: Everything that a play writes is below this folder of the current directory, and is removed with its end.
-SCENE: Final = Path(".credhook")
+#: All files are in a folder below this folder of the current directory, and are removed at the end.
+PLAYGROUND: Final = Path(".credhook")
 
-#: The command line of this installation, whatever the current directory holds.
+#: The command line of this installation. `-P` keeps a user's own `worker.py` from being imported.
 CREDHOOK: Final = (sys.executable, "-P", "-m", "credhook")
 
-#: Seconds until a process must answer, and until it must have ended.
-START_TIMEOUT, STOP_TIMEOUT = 30.0, 12.0
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 12.0
+
+#: A closed terminal (SIGHUP) stops everything, as Ctrl-C does.
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class CannotStart(Exception):
-    """A part did not start, or ended before its time; the message names it and the end of its log."""
+    """A part did not start or ended early; the message names it and the end of its log."""
+
+
+class Stopped(BaseException):
+    """A signal asked to stop."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise `Stopped` at the first signal. Ignore further signals while everything is being stopped."""
+
+    def stop(*_: object) -> None:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass
 class LocalEnvironment:
-    """What a play has to work with.
+    """The running parts and what points other processes at them.
 
     Attributes:
-        folder: where its files are.
-        environment: what every process is given; the same variables as in production.
-        sandbox_url: the platform; empty if it is not played here.
-        receiver_url: the receiver, https if the platform is played here.
+        folder: Where its files are.
+        environment: The environment of every process: the same variables as in production.
+        sandbox_url: The platform, empty if the sandbox is left out.
+        receiver_url: The receiver, on https if the sandbox is the platform.
         ca: PEM file of the authority that signed the receiver's certificate.
-        logs: process name → its log.
+        logs: Process name → its log.
     """
 
     folder: Path
@@ -58,7 +82,7 @@ class LocalEnvironment:
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def start(self, name: str, *command: str, **settings: str) -> None:
-        """Start a process, with these settings beside everybody's; its output goes into a log of its own."""
+        """Start a process with settings of its own. Its output goes into its log."""
         self.logs[name] = log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are the Procfile's and our own.
@@ -67,17 +91,17 @@ class LocalEnvironment:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end the others in order.
+                start_new_session=True,  # Ctrl-C reaches only us, and we stop the others in order.
             )
 
     def run(self, *command: str) -> str:
-        """Run a command to its end; what it printed.
+        """Run a command and return what it printed.
 
         Raises:
-            CannotStart: it failed.
+            CannotStart: It failed.
         """
         done = subprocess.run(  # noqa: S603  As above.
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_TIMEOUT
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_SECONDS
         )
         if done.returncode:
             raise CannotStart(f"{' '.join(command[-3:])} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
@@ -87,23 +111,21 @@ class LocalEnvironment:
         """Return once the process answers there with 200.
 
         Raises:
-            CannotStart: it ended, or took longer than `START_TIMEOUT`.
+            CannotStart: It ended, or took longer than `START_SECONDS`.
         """
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + START_SECONDS
         trust = ssl.create_default_context(cafile=str(self.ca))
         with httpx.Client(verify=trust, timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 self.check()
-                try:
+                with suppress(httpx.TransportError):
                     if client.get(url).status_code == httpx.codes.OK:
                         return
-                except httpx.TransportError:
-                    pass
                 time.sleep(0.05)
         raise CannotStart(f"{name} does not answer at {url}: {self.tail(name)}")
 
     def write_environment(self) -> Path:
-        """A file that a shell can read, with what points the other commands at this play."""
+        """Write a file that a shell can read, for running other commands here, and return its path."""
         lines = [
             f"{name}={shlex.quote(value)}\n"
             for name, value in self.environment.items()
@@ -114,37 +136,39 @@ class LocalEnvironment:
         return path.relative_to(Path.cwd())
 
     def check(self, *, but: str = "") -> None:
-        """Return if every process that was started still runs, `but` for one that may end.
+        """Return if every process still runs, except one that may end.
 
         Raises:
-            CannotStart: another has ended.
+            CannotStart: A process has ended.
         """
         for name, process in self._processes.items():
             if process.poll() is not None and name != but:
                 raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")
 
     def tail(self, name: str) -> str:
-        """The end of a process's log."""
+        """Return the end of a process's log."""
         return self.logs[name].read_text(errors="replace")[-800:].strip() or "it has logged nothing"
 
     def exit_code(self, name: str) -> int | None:
-        """What a process has ended with; `check` does not miss it from then on. None while it runs, and once told."""
-        process = self._processes.get(name)
-        code = process.poll() if process else None
+        """Return the status that a process ended with, once. Return None while it runs."""
+        code = self._processes[name].poll() if name in self._processes else None
         if code is not None:
             del self._processes[name]
         return code
 
-    def end(self, name: str) -> None:
-        """End a process, if it still runs: ask, wait, insist."""
-        if name in self._processes:
-            _end([self._processes[name]])
-            del self._processes[name]  # Not before: who is interrupted here has `stop` end it.
-
-    def stop(self) -> None:
-        """End every process: ask all, wait, insist."""
-        _end(self._processes.values())
-        self._processes.clear()
+    def stop(self, *names: str) -> None:
+        """Stop some processes, or all: SIGTERM first, SIGKILL after `STOP_SECONDS`."""
+        stopped = {name: process for name, process in self._processes.items() if name in names or not names}
+        for process in stopped.values():
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for name, process in stopped.items():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            del self._processes[name]  # Not before: if this is interrupted, the last `stop` finds the process.
 
 
 @contextmanager
@@ -155,100 +179,81 @@ def started(
     port: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[LocalEnvironment]:
-    """Start the local environment: Redis and the platform run, the rest can be started; afterwards nothing is left.
+    """Start Redis and the sandbox, and remove everything at the end.
 
-    With `own_handlers` credhook's settings are taken over from the environment, where ours does not need its own;
-    otherwise only the handler that logs is loaded, whatever is installed. `sandbox` is its options; None leaves it out,
-    and the platform is the one that the environment names. `port` is the receiver's, 0 for a free one.
+    Args:
+        own_handlers: Take credhook's settings from the environment, except those that this environment needs.
+            Otherwise load only the handler that logs, whatever handlers are installed.
+        sandbox: Options of the sandbox, or None to use the platform that the environment names.
+        port: The receiver's port, or 0 for a free one.
+        environ: The environment of this process.
 
     Raises:
-        NoRedis: there is no Redis to be found.
-        CannotStart: the sandbox did not start.
+        NoRedis: There is no Redis.
+        CannotStart: The sandbox did not start.
     """
     with ExitStack() as stack:
         try:
-            SCENE.mkdir(exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="play-", dir=SCENE)).absolute()
+            PLAYGROUND.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="play-", dir=PLAYGROUND)).absolute()
         except OSError as error:
-            raise CannotStart(f"{SCENE} cannot be written here: {error.strerror}") from error
-        stack.callback(_remove_if_empty, SCENE)
+            raise CannotStart(f"{PLAYGROUND} cannot be written here: {error.strerror}") from error
+        stack.callback(_remove_if_empty, PLAYGROUND)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         redis_url = environ.get("REDIS_URL") or stack.enter_context(
             local_redis(folder, options=("--maxmemory", "512mb"))
         )
         sandbox_port, receiver_port = free_port(), port or free_port()
-        ca = _make_certificates(folder)
-        scheme = "http" if sandbox is None else "https"
+        if own_handlers:
+            environment = dict(environ)
+        else:
+            environment = {name: value for name, value in environ.items() if not name.startswith("CREDHOOK_")}
+            environment["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
+        environment |= {
+            # The Procfile's commands are those of this installation.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
+            "REDIS_URL": redis_url,
+            "HOST": "127.0.0.1",
+            "PORT": str(receiver_port),
+            # A queue of its own: with a shared REDIS_URL, other workers do not take these events.
+            "CREDHOOK_QUEUE": folder.name,
+            "PYTHONUNBUFFERED": "1",
+        }
         local = LocalEnvironment(
             folder=folder,
-            environment={
-                **{name: value for name, value in environ.items() if own_handlers or not name.startswith("CREDHOOK_")},
-                **({} if own_handlers else {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}),
-                # The commands of the Procfile are those of this installation.
-                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
-                "REDIS_URL": redis_url,
-                "HOST": "127.0.0.1",
-                "PORT": str(receiver_port),
-                # A queue of its own: with a shared REDIS_URL, nobody else's worker takes part in the play.
-                "CREDHOOK_QUEUE": f"play-{folder.name.removeprefix('play-')}",
-                "PYTHONUNBUFFERED": "1",
-            },
+            environment=environment,
             sandbox_url="" if sandbox is None else f"http://127.0.0.1:{sandbox_port}",
-            receiver_url=f"{scheme}://localhost:{receiver_port}",
-            ca=ca,
+            receiver_url=f"{'http' if sandbox is None else 'https'}://localhost:{receiver_port}",
+            ca=_make_certificates(folder),
         )
         stack.callback(local.stop)
         if sandbox is not None:
-            _play_platform(local, sandbox_port, sandbox)
+            environment |= {
+                "CREDHOOK_TLS_CERTFILE": str(folder / "receiver.pem"),
+                "CREDHOOK_PUBLIC_URL": f"{local.receiver_url}/webhooks",
+                "CREDHOOK_SANDBOX_URL": local.sandbox_url,
+            }
+            arguments = "sandbox", "--port", str(sandbox_port), "--ca", str(local.ca), *sandbox
+            local.start("sandbox", *CREDHOOK, *arguments)
+            local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
+            printed = local.logs["sandbox"].read_text().splitlines()  # Settings that point workers at it come first.
+            environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
         yield local
 
 
-def _play_platform(local: LocalEnvironment, port: int, options: Sequence[str]) -> None:
-    """Start the sandbox, and have every other process work with it."""
-    local.environment |= {
-        "CREDHOOK_TLS_CERTFILE": str(local.folder / "receiver.pem"),
-        "CREDHOOK_PUBLIC_URL": f"{local.receiver_url}/webhooks",
-        "CREDHOOK_SANDBOX_URL": local.sandbox_url,
-    }
-    local.start("sandbox", *CREDHOOK, "sandbox", "--port", str(port), "--ca", str(local.ca), *options)
-    local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
-    printed = local.logs["sandbox"].read_text().splitlines()  # What points the others at it, before all else.
-    local.environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
-
-
 def _make_certificates(folder: Path) -> Path:
-    """A throw-away authority, and a certificate of it for the receiver; the authority's PEM.
-
-    Raises:
-        CannotStart: what makes them is not installed.
-    """
+    """Create an authority and a certificate for the receiver, and return the authority's PEM file."""
     try:
         import trustme  # noqa: PLC0415  Of the extra that only this needs.
     except ImportError:
         raise CannotStart("trustme is not installed: pip install 'credhook[local]'") from None
-    authority = trustme.CA()
-    ca = folder / "ca.pem"
+    authority, ca = trustme.CA(), folder / "ca.pem"
     authority.cert_pem.write_to_path(str(ca))
-    authority.issue_cert("localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(
-        str(folder / "receiver.pem")
-    )
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "receiver.pem"))
     return ca
 
 
-def _end(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
-    """End them with their children, whom each of them ends in order if it can."""
-    processes = list(processes)
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + STOP_TIMEOUT
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # Another play is on.
+    with suppress(OSError):  # Another session uses it.
         folder.rmdir()

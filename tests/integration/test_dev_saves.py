@@ -8,7 +8,7 @@ from developing import MODULE, developing
 from following import whole_lines
 from waiting import until
 
-from credhook.sandbox.dev.saves import Saves, watched
+from credhook.sandbox.local.dev_session import Saves, watched
 
 #: Long enough for saves to find some under way.
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
@@ -47,7 +47,7 @@ def settled_at(record: dict[str, object]) -> float:
 def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
     def told(saves: Saves) -> list[str]:
         (tmp_path / "accounts.py").touch()  # Until the watch has begun.
-        return [path.name for path in saves.taken()]
+        return [path.name for path in saves.take()]
 
     with watched([tmp_path]) as saves:
         until(lambda: told(saves), what="the watch")
@@ -56,7 +56,7 @@ def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None
         found = list[str]()
 
         def last() -> bool:
-            found.extend(path.name for path in saves.taken())
+            found.extend(path.name for path in saves.take())
             return "contest.py" in found
 
         until(last, what="the last")

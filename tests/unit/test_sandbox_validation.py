@@ -124,6 +124,8 @@ def test_an_endpoint_has_an_https_url(url: str) -> None:
         "https://example.org/a b",
         "https://example.org/\n",
         "https://bücher.example/",
+        "https://example.org:0/",
+        "https://[C5aFc7E22D0]/",
         "https://example.org@evil.example/",
         "https://example.org\\@evil.example/",
         f"https://example.org/{'x' * 2048}",

@@ -1,4 +1,4 @@
-"""What a worker logs, as its handlers' author reads it: a line for each handler of an event, errors below. Pure."""
+"""Turns a worker's log into lines for the handlers' author: one for each handler of an event, errors below."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from rich.text import Text
 
 Line = Mapping[str, Any]
 
-#: What becomes of an event → how it is said, and in which colour.
+#: The last log line of an attempt → its text and colour.
 _OUTCOMES: Final = {
     "event_done": ("done", "green"),
     "event_waiting": ("waiting, again in {seconds} s", "yellow"),
@@ -19,12 +19,12 @@ _OUTCOMES: Final = {
     "event_unhandled": ("no handler wants this type", "yellow"),
     "lease_lost": ("lost to another worker", "yellow"),
 }
-#: What is told together with what becomes of the event.
+#: Log lines that are shown together with the last one of their attempt.
 _CAUSES: Final = {"handler_failed", "fetch_failed"}
 _FAILED: Final = {"event_waiting", "event_dead", "event_data_gone"}
-#: Said by the line that `credhook worker` ends with, or of no interest while handlers are written.
+#: Of no interest while handlers are written. `credhook worker` prints an error of its own.
 _SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
-#: Fields of every line of an event, or said otherwise.
+#: Fields that are shown elsewhere or not at all. The others follow as NAME=VALUE.
 _KNOWN: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
     *("error", "message", "frames", "at", "exc_info"),
@@ -32,12 +32,12 @@ _KNOWN: Final = {
 _COLOURS: Final = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
-class Lines:
-    """Reads one log, line by line.
+class LogReader:
+    """Reads a worker's log, line by line.
 
     Attributes:
-        failed: the events that wait for another attempt, or have been given up.
-        ready: whether the worker has said that it works, since this was last set to False.
+        failed: The events that wait for another attempt, or have been given up.
+        ready: True once the worker takes events. The owner resets it when it starts another worker.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Lines:
         self._causes: dict[str, list[Line]] = {}
 
     def read(self, text: str) -> list[Text]:
-        """What a line of the log says; nothing if it is said with a later one."""
-        line = parsed(text)
+        """Return the lines to show for a line of the log: none if they are shown with a later one."""
+        line = _parsed(text)
         if line is None:
             return [Text(text, "red" if text.startswith("Error:") else "")] if text.strip() else []
         event, webhook_id = line["event"], str(line.get("webhook_id"))
@@ -74,14 +74,14 @@ class Lines:
         return f"starting: {', '.join(starting)}" if starting else f"ready: {self._handlers}"
 
 
-def trouble(text: str) -> list[Text]:
-    """What another process than the worker logs, where it is more than a note."""
-    line = parsed(text)
+def warnings_of(text: str) -> list[Text]:
+    """Return the lines to show for a log line of another process: only warnings and errors."""
+    line = _parsed(text)
     return list(_other(line)) if line is not None and line.get("level") in _COLOURS else []
 
 
-def parsed(text: str) -> Line | None:
-    """A log line; None where it is none."""
+def _parsed(text: str) -> Line | None:
+    """Return a log line, or None if the text is something else."""
     try:
         line = json.loads(text)
     except ValueError:
@@ -131,7 +131,7 @@ def _frames(line: Line) -> Iterator[Text]:
 
 
 def _other(line: Line) -> Iterator[Text]:
-    """A line of the author's, or one that is not about the end of an event."""
+    """Return a line of the author's, or one that does not end an attempt."""
     rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in {*_KNOWN, "hint"})
     who = f"  {line['handler']}" if "handler" in line else ""
     yield Text(f"{_time(line)}{who}  {line['event']}{rest}", _COLOURS.get(str(line.get("level")), "dim"))
@@ -144,7 +144,6 @@ def _other(line: Line) -> Iterator[Text]:
 
 
 def _time(line: Line) -> str:
-    """The time of day, here."""
     try:
         return f"{datetime.fromisoformat(str(line['timestamp'])).astimezone():%H:%M:%S}"
     except ValueError:

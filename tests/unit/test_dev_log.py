@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from credhook.sandbox.dev.lines import Lines, trouble
+from credhook.sandbox.local.dev_log import LogReader, warnings_of
 
 EVENT = {
     "timestamp": "2026-11-22T12:00:00Z", "level": "info", "logger": "credhook.worker",
@@ -19,7 +19,7 @@ def line(event: str, **fields: Any) -> str:
 
 def shown(*lines: str) -> list[str]:
     """The texts, without the time of day."""
-    reader = Lines()
+    reader = LogReader()
     return [text.plain.partition("  ")[2].strip() for each in lines for text in reader.read(each)]
 
 
@@ -56,7 +56,7 @@ def test_an_event_is_a_line_for_each_of_its_handlers(lines: list[str], expected:
 
 
 def test_a_worker_is_ready_once_its_plugins_have_started() -> None:
-    reader = Lines()
+    reader = LogReader()
     (begins,) = reader.read(line("worker_started", handlers=["a.one"], starting=["a"]))
     assert begins.plain.endswith("  starting: a")
     assert not reader.ready
@@ -67,11 +67,11 @@ def test_a_worker_is_ready_once_its_plugins_have_started() -> None:
 
 @pytest.mark.parametrize("printed", ["print() of a handler", '{"json": "but no line of a log"}', "[red]markup[/red]"])
 def test_what_a_handler_prints_is_shown_as_it_is(printed: str) -> None:
-    assert [text.plain for text in Lines().read(printed)] == [printed]
+    assert [text.plain for text in LogReader().read(printed)] == [printed]
 
 
 def test_what_has_failed_is_remembered_until_it_is_done() -> None:
-    reader = Lines()
+    reader = LogReader()
     for event in ("event_waiting", "event_dead", "event_data_gone"):
         reader.read(line(event, webhook_id=event, seconds=1))
     assert reader.failed == {"event_waiting", "event_dead", "event_data_gone"}
@@ -80,7 +80,7 @@ def test_what_has_failed_is_remembered_until_it_is_done() -> None:
 
 
 def test_another_process_is_heard_of_when_something_is_wrong() -> None:
-    assert trouble(line("delivery_accepted")) == []
-    assert trouble("no line") == []
-    (text,) = trouble(line("delivery_refused", level="warning", reason="no signature"))
+    assert warnings_of(line("delivery_accepted")) == []
+    assert warnings_of("no line") == []
+    (text,) = warnings_of(line("delivery_refused", level="warning", reason="no signature"))
     assert "delivery_refused  reason=no signature" in text.plain
