@@ -1,4 +1,4 @@
-"""`python -m credhook` is `credhook`."""
+"""Run `credhook` with `python -m credhook`."""
 
 from credhook.cli import main
 

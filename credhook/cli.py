@@ -1,9 +1,8 @@
-"""The command line: one line per command, each module imported only when its command runs.
+"""The command line: one line per command. A command's module is imported only when the command runs.
 
-It is also the edge of every process: here logs are set up, and here an error becomes one line and an exit code.
+Every process starts here: logs are configured, and an error becomes one line and an exit code.
 
-Exit codes: 0 done; 1 it could not be done; 2 wrong usage or a wrong setting; 3 (`endpoints plan` alone) there is a
-difference.
+Exit codes: 0 done; 1 failed; 2 wrong usage or a wrong setting; 3 (only `endpoints plan`) there is a difference.
 """
 
 import importlib
@@ -20,7 +19,7 @@ from credhook.logs import configure_logs
 from credhook.misspelt import correction, misspelt
 from credhook.wrong_settings import setting_errors
 
-#: Name → where its click command is, and the line that `credhook --help` prints without importing it.
+#: Name → its click command, and the line that `credhook --help` prints without importing the command.
 COMMANDS: Final = {
     "receiver": ("credhook.receiver.command:receiver", "Accept deliveries: verify, deduplicate, store, acknowledge."),
     "worker": ("credhook.worker.commands.worker:worker", "Fetch what each event refers to and run the handlers."),
@@ -28,20 +27,23 @@ COMMANDS: Final = {
         "credhook.worker.commands.endpoints:endpoints",
         "List, plan, apply and delete the platform's webhook endpoints.",
     ),
-    "handlers": ("credhook.worker.commands.handlers:handlers", "Show which handlers are loaded, and for which types."),
+    "handlers": ("credhook.worker.commands.endpoints:handlers", "Show which handlers are loaded, and for which types."),
     "events": (
         "credhook.worker.commands.events.command:events",
-        "List, show, watch, replay and erase what the ledger remembers.",
+        "List, show, watch, replay and erase events; backfill missing ones.",
     ),
-    "causes": ("credhook.worker.commands.causes:causes", "Show why attempts fail: one line for all that fail alike."),
-    "status": ("credhook.ops.status:status", "Show how the fleet is, and what wants attention."),
+    "causes": (
+        "credhook.worker.commands.events.command:causes",
+        "Show why attempts fail, one line per cause.",
+    ),
+    "status": ("credhook.ops.status:status", "Show the state of the fleet, and what needs attention."),
     "doctor": (
         "credhook.ops.doctor:doctor",
-        "Try everything that receiver and workers depend on; say what to do.",
+        "Try everything that receivers and workers depend on.",
     ),
-    "console": ("credhook.console.command:console", "Serve pages that show what happens, and act on it."),
+    "console": ("credhook.console.command:console", "Serve web pages that show events and act on them."),
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
-    "sandbox": ("credhook.sandbox.command:sandbox", "Play the platform on this machine."),
+    "sandbox": ("credhook.sandbox.command:sandbox", "Run a simulated platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
     "new": ("credhook.scaffold.new:new", "Write a package of handlers: one that works, and its test."),
     "dev": ("credhook.sandbox.local.dev:dev", "Run your handlers with all that is around them, anew when saved."),
@@ -54,21 +56,21 @@ _EXTRAS: Final = {
     "opentelemetry": "otel",
     "pytest": "testing",
 }
-#: Those that run on, and say what they have to say in their log.
+#: Commands that keep running and write to a log.
 _SERVICES: Final = ("receiver", "worker", "console")
-#: Options that a process is started with whose parent has said it already.
+#: Options of child processes, whose parent has named misspelt settings already.
 _OF_CHILDREN: Final = ("--fd", "--supervised")
 
 
 class LazyGroup(click.Group):
     """The commands of `COMMANDS`."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  Click hands it over.
-        """Name them in the order of the way of an event."""
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  Click passes it.
+        """Return the names, in the order in which an event passes the parts."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one."""
+        """Import the command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -76,7 +78,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List them without importing any."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
@@ -86,13 +88,13 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """The inbox for a credential platform's webhooks.
 
-    The receiver stores what the platform posts, workers fetch the details and run your handlers. Every command reads
-    its settings from the environment; deploy/README.md has the table.
+    The receiver stores the events that the platform posts. Workers fetch their details and run your handlers. Every
+    command reads its settings from the environment; deploy/README.md lists them.
     """
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run a command; the process ends with its exit code."""
+    """Run a command and exit with its code."""
     try:
         configure_logs()
         _name_misspelt_settings(sys.argv[1:] if args is None else args)
@@ -112,7 +114,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
-    """Name what is set in vain, once: a log line of a service, a line on standard error of any other command."""
+    """Name unknown CREDHOOK_ variables once: in the log of a service, on standard error of any other command."""
     names = [] if set(_OF_CHILDREN).intersection(arguments) else misspelt(os.environ)
     if not names:
         return

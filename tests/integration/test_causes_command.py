@@ -12,7 +12,7 @@ from planting import INDEX, plant
 from redis import Redis
 
 from credhook.store import EVENT, State
-from credhook.worker.commands.causes import causes as command
+from credhook.worker.commands.events.command import causes as command
 from credhook.worker.commands.history.causes import standing as still_standing
 from credhook.worker.commands.search import reading
 
@@ -118,7 +118,7 @@ def test_one_is_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
 @pytest.mark.usefixtures("failed")
 @pytest.mark.parametrize("command", ["list", "replay", "erase"])
 def test_a_cause_that_nobody_knows_is_refused(events: Run, command: str) -> None:
-    expected = {"00000000": "there is no cause 00000000; `credhook causes` lists them", "x": "cause's id"}
+    expected = {"00000000": "there is no cause 00000000; `credhook causes` lists them", "x": "id of a cause"}
     for unknown, says in expected.items():
         refused = events(command, "--cause", unknown)
         assert refused.exit_code == 2

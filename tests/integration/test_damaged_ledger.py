@@ -20,8 +20,8 @@ from credhook.receiver.inbox.script import Outcome
 from credhook.store import CONFLICT, EVENT, RESOURCE, Keys, State
 from credhook.store.job import job_id
 from credhook.store.opened import oldest_open, oldest_open_async
-from credhook.worker.commands.causes import causes
 from credhook.worker.commands.events import command as history
+from credhook.worker.commands.events.command import causes
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import Reconciler

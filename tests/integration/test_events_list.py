@@ -72,7 +72,7 @@ def test_counts_are_by_state_and_type(redis_client: Redis, events: Run) -> None:
     ]
     assert "151" in events("list", "--count").stdout
     *_, last = events("list", "--state", "dead").stdout.splitlines()
-    hint = last.removeprefix("for what came before: credhook events ")
+    hint = last.removeprefix("for earlier events: credhook events ")
     assert hint.startswith("list --state dead --after ")
     assert len(listed(events(*hint.split(), "--json"))) == 50
 

@@ -338,4 +338,4 @@ def test_the_command_line_shows_what_the_ledger_remembers(harness: Harness) -> N
     assert "m1" not in credhook("events", "list", "--state", "dead").stdout
     missing = credhook("events", "show", "m2")
     assert missing.returncode == 1
-    assert missing.stderr == "Error: the ledger has no event m2\n"
+    assert missing.stderr == "Error: the store has no event m2\n"

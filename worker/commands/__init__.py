@@ -1,1 +1,0 @@
-"""What people type: worker, handlers, events, endpoints, api."""

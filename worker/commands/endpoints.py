@@ -1,14 +1,13 @@
-"""Registration: which `filterTypes` the platform should deliver to us, compared with what it has, and made so.
+"""`credhook endpoints` and `credhook handlers`: the event types that handlers want and the platform delivers.
 
-The platform's API has no update (specification, section Webhook endpoints): an endpoint is replaced. The new one is
-created before the old one is deleted, so that no event falls between; while both exist, the platform may deliver one
-event twice, under two webhook-ids.
+The platform cannot update an endpoint, so it is replaced. The new one is created before the old one is deleted, so that
+no event is lost. While both exist, the platform may deliver one event twice, under two webhook-ids.
 """
 
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -25,18 +24,22 @@ from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
 
-#: Stands for "no filter": the endpoint receives every event, those of tomorrow included.
+T = TypeVar("T")
+
+#: No filter: the endpoint receives every event, also of future types.
 ALL: Final = frozenset[str]()
-#: Exit code of `plan` where `apply` would do something: none that says that something is wrong.
+#: Exit code of `plan` if `apply` would do something.
 DIFFERENCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference between what is registered and what is `wanted`, event types or `ALL`, for our URL.
+    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`.
 
-    `create`: whether an endpoint with exactly these types must be created; `delete`: those that are in the way; `keep`:
-    the one that is right already.
+    Attributes:
+        create: whether an endpoint with these types must be created.
+        delete: the endpoints that must be deleted.
+        keep: the endpoint that is right already.
     """
 
     url: str
@@ -47,49 +50,66 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether everything is as it should be."""
+        """Return True if nothing must be done."""
         return not self.create and not self.delete
 
     @property
     def overlaps(self) -> bool:
-        """Whether two endpoints will exist for a moment."""
+        """Return True if two endpoints will exist for a moment."""
         return self.create and bool(self.delete)
 
 
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Plan:
-    """What must be done so that exactly one endpoint at `url` receives the wanted types. Pure."""
+    """Compare the registered endpoints at `url` with the wanted types. Pure."""
     ours = [endpoint for endpoint in registered if endpoint.url == url]
     right = [endpoint for endpoint in ours if types_of(endpoint) == (wanted or frozenset(EVENT_TYPES))]
     keep = right[0] if right else None
-    return Plan(url, wanted, keep is None, tuple(one for one in ours if one is not keep), keep)
+    return Plan(url, wanted, keep is None, tuple(endpoint for endpoint in ours if endpoint is not keep), keep)
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
-    """Make it so. Creation comes first; a failure in between leaves one endpoint too many, never one too few.
+    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few.
 
     Raises:
         ApiError: the platform refused a step, or could not be reached.
     """
     if steps.create:
-        await api.endpoints.create(
-            EndpointRequest(url=steps.url, filter_types=_in_order(steps.wanted) if steps.wanted else None)
-        )
+        types = _in_order(steps.wanted) if steps.wanted else None
+        await api.endpoints.create(EndpointRequest(url=steps.url, filter_types=types))
     for endpoint in steps.delete:
         await api.endpoints.delete(endpoint.id)
 
 
 def types_of(endpoint: Endpoint) -> frozenset[str]:
-    """What an endpoint receives: all, where it has no filter types, which a platform may also show as all ten."""
+    """Return the types that an endpoint receives. Without filter types it receives all."""
     return frozenset(endpoint.filter_types or EVENT_TYPES)
 
 
 def described(types: frozenset[str], separator: str = ", ") -> str:
-    """The types by name, or that they are all. Pure."""
+    """Return the names of the types, or "all events". Pure."""
     return separator.join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
 
 
 def _in_order(types: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(types, key=lambda name: EVENT_TYPES.index(name) if name in EVENT_TYPES else len(EVENT_TYPES)))
+
+
+@click.group()
+def handlers() -> None:
+    """Show which handlers are loaded, and for which types."""
+
+
+@handlers.command("list")
+def list_handlers() -> None:
+    """Print each loaded handler with its event types."""
+    registry = load(HandlerSettings().handlers)
+    if not registry.handlers:
+        click.echo("no handlers are loaded")
+    table = Table("handler", "runs as", "event types")
+    for handler in registry.handlers:
+        types = "all" if len(handler.types) == len(EVENT_TYPES) else "\n".join(_in_order(handler.types))
+        table.add_row(handler.name, "coroutine" if handler.is_async else "thread", types)
+    _print(table, width=120)
 
 
 @click.group()
@@ -100,18 +120,23 @@ def endpoints() -> None:
 @endpoints.command("list")
 def list_endpoints() -> None:
     """Print every endpoint of the organisation."""
-    registered = _registered()
+    registered = _call(lambda api: api.endpoints.list())
     table = Table("id", "url", "event types", "created")
-    for one in registered:
-        types = described(types_of(one), "\n")
-        table.add_row(*map(Text, (one.id, shown(one.url), types, str(one.created_at or ""))))
-    Console(width=None if sys.stdout.isatty() else 160).print(table if registered else "no endpoints are registered")
+    for endpoint in registered:
+        types = described(types_of(endpoint), "\n")
+        table.add_row(*map(Text, (endpoint.id, shown(endpoint.url), types, str(endpoint.created_at or ""))))
+    _print(table if registered else "no endpoints are registered", width=160)
+
+
+def _print(shown: Table | str, *, width: int) -> None:
+    """Print as wide as the terminal, or `width` characters wide if there is none."""
+    Console(width=None if sys.stdout.isatty() else width).print(shown)
 
 
 _named_types = click.option(
     "--type", "types", multiple=True, metavar="TYPE", help="An event type, repeated. Default: the handlers'."
 )
-_all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of types to come.")
+_all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of future types.")
 
 
 @endpoints.command("plan")
@@ -130,7 +155,7 @@ def plan_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
 @_named_types
 @_all_types
 def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
-    """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want; do nothing if it is."""
+    """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered."""
     steps = _planned(types, everything=everything)
     if not steps.empty:
         _call(lambda api: apply(api, steps))
@@ -140,16 +165,16 @@ def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
 @endpoints.command("delete")
 @click.argument("endpoint_id")
 def delete_endpoint(endpoint_id: str) -> None:
-    """Delete one endpoint by its id, as `list` prints it. The platform then delivers nothing there any more."""
+    """Delete the endpoint with this id, as `list` prints it. The platform then delivers nothing to it."""
     _call(lambda api: api.endpoints.delete(endpoint_id))
     click.echo(f"deleted {endpoint_id}")
 
 
 def _planned(types: tuple[str, ...], *, everything: bool) -> Plan:
-    """What is to be done, once it was printed."""
+    """Print the steps and return them."""
     settings = EndpointSettings()
     wanted = _wanted(types, everything=everything)
-    steps = plan(settings.public_url, wanted, _registered())
+    steps = plan(settings.public_url, wanted, _call(lambda api: api.endpoints.list()))
     click.echo("\n".join(lines(steps)))
     return steps
 
@@ -169,7 +194,7 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 
 
 def lines(steps: Plan) -> Iterator[str]:
-    """What is to be done, a line each, in the order in which it is done. Pure."""
+    """Yield one line for each step, in order. Pure."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
     if steps.keep is not None:
         yield f"  keep    {steps.keep.id}"
@@ -184,20 +209,13 @@ def lines(steps: Plan) -> Iterator[str]:
 
 
 def shown(url: str) -> str:
-    """The URL as it may be printed: a long last segment may be our path secret, so only its beginning is shown."""
+    """Hide most of a long last path segment: it may be the path secret. Pure."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=re.sub(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$", r"/\1…", parts.path)))
 
 
-def _registered() -> Sequence[Endpoint]:
-    return _call(lambda api: api.endpoints.list())
-
-
-T = TypeVar("T")
-
-
 def _call(operation: Callable[[AsyncApi], Awaitable[T]]) -> T:
-    """Run one operation against the platform; what it refuses is one line and exit code 1."""
+    """Run one operation on the platform. Turn an error into one line and exit code 1."""
 
     async def run() -> T:
         async with AsyncApi.from_settings(PlatformSettings()) as api:

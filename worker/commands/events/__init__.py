@@ -1,1 +1,0 @@
-"""`credhook events`: find, show, replay and erase what the ledger remembers."""

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from credhook.settings import LedgerSettings
 from credhook.store import CONFLICT, LATE, LISTED, RESOURCE, Keys, State, lua
 from credhook.store.job import job_id
-from credhook.worker.commands.events.options import of_handler, refuse_everything, selecting
+from credhook.worker.commands.events.options import by_handler, refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
@@ -32,7 +32,7 @@ LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
 
 @click.command()
 @selecting
-@of_handler
+@by_handler
 @click.option("--all", "everything", is_flag=True, help="Every event, where nothing else says which.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 @click.option("--yes", is_flag=True, help="Do not ask first.")

@@ -1,6 +1,6 @@
-"""Events as tables, for people: as wide as the terminal, where long cells go on in the next line, and nothing is cut.
+"""Tables of events, as wide as the terminal. Long cells continue on the next line; nothing is cut.
 
-A page may have twenty thousand lines. rich takes two milliseconds for each, measured, and this a hundredth of it.
+A page may have twenty thousand lines. rich takes two milliseconds for each, this a hundredth of that.
 """
 
 import json
@@ -14,11 +14,9 @@ import click
 
 from credhook.worker.commands.search.search import Counts
 
-#: Characters between two columns, and those that a column keeps however narrow the terminal is.
 _GAP: Final = "  "
-_NARROWEST: Final = 8
-#: Lines that are written together.
-_AT_ONCE: Final = 1_000
+#: Characters that a column keeps, however narrow the terminal is.
+_MIN_WIDTH: Final = 8
 
 
 def print_counts(counts: Counts, *, as_json: bool) -> None:
@@ -34,26 +32,26 @@ def print_counts(counts: Counts, *, as_json: bool) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print it; a cell is shown as text, and never as what a terminal would obey."""
+    """Print a table. Control characters in a cell are escaped."""
     cells = [tuple(map(plain, row)) for row in rows]
     natural = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     widths = fitted(natural, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
     first, *others = lines([header, *cells], widths)
     click.secho(first, bold=True)
-    for page in range(0, len(others), _AT_ONCE):
-        click.echo("\n".join(others[page : page + _AT_ONCE]))
+    if others:
+        click.echo("\n".join(others))
 
 
 def fitted(natural: Sequence[int], room: int | None) -> list[int]:
-    """The widths of columns that are to fit beside each other: the widest give way. Pure."""
+    """Return column widths that fit into `room`; the widest columns shrink first. Pure."""
     widths = list(natural)
-    while room is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > room and max(widths) > _NARROWEST:
+    while room is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > room and max(widths) > _MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     return widths
 
 
 def lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    """The rows as lines: one each, or more where a cell is wider than its column. Pure."""
+    """Yield the lines of a table: several for a row whose cells are wider than their column. Pure."""
     for row in rows:
         folded = [
             [cell[start : start + width] for start in range(0, len(cell) or 1, width)]
@@ -64,7 +62,7 @@ def lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]
 
 
 def plain(text: str) -> str:
-    """The text without what a terminal would obey. Pure."""
+    """Escape characters that a terminal would obey. Pure."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
