@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from credhook.sandbox import certificates, deliveries, page, resources, templates, users
+from credhook.sandbox import certificates, page, templates
 from credhook.sandbox.access import TOKEN_PATH, BrowserGuard, TokenIssuer
-from credhook.sandbox.operations import SandboxOperation, document, routes
+from credhook.sandbox.operations import OPERATIONS, document, operation, routes
 from credhook.sandbox.sender import Sender
 from credhook.sandbox.signing import parse_key
 from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
@@ -26,33 +26,24 @@ from credhook.sandbox.wire import ERROR_HANDLERS
 FAULTS = "/sandbox/faults"
 
 
+@operation("GET", FAULTS)
 def show_faults(tenant: Tenant) -> Faults:
     """Return every fault, on or off."""
     return Faults(**tenant.faults.on.model_dump())
 
 
+@operation("POST", FAULTS)
 def change_faults(tenant: Tenant, body: Faults) -> Faults:
     """Switch the faults that are named."""
     tenant.faults.change(body)
     return show_faults(tenant)
 
 
+@operation("DELETE", FAULTS)
 def clear_faults(tenant: Tenant) -> Faults:
     """Switch every fault off."""
     tenant.faults.clear()
     return show_faults(tenant)
-
-
-OPERATIONS: tuple[SandboxOperation, ...] = (
-    *templates.OPERATIONS,
-    *certificates.OPERATIONS,
-    *deliveries.OPERATIONS,
-    *users.OPERATIONS,
-    *resources.OPERATIONS,
-    SandboxOperation("GET", FAULTS, show_faults, "Show the faults."),
-    SandboxOperation("POST", FAULTS, change_faults, "Switch the faults that are named."),
-    SandboxOperation("DELETE", FAULTS, clear_faults, "Switch every fault off."),
-)
 
 
 def create_app(

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 from pydantic import Field, JsonValue
 
-from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, WireModel
 
@@ -151,31 +151,30 @@ def load_fixtures(tenant: Tenant) -> None:
         tenant.state.of(SigningRequest).put(request.id, request)
 
 
+@operation("GET", "/sandbox/csrs")
 def list_requests(tenant: Tenant) -> list[SigningRequest]:
     """Return the signing requests."""
     return tenant.state.of(SigningRequest).all()
 
 
-def sign_request(tenant: Tenant, id: str) -> NewCertificate:  # noqa: A002  The specification's own word.
-    """Sign a request with the sandbox's authority and return the body of its import.
-
-    Raises:
-        SandboxError: With 404 for an unknown request.
-    """
-    authority, csr = _authority(), _csr(_find(tenant, id))
+@operation("POST", "/sandbox/csrs/{id}/sign")
+def sign_request(tenant: Tenant, id_: str) -> NewCertificate:
+    """Sign a request with the sandbox's authority and return the body of its import."""
+    authority, csr = _authority(), _csr(tenant.state.of(SigningRequest).find(id_, "signing request"))
     leaf = _certify(csr.subject, csr.public_key(), authority.intermediate.subject, authority.key)
     parents = [_pem(authority.intermediate), _pem(authority.root)]
     return NewCertificate(certificate=_pem(leaf), parent_certificates=parents)
 
 
-def import_certificate(tenant: Tenant, id: str, body: NewCertificate) -> ImportedCertificate:  # noqa: A002  The specification's own word.
+@operation("POST", "/me-creds/api/certificates/csrs/{id}/import")
+def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> ImportedCertificate:
     """Import the certificate for a signing request. Another import renews it.
 
     Raises:
         SandboxError: With 404 for an unknown request; with 400 for a certificate that cannot be read, belongs to
             another key, has expired, or whose parents do not lead towards the root.
     """
-    request = _find(tenant, id)
+    request = tenant.state.of(SigningRequest).find(id_, "signing request")
     leaf = _read(body.certificate, IN_CERTIFICATE)
     parents = [
         _read(text, ErrorSource(pointer=f"/parentCertificates/{place}"))
@@ -184,12 +183,12 @@ def import_certificate(tenant: Tenant, id: str, body: NewCertificate) -> Importe
     now = tenant.now()
     try:
         _check(leaf, parents, _csr(request), now)
-        key_identifier = _key_identifier(leaf)
+        key_identifier = x509.SubjectKeyIdentifier.from_public_key(leaf.public_key()).digest.hex()
     except UNREADABLE as problem:
         raise SandboxError(400, "A certificate cannot be understood.") from problem
-    earlier = tenant.state.of(ImportedCertificate).get(id)
+    earlier = tenant.state.of(ImportedCertificate).get(id_)
     record = ImportedCertificate(
-        id=id,
+        id=id_,
         created_at=earlier.created_at if earlier else now,
         updated_at=now,
         certificate_signing_request=request.certificate_signing_request,
@@ -197,15 +196,8 @@ def import_certificate(tenant: Tenant, id: str, body: NewCertificate) -> Importe
         certificate_id=str(uuid4()),
         expires_at=leaf.not_valid_after_utc,
     )
-    tenant.state.of(ImportedCertificate).put(id, record)
+    tenant.state.of(ImportedCertificate).put(id_, record)
     return record
-
-
-def _find(tenant: Tenant, id_: str) -> SigningRequest:
-    request = tenant.state.of(SigningRequest).get(id_)
-    if request is None:
-        raise SandboxError(404, f"There is no certificate signing request {id_}.")
-    return request
 
 
 def _csr(request: SigningRequest) -> x509.CertificateSigningRequest:
@@ -249,14 +241,7 @@ def _key(holder: x509.Certificate | x509.CertificateSigningRequest) -> bytes:
     return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
-def _key_identifier(certificate: x509.Certificate) -> str:
-    """Return the subject key identifier in hexadecimal: the certificate's own, or that of RFC 5280, 4.2.1.2."""
-    try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
-    except x509.ExtensionNotFound:
-        return x509.SubjectKeyIdentifier.from_public_key(certificate.public_key()).digest.hex()
-
-
+@operation("POST", "/me-creds/api/trusted-entities", status=201)
 def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredEntity:
     """Register an issuer. Certificates are kept unchanged: the specification does not show their shape."""
     now = tenant.now()
@@ -270,21 +255,3 @@ def create_trusted_entity(tenant: Tenant, body: NewTrustedEntity) -> RegisteredE
     )
     tenant.state.of(RegisteredEntity).put(entity.id, entity)
     return entity
-
-
-OPERATIONS = (
-    SandboxOperation(
-        "POST",
-        "/me-creds/api/certificates/csrs/{id}/import",
-        import_certificate,
-        "Import the certificate for a signing request.",
-        refusals=(404,),
-    ),
-    SandboxOperation(
-        "POST", "/me-creds/api/trusted-entities", create_trusted_entity, "Register a trusted entity.", status=201
-    ),
-    SandboxOperation("GET", "/sandbox/csrs", list_requests, "List the certificate signing requests."),
-    SandboxOperation(
-        "POST", "/sandbox/csrs/{id}/sign", sign_request, "Sign a request with the sandbox's authority.", refusals=(404,)
-    ),
-)

@@ -7,7 +7,7 @@ from uuid import uuid4
 from pydantic import AfterValidator, Field
 
 from credhook.sandbox.events import EVENT_TYPES, EventType
-from credhook.sandbox.operations import Listing, SandboxOperation
+from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import StateFile, Tenant
 from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, WireModel
 
@@ -107,6 +107,7 @@ class AttemptsQuery(WireModel):
     limit: int = Field(LOG_LENGTH, ge=1, le=LOG_LENGTH, description="Show the newest attempts only.")
 
 
+@operation("POST", ENDPOINTS, status=201, refusals=(409,))
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint.
 
@@ -129,24 +130,23 @@ def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     return endpoint
 
 
+@operation("GET", ENDPOINTS, enveloped=False)
 def list_endpoints(tenant: Tenant) -> list[SandboxEndpoint]:
     """Return all endpoints of the organisation."""
     return [registration.endpoint for registration in tenant.state.of(Registration).all()]
 
 
+@operation("GET", "/sandbox/endpoints")
 def list_registrations(tenant: Tenant) -> list[Registration]:
     """Return all endpoints with their health."""
     return tenant.state.of(Registration).all()
 
 
-def remove_endpoint(tenant: Tenant, id: str) -> None:  # noqa: A002  The specification's own word.
-    """Remove an endpoint and abandon the deliveries on their way to it.
-
-    Raises:
-        SandboxError: With 404 if there is none.
-    """
-    if not tenant.state.of(Registration).remove(id):
-        raise SandboxError(404, f"There is no endpoint {id}.")
+@operation("DELETE", f"{ENDPOINTS}/{{id}}", status=204)
+def remove_endpoint(tenant: Tenant, id_: str) -> None:
+    """Remove an endpoint and abandon the deliveries on their way to it."""
+    if not tenant.state.of(Registration).remove(id_):
+        raise SandboxError(404, f"There is no endpoint {id_}.")
 
 
 def listening(state: StateFile, event_type: str) -> list[SandboxEndpoint]:
@@ -158,6 +158,7 @@ def listening(state: StateFile, event_type: str) -> list[SandboxEndpoint]:
     ]
 
 
+@operation("GET", "/sandbox/deliveries")
 def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[DeliveryAttempt]]:
     """Return the attempts, the oldest first, and the number of deliveries under way."""
     found = [
@@ -166,19 +167,3 @@ def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[Delivery
         if query.webhook_id is None or attempt.webhook_id == query.webhook_id
     ]
     return Listing(found, {"underWay": tenant.state.of(PendingDelivery).count()})
-
-
-OPERATIONS = (
-    SandboxOperation("POST", ENDPOINTS, register, "Register a webhook endpoint.", status=201, refusals=(409,)),
-    SandboxOperation("GET", ENDPOINTS, list_endpoints, "List the endpoints, as a bare array.", enveloped=False),
-    SandboxOperation(
-        "DELETE", f"{ENDPOINTS}/{{id}}", remove_endpoint, "Remove a webhook endpoint.", status=204, refusals=(404,)
-    ),
-    SandboxOperation("GET", "/sandbox/endpoints", list_registrations, "List the webhook endpoints with their health."),
-    SandboxOperation(
-        "GET",
-        "/sandbox/deliveries",
-        list_attempts,
-        "List the attempts, the oldest first; `meta.underWay` counts deliveries that are not settled.",
-    ),
-)

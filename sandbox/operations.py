@@ -52,7 +52,6 @@ class SandboxOperation:
             because the server decodes the path before it looks for the route.
         act: Called with the tenant and the parameters of the path, in order. A parameter named `query` is the request's
             query and a parameter named `body` its body, each read as annotated. The result becomes `data`.
-        summary: One sentence for the OpenAPI document.
         status: Status of success.
         enveloped: Wrap the answer in `data`.
         refusals: Statuses that this operation answers with, in addition to those of its kind.
@@ -61,7 +60,6 @@ class SandboxOperation:
     method: str
     path: str
     act: Callable[..., Any]
-    summary: str
     status: int = 200
     enveloped: bool = True
     refusals: Sequence[int] = ()
@@ -87,6 +85,11 @@ class SandboxOperation:
         origin: Any = get_origin(found)
         found = get_args(found)[0] if origin is Listing else found
         return None if found is NoneType else found
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring of `act`."""
+        return str(self.act.__doc__).partition("\n")[0]
 
     @property
     def needs_token(self) -> bool:
@@ -121,6 +124,22 @@ class SandboxOperation:
             beside = {"links": dict(found.links), "meta": dict(found.meta)}
             content = {"data": content} | {name: value for name, value in beside.items() if value}
         return Response(to_json(content), self.status, media_type="application/json")
+
+
+#: Every operation, in the order of the modules that define them.
+OPERATIONS: list[SandboxOperation] = []
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operation(method: str, path: str, **options: Any) -> Callable[[F], F]:
+    """Add the decorated function to `OPERATIONS`. `options` are the other attributes of a `SandboxOperation`."""
+
+    def add(act: F) -> F:
+        OPERATIONS.append(SandboxOperation(method, path, act, **options))
+        return act
+
+    return add
 
 
 def routes(operations: Iterable[SandboxOperation], tenant: Tenant) -> list[Route]:
@@ -168,10 +187,12 @@ def _plain(value: Any) -> Any:
 
 def document(title: str, operations: Sequence[SandboxOperation]) -> Json:
     """Return the OpenAPI document of some operations. With the platform's, it describes the token endpoint too."""
-    schemas = _Schemas(operations)
+    schemas, definitions = _schemas(operations)
     paths: dict[str, Json] = {}
     for operation in operations:
-        paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _described(operation, schemas)
+        paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _described(
+            operation, schemas, definitions
+        )
     if any(operation.needs_token for operation in operations):
         paths[TOKEN_PATH] = {"post": _token_endpoint()}
     scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH.format(realm=REALM)}."}
@@ -179,7 +200,7 @@ def document(title: str, operations: Sequence[SandboxOperation]) -> Json:
         "openapi": "3.1.0",
         "info": {"title": title, "version": API_VERSION},
         "paths": paths,
-        "components": {"schemas": schemas.definitions, "securitySchemes": {"accessToken": scheme}},
+        "components": {"schemas": definitions, "securitySchemes": {"accessToken": scheme}},
     }
 
 
@@ -194,40 +215,35 @@ class _SchemaGenerator(GenerateJsonSchema):
         return {name: value for name, value in found.items() if (name, value) != ("default", None)}
 
 
-class _Schemas:
-    """The JSON schemas of the types of some operations, which share their definitions."""
+def _schemas(operations: Iterable[SandboxOperation]) -> tuple[dict[str, Json], Json]:
+    """Return the schema of each type by its text, and the definitions that the schemas share.
 
-    def __init__(self, operations: Iterable[SandboxOperation]) -> None:
-        types = [
-            ErrorBody,
-            *(each for operation in operations for each in (operation.answer, operation.body, operation.query)),
-        ]
-        # By text, because an annotated union has no other identity that lasts. In the mode "validation" a field with
-        # a default is not required, which holds for answers too: they carry the fields that were set.
-        found, shared = TypeAdapter.json_schemas(
-            [(key, "validation", adapter) for key, adapter in {repr(each): _adapter(each) for each in types}.items()],
-            ref_template="#/components/schemas/{model}",
-            schema_generator=_SchemaGenerator,
-        )
-        self._schemas = {key: schema for (key, _), schema in found.items()}
-        self.definitions: Json = shared["$defs"]
-
-    def of(self, each: Any) -> Json:
-        """Return the schema of a type."""
-        return self._schemas[repr(each)]
-
-    def content(self, each: Any) -> Json:
-        """Return the content of a JSON body of a type."""
-        return _json(self.of(each))
+    By text, because an annotated union has no other identity that lasts. In the mode "validation" a field with a
+    default is not required, which holds for answers too: they carry the fields that were set.
+    """
+    types = {repr(ErrorBody): ErrorBody}
+    for operation in operations:
+        types |= {repr(each): each for each in (operation.answer, operation.body, operation.query) if each}
+    found, shared = TypeAdapter.json_schemas(
+        [(key, "validation", _adapter(each)) for key, each in types.items()],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_SchemaGenerator,
+    )
+    return {key: schema for (key, _), schema in found.items()}, shared["$defs"]
 
 
 def _json(schema: Json) -> Json:
     return {"application/json": {"schema": schema}}
 
 
-def _described(operation: SandboxOperation, schemas: _Schemas) -> Json:
-    statuses = {*operation.refusals, *ALWAYS, *(WITH_TOKEN if operation.needs_token else ())}
+def _described(operation: SandboxOperation, schemas: dict[str, Json], definitions: Json) -> Json:
     parameters = _path_parameters(operation.documented_path)
+    statuses = {
+        *ALWAYS,
+        *operation.refusals,
+        *(WITH_TOKEN if operation.needs_token else ()),
+        *((404,) if parameters else ()),
+    }
     described: Json = {
         "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__}",
         "summary": operation.summary,
@@ -237,24 +253,24 @@ def _described(operation: SandboxOperation, schemas: _Schemas) -> Json:
         described["security"] = [{"accessToken": []}]
     if operation.query is not None:
         statuses.add(400)
-        properties = schemas.definitions[schemas.of(operation.query)["$ref"].rpartition("/")[2]]["properties"]
+        properties = definitions[operation.query.__name__]["properties"]
         parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
     if operation.body is not None:
         statuses.update(WITH_BODY)
-        described["requestBody"] = {"required": True, "content": schemas.content(operation.body)}
+        described["requestBody"] = {"required": True, "content": _json(schemas[repr(operation.body)])}
     described["responses"] = {str(operation.status): _success(operation, schemas)}
     for status in sorted(statuses):
-        refusal: Json = {"description": CODES[status][1], "content": schemas.content(ErrorBody)}
+        refusal: Json = {"description": CODES[status][1], "content": _json(schemas[repr(ErrorBody)])}
         if status in ERROR_HEADERS:
             refusal["headers"] = ERROR_HEADERS[status]
         described["responses"][str(status)] = refusal
     return described
 
 
-def _success(operation: SandboxOperation, schemas: _Schemas) -> Json:
+def _success(operation: SandboxOperation, schemas: dict[str, Json]) -> Json:
     if operation.answer is None:
         return {"description": "Done; there is no body."}
-    schema = schemas.of(operation.answer)
+    schema = schemas[repr(operation.answer)]
     if operation.enveloped:
         links = {"type": "object", "additionalProperties": {"type": "string"}}
         properties = {"data": schema, "links": links, "meta": {"type": "object"}}

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 
 from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
-from credhook.sandbox.operations import Listing, SandboxOperation
+from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import Faults, Tenant
 from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, Whole, WireModel
 
@@ -198,7 +198,7 @@ def move_issuance(tenant: Tenant, id_: str, event_type: str) -> None:
     Raises:
         SandboxError: With 404 if there is no such issuance, with 409 if the event cannot happen to it now.
     """
-    record = _find_issuance(tenant, id_)
+    record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
     _check_possible(id_, event_type, record)
     status = EVENTS[event_type].status
     pairs = zip(record.shown.credentials, CREDENTIAL_STATUSES[status], strict=True)
@@ -236,7 +236,7 @@ def move_presentation(tenant: Tenant, id_: str, event_type: str, credential: San
     Raises:
         SandboxError: With 404 if there is no such presentation, with 409 if the event cannot happen to it now.
     """
-    record = _find_presentation(tenant, id_)
+    record = tenant.state.of(PresentationRecord).find(id_, "presentation")
     _check_possible(id_, event_type, record)
     _advance(tenant, record, event_type, _changes(record.shown, event_type, tenant.now(), credential))
 
@@ -268,20 +268,6 @@ def _advance(
     tenant.state.of(type(record)).put(record.shown.id, record.model_copy(update=update))
 
 
-def _find_issuance(tenant: Tenant, id_: str) -> IssuanceRecord:
-    record = tenant.state.of(IssuanceRecord).get(id_)
-    if record is None:
-        raise SandboxError(404, f"There is no issuance {id_}.")
-    return record
-
-
-def _find_presentation(tenant: Tenant, id_: str) -> PresentationRecord:
-    record = tenant.state.of(PresentationRecord).get(id_)
-    if record is None:
-        raise SandboxError(404, f"There is no presentation {id_}.")
-    return record
-
-
 def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
     """Return a resource as a read sees it, this long after its latest event.
 
@@ -300,27 +286,31 @@ def _age_ms(tenant: Tenant, shown: SandboxIssuance | SandboxPresentation) -> flo
     return (tenant.now() - shown.updated_at).total_seconds() * 1000
 
 
-def read_issuance(tenant: Tenant, id: str) -> SandboxIssuance:  # noqa: A002  The specification's own word.
+@operation("GET", f"{ISSUANCES}/{{id}}")
+def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
-    record = _find_issuance(tenant, id)
+    record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
     return as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
 
 
+@operation("GET", ISSUANCES)
 def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
     """Return a page of the issuances, the oldest first."""
     records, following = tenant.state.of(IssuanceRecord).page(query.after, tenant.faults.on.page_size)
     return Listing([record.shown for record in records], links=_links(tenant, ISSUANCES, following))
 
 
-def read_presentation(tenant: Tenant, id: str) -> SandboxPresentation:  # noqa: A002  The specification's own word.
+@operation("GET", f"{PRESENTATIONS}/{{id}}")
+def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
     """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
-    record = _find_presentation(tenant, id)
+    record = tenant.state.of(PresentationRecord).find(id_, "presentation")
     seen = as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
     if seen.credentials and not record.attributes_read:
-        tenant.state.of(PresentationRecord).put(id, record.model_copy(update={"attributes_read": True}))
+        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"attributes_read": True}))
     return _as_read(seen, record.attributes_read, tenant.faults.on)
 
 
+@operation("GET", PRESENTATIONS)
 def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
     presentations = tenant.state.of(PresentationRecord)
@@ -344,6 +334,7 @@ def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
     return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
 
 
+@operation("POST", "/sandbox/events", status=201, refusals=(404, 409))
 def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
     """Bring about the state that an event announces, and announce it: all `count` times or not at all.
 
@@ -384,13 +375,14 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
     return body.resource_id
 
 
+@operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False, refusals=(404,))
 def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
     """Accept an offer of the sandbox. That completes its issuance and announces the event.
 
     Raises:
         SandboxError: With 404 for an offer of another issuer, with 400 for an offer that has been used or has expired.
     """
-    record = _find_issuance(tenant, _issuance_id(body.credential_offer))
+    record = tenant.state.of(IssuanceRecord).find(_issuance_id(body.credential_offer), "issuance")
     template = templates.read_template(tenant, record.template_id)
     if len(template.type) > MAX_VCT:
         raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.", source=IN_OFFER)
@@ -423,28 +415,3 @@ def _issuance_id(offer: str) -> str:
     if folder != "/offers":
         raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
     return id_
-
-
-OPERATIONS = (
-    SandboxOperation("GET", ISSUANCES, list_issuances, "List the issuances, the oldest first."),
-    SandboxOperation("GET", f"{ISSUANCES}/{{id}}", read_issuance, "Read an issuance by id.", refusals=(404,)),
-    SandboxOperation("GET", PRESENTATIONS, list_presentations, "List the presentations, the oldest first."),
-    SandboxOperation("GET", f"{PRESENTATIONS}/{{id}}", read_presentation, "Read a presentation.", refusals=(404,)),
-    SandboxOperation(
-        "POST",
-        "/me-wallet/api/credentials",
-        accept_offer,
-        "Accept a credential offer; the answer is a bare array.",
-        status=201,
-        enveloped=False,
-        refusals=(404,),
-    ),
-    SandboxOperation(
-        "POST",
-        "/sandbox/events",
-        trigger_events,
-        "Make something happen to a new resource, or to an existing one.",
-        status=201,
-        refusals=(404, 409),
-    ),
-)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, Whole, WireModel
 
@@ -270,6 +270,7 @@ class SandboxTemplate(WireModel):
     attributes: dict[str, SdJwtAttribute] | dict[str, MdocNamespaceDefinition]
 
 
+@operation("POST", "/me-creds/api/presets/credentials", refusals=(409,))
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     """Create a preset.
 
@@ -293,29 +294,24 @@ def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     return preset
 
 
-def read_template(tenant: Tenant, id: str) -> SandboxTemplate:  # noqa: A002  The specification's own word.
-    """Return a template, archived or not.
-
-    Raises:
-        SandboxError: With 404 if there is none.
-    """
-    return _template(_find(tenant, id))
+@operation("GET", "/me-creds/api/templates/credentials/{id}")
+def read_template(tenant: Tenant, id_: str) -> SandboxTemplate:
+    """Return a template, archived or not."""
+    return _template(tenant.state.of(PresetRecord).find(id_, "template"))
 
 
+@operation("GET", "/sandbox/templates")
 def list_templates(tenant: Tenant) -> list[SandboxTemplate]:
     """Return every template, the oldest first."""
     return [_template(record) for record in tenant.state.of(PresetRecord).all()]
 
 
-def archive_template(tenant: Tenant, id: str) -> SandboxTemplate:  # noqa: A002  The specification's own word.
-    """Archive a template, so that nothing can be issued by it.
-
-    Raises:
-        SandboxError: With 404 if there is none.
-    """
-    record = _find(tenant, id)
+@operation("POST", "/sandbox/templates/{id}/archive")
+def archive_template(tenant: Tenant, id_: str) -> SandboxTemplate:
+    """Archive a template, so that nothing can be issued by it."""
+    record = tenant.state.of(PresetRecord).find(id_, "template")
     archived = record.model_copy(update={"archived_at": record.archived_at or tenant.now()})
-    tenant.state.of(PresetRecord).put(id, archived)
+    tenant.state.of(PresetRecord).put(id_, archived)
     return _template(archived)
 
 
@@ -333,13 +329,6 @@ def claims_of(template: SandboxTemplate, attributes: dict[str, Any] | None) -> d
     if not fit(attributes, template.attributes):
         raise SandboxError(400, f"The attributes do not fit the template {template.id}.")
     return attributes
-
-
-def _find(tenant: Tenant, id_: str) -> PresetRecord:
-    record = tenant.state.of(PresetRecord).get(id_)
-    if record is None:
-        raise SandboxError(404, f"There is no template {id_}.")
-    return record
 
 
 def _template(record: PresetRecord) -> SandboxTemplate:
@@ -394,21 +383,3 @@ def load_fixtures(tenant: Tenant) -> None:
     """Create the templates that every sandbox begins with."""
     for preset in FIXTURES:
         create_preset(tenant, TypeAdapter[NewSdJwtPreset | NewMdocPreset](NewPreset).validate_python(preset))
-
-
-OPERATIONS = (
-    SandboxOperation(
-        "POST",
-        "/me-creds/api/presets/credentials",
-        create_preset,
-        "Create a credential preset of either format.",
-        refusals=(409,),
-    ),
-    SandboxOperation(
-        "GET", "/me-creds/api/templates/credentials/{id}", read_template, "Read a template by id.", refusals=(404,)
-    ),
-    SandboxOperation("GET", "/sandbox/templates", list_templates, "List the credential templates, the oldest first."),
-    SandboxOperation(
-        "POST", "/sandbox/templates/{id}/archive", archive_template, "Archive a credential template.", refusals=(404,)
-    ),
-)

@@ -96,17 +96,28 @@ class Records(Generic[R]):
         self._kind = model.__name__
         self._model = model
 
-    def put(self, id: str, record: R) -> None:  # noqa: A002  The specification's own word.
+    def put(self, id_: str, record: R) -> None:
         """Store a record in place of the one with the same id."""
         self._db.execute(
             "INSERT INTO records (kind, id, body) VALUES (?, ?, ?)"
             " ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body",
-            (self._kind, id, record.model_dump_json(by_alias=True, exclude_unset=True)),
+            (self._kind, id_, record.model_dump_json(by_alias=True, exclude_unset=True)),
         )
 
-    def get(self, id: str) -> R | None:  # noqa: A002  The specification's own word.
+    def get(self, id_: str) -> R | None:
         """Return the record, or None."""
-        return next(self._read("AND id = ?", id), None)
+        return next(self._read("AND id = ?", id_), None)
+
+    def find(self, id_: str, noun: str) -> R:
+        """Return the record.
+
+        Raises:
+            SandboxError: With 404, naming the noun, if there is none.
+        """
+        record = self.get(id_)
+        if record is None:
+            raise SandboxError(404, f"There is no {noun} {id_}.")
+        return record
 
     def where(self, field: str, value: str) -> R | None:
         """Return the first record whose field, named as on the wire, has the value."""
@@ -132,9 +143,9 @@ class Records(Generic[R]):
         found = self._db.execute("SELECT count(*) FROM records WHERE kind = ?", (self._kind,)).fetchone()
         return int(found[0])
 
-    def remove(self, id: str) -> bool:  # noqa: A002  The specification's own word.
+    def remove(self, id_: str) -> bool:
         """Delete a record and return True if there was one."""
-        return self._db.execute("DELETE FROM records WHERE kind = ? AND id = ?", (self._kind, id)).rowcount > 0
+        return self._db.execute("DELETE FROM records WHERE kind = ? AND id = ?", (self._kind, id_)).rowcount > 0
 
     def trim(self, keep: int) -> None:
         """Delete all but the newest records."""

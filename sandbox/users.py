@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from pydantic import ConfigDict, Field
 
-from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, WireModel
 
@@ -79,6 +79,7 @@ class LinkAnswer(WireModel):
     linked: bool
 
 
+@operation("POST", USERS, status=201, refusals=(409,))
 def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     """Create a user or resolve an existing account, which only gains an external identifier if it had none.
 
@@ -115,23 +116,22 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     return OnboardingAnswer(email=email, temp_password=secrets.token_urlsafe(12))
 
 
+@operation("GET", USERS)
 def list_users(tenant: Tenant) -> list[SandboxUser]:
     """Return every user of the tenant."""
     return [record.user for record in tenant.state.of(UserRecord).all()]
 
 
+@operation("GET", f"{USERS}/by-external-identifier/{{externalIdentifier:path}}")
 def find_user(tenant: Tenant, external_identifier: str) -> SandboxUser:
-    """Return the user with an external identifier.
-
-    Raises:
-        SandboxError: With 404 if there is none.
-    """
+    """Return the user with an external identifier."""
     record = tenant.state.of(UserRecord).where("externalIdentifier", external_identifier)
     if record is None:
         raise SandboxError(404, "There is no user with this external identifier.")
     return record.user
 
 
+@operation("GET", f"{USERS}/{{username}}/external-identifier")
 def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifierAnswer:
     """Return the external identifier of a user.
 
@@ -144,12 +144,9 @@ def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifie
     return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
 
 
+@operation("PATCH", f"{USERS}/{{username}}/idp-link")
 def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
-    """Create or remove the link to the tenant's identity provider. The operation is idempotent.
-
-    Raises:
-        SandboxError: With 404 for an unknown user.
-    """
+    """Create or remove the link to the tenant's identity provider. The operation is idempotent."""
     record = _named(tenant, username)
     tenant.state.of(UserRecord).put(record.user.id, record.model_copy(update={"linked": body.enabled}))
     return LinkAnswer(username=record.user.username, idp_alias=IDP_ALIAS, linked=body.enabled)
@@ -160,32 +157,3 @@ def _named(tenant: Tenant, username: str) -> UserRecord:
     if record is None:
         raise SandboxError(404, "There is no user of this name.")
     return record
-
-
-OPERATIONS = (
-    SandboxOperation(
-        "POST", USERS, onboard, "Create a user, or resolve the one who exists.", status=201, refusals=(409,)
-    ),
-    SandboxOperation("GET", USERS, list_users, "List the users of the tenant."),
-    SandboxOperation(
-        "GET",
-        f"{USERS}/by-external-identifier/{{externalIdentifier:path}}",
-        find_user,
-        "Find a user by external identifier.",
-        refusals=(404,),
-    ),
-    SandboxOperation(
-        "GET",
-        f"{USERS}/{{username}}/external-identifier",
-        read_external_identifier,
-        "Read the external identifier of a user.",
-        refusals=(404,),
-    ),
-    SandboxOperation(
-        "PATCH",
-        f"{USERS}/{{username}}/idp-link",
-        link,
-        "Create or remove the link to the tenant's identity provider.",
-        refusals=(404,),
-    ),
-)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from credhook.sandbox.app import OPERATIONS
+from credhook.sandbox import app as _app  # noqa: F401  It registers every operation.
 from credhook.sandbox.command import sandbox
-from credhook.sandbox.operations import SandboxOperation
+from credhook.sandbox.operations import OPERATIONS, SandboxOperation
 from credhook.sandbox.signing import SANDBOX_SECRET
 from credhook.sandbox.tenant import Faults
 
