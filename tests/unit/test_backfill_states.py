@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from credhook.events import EVENT_TYPES
+from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION
 from credhook.worker.api.models.listed import ListedResource
-from credhook.worker.backfill.states import ISSUANCE, PRESENTATION, Untold, Window, must_have_happened
+from credhook.worker.backfill.states import STATES, Untold, Window, must_have_happened
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))
@@ -17,12 +17,12 @@ EARLIER, YOUNG, OLD = 5, 0.5, 72
 def happened(
     status: str, *, created: float | None = 10, updated: float | None = EARLIER, wanted: tuple[str, ...] = EVENT_TYPES
 ) -> list[str]:
-    states = PRESENTATION if status.lower() in PRESENTATION and status != "expired" else ISSUANCE
+    kind = PRESENTATION if status.lower() in STATES[PRESENTATION] and status != "expired" else ISSUANCE
     if status == "failed":
-        states = ISSUANCE
+        kind = ISSUANCE
     times = [None if age is None else NOW - timedelta(hours=age) for age in (created, updated)]
     resource = ListedResource(id="r", status=status, created_at=times[0], updated_at=times[1])
-    found = must_have_happened(resource, states, WINDOW, wanted)
+    found = must_have_happened(resource, kind, WINDOW, wanted)
     return ["|".join(each.rpartition(".")[2] for each in one.types) for one in found]
 
 
@@ -81,7 +81,5 @@ def test_what_cannot_be_judged_says_why(resource: ListedResource, why: str) -> N
 
 
 def test_every_type_but_those_that_cannot_be_told_is_announced_by_a_state() -> None:
-    announced = {
-        each for table in (ISSUANCE, PRESENTATION) for states in table.values() for one in states for each in one
-    }
+    announced = {each for table in STATES.values() for states in table.values() for one in states for each in one}
     assert announced == set(EVENT_TYPES)

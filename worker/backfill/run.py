@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -18,16 +18,13 @@ from uuid import uuid4
 from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
-from credhook.events import Event, concerns_issuance
+from credhook.events import RESOURCES, Event, resource_of
 from credhook.store import EVENT, RECONCILED, Keys, accepting, lua
 from credhook.worker.api.calls.errors import InvalidResponse, Unavailable
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models.listed import ListedResource
 from credhook.worker.backfill.states import (
-    ISSUANCE,
-    PRESENTATION,
-    Announced,
     MissableEvent,
     Untold,
     Window,
@@ -211,20 +208,16 @@ class Backfill:
         self, api: AsyncApi, window: Window, wanted: Collection[str]
     ) -> AsyncIterator[list[MissableEvent]]:
         """Yield the events of each page of both lists. A list that no wanted type is about is not read."""
-        of_issuances = [concerns_issuance(name) for name in wanted]
-        lists: list[tuple[ListPage, Mapping[str, tuple[Announced, ...]]]] = []
-        if any(of_issuances):
-            lists.append((api.issuances.page, ISSUANCE))
-        if not all(of_issuances):
-            lists.append((api.presentations.page, PRESENTATION))
-        for page, states in lists:
-            async for resources in walk(page):
+        for kind in RESOURCES:
+            if kind not in map(resource_of, wanted):
+                continue
+            async for resources in walk(getattr(api, kind.namespace).page):
                 self.result.listed += len(resources)
                 self._advance(len(resources))
                 events: list[MissableEvent] = []
                 for resource in resources:
                     try:
-                        events += must_have_happened(resource, states, window, wanted)
+                        events += must_have_happened(resource, kind, window, wanted)
                     except Untold as untold:
                         self.result.untold[untold.why] += 1
                 yield events

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from credhook.events import is_resource_id
+from credhook.events import ISSUANCE, PRESENTATION, Resource, is_resource_id
 from credhook.worker.api.models.listed import ListedResource
 
 _ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
@@ -26,7 +26,7 @@ Announced = tuple[str, ...]
 #: Only certain states are here: what was accepted, declined or overdue was offered before. A batch may or may not have
 #: been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part or
 #: completely, and no event announces the revocation.
-ISSUANCE: Final[Mapping[str, tuple[Announced, ...]]] = {
+_ISSUANCE_STATES: Final[Mapping[str, tuple[Announced, ...]]] = {
     "offered": (_OFFERED,),
     "partiallyissued": (_OFFERED, (_ISSUANCE + "partiallyIssued",)),
     "completed": (_OFFERED, (_ISSUANCE + "completed",)),
@@ -39,7 +39,7 @@ ISSUANCE: Final[Mapping[str, tuple[Announced, ...]]] = {
 #:
 #: Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has the
 #: status `rejected` and is announced as failed.
-PRESENTATION: Final[Mapping[str, tuple[Announced, ...]]] = {
+_PRESENTATION_STATES: Final[Mapping[str, tuple[Announced, ...]]] = {
     "requested": (_REQUESTED,),
     "pending": (_REQUESTED,),
     "answered": (_REQUESTED, ()),
@@ -48,6 +48,8 @@ PRESENTATION: Final[Mapping[str, tuple[Announced, ...]]] = {
     "failed": (_REQUESTED, (_VERIFICATION + "failed",)),
     "expired": (_REQUESTED, (_VERIFICATION + "expired",)),
 }
+#: Resource → status → states.
+STATES: Final = {ISSUANCE: _ISSUANCE_STATES, PRESENTATION: _PRESENTATION_STATES}
 
 
 class MissableEvent(NamedTuple):
@@ -77,19 +79,17 @@ class Untold(Exception):
 
 
 def must_have_happened(
-    resource: ListedResource, states: Mapping[str, tuple[Announced, ...]], window: Window, wanted: Collection[str]
+    resource: ListedResource, kind: Resource, window: Window, wanted: Collection[str]
 ) -> list[MissableEvent]:
     """Return the wanted events of the window that must have happened to the resource, in the order of its states.
 
     A resource came into its present state when it was last updated. The times of earlier states are unknown: they
     count if the resource was created in the window. A resource that was never updated had no earlier state.
 
-    `states` is `ISSUANCE` or `PRESENTATION`.
-
     Raises:
         Untold: the resource has no time, an invalid id, or an unknown status.
     """
-    gone_through = states.get(resource.status.casefold())
+    gone_through = STATES[kind].get(resource.status.casefold())
     if gone_through is None:
         raise Untold("unknown_status")
     if not is_resource_id(resource.id):
