@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.receiver.inbox.inbox import Inbox
-from credhook.receiver.mark import MARK
-from credhook.receiver.refusal_log import RefusalLog
+from credhook.receiver.inbox import Inbox
+from credhook.receiver.refusals import INSTANCE_KEY, RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.store import RECEIVERS
 from credhook.store.announcements import ANNOUNCE, LASTS, digests, version
@@ -93,7 +92,7 @@ class Announcer:
             queue=settings.queue,
             version=version(),
             host=socket.gethostname(),
-            mark=MARK.key,
+            mark=INSTANCE_KEY,
             strict=settings.durability == "strict",
             tolerance=settings.tolerance,
             # No secret is among them, not even as a digest: who has another is seen by what is refused there.
@@ -124,12 +123,12 @@ class Announcer:
             RedisError, OSError: Redis failed.
         """
         now, (count, last) = self._clock(), self._inbox.acknowledged
-        unauthenticated, refused = self._refusals.unauthenticated
+        refused = self._refusals.last_unauthenticated
         figures = {
             "acknowledged": count - self._counted,
             "seconds": round(now - self._at, 3),
             "idle": None if last is None else round(now - last, 3),
-            "unauthenticated": unauthenticated,
+            "unauthenticated": self._refusals.unauthenticated,
             "outside_tolerance": self._refusals.outside_tolerance,
             "refused": None if refused is None else round(now - refused, 3),
         }

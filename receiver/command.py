@@ -28,10 +28,11 @@ from credhook.metrics.counting import flush, flush_on_and_on
 from credhook.metrics.gathering import forget, gathered
 from credhook.metrics.places import FOLDER
 from credhook.metrics.target_figures import TargetFigures
+from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
-from credhook.receiver.app import REFUSALS, create_app
-from credhook.receiver.inbox import metrics
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.app import create_app
+from credhook.receiver.inbox import Inbox
+from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.settings import in_force
@@ -100,8 +101,9 @@ def _serve(
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
     inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
+    refusals = RefusalLog()
     config = uvicorn.Config(
-        create_app(settings, inbox, tracer=_tracer(settings, inbox)),
+        create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
         access_log=False,  # It writes paths, and a path may be the secret.
         log_config=None,
         proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
@@ -119,7 +121,7 @@ def _serve(
 
     async def serve() -> int:
         # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
-        announcer = Announcer(redis, settings, inbox, REFUSALS)
+        announcer = Announcer(redis, settings, inbox, refusals)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))

@@ -133,8 +133,8 @@ def _ed25519_key(raw: bytes) -> Ed25519Key:
     return Ed25519Key(Ed25519PublicKey.from_public_bytes(raw))
 
 
-class Claim(NamedTuple):
-    """What a delivery's headers say of it, before anybody has proved anything.
+class SignedHeaders(NamedTuple):
+    """The `webhook-*` headers of a delivery, before its signature is verified.
 
     Attributes:
         delivery_id: the `webhook-id`.
@@ -147,14 +147,14 @@ class Claim(NamedTuple):
     signatures: tuple[tuple[str, bytes], ...] = ()
 
 
-def read_headers(headers: Headers, *, signed: bool) -> Claim:
-    """Read the `webhook-*` headers, names in lower case as ASGI gives them, and see that the body is as it is.
+def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
+    """Read the `webhook-*` headers; names are in lower case, as ASGI gives them.
 
-    Unless `signed`, signatures do not count, and only the `webhook-id` is looked at.
+    Without `signatures`, only the `webhook-id` is read.
 
     Raises:
-        BadHeaders: see there.
-        Encoded: see there.
+        BadHeaders: one is missing, doubled or malformed.
+        Encoded: the body is encoded.
     """
     ours: dict[bytes, bytes] = {}
     for name, value in headers:
@@ -164,31 +164,32 @@ def read_headers(headers: Headers, *, signed: bool) -> Claim:
             if name in ours:  # Of two, sender and receiver might each mean another.
                 raise _not_once(name)
             ours[name] = value
-    if not signed:
-        return Claim(_formed(ours, ID, _UNSIGNED_ID).decode())
-    return Claim(
+    if not signatures:
+        return SignedHeaders(_formed(ours, ID, _UNSIGNED_ID).decode())
+    return SignedHeaders(
         _formed(ours, ID, _SIGNED_ID).decode(),
         int(_formed(ours, TIMESTAMP, _TIMESTAMP)),
         _signatures(_formed(ours, SIGNATURE, _ANY)),
     )
 
 
-def authenticate(claim: Claim, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
-    """Return if one of the keys signed exactly this delivery, within `tolerance` seconds before or after `now`.
+def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
+    """Verify that one of the keys signed exactly this delivery, within `tolerance` seconds before or after `now`.
 
     Raises:
-        Unauthenticated: see there; OutsideTolerance where it is the timestamp's fault.
+        Unauthenticated: no key did.
+        OutsideTolerance: the timestamp is too old or too new.
     """
-    if abs(now - claim.timestamp) > tolerance:
-        ahead = round(claim.timestamp - now)
+    if abs(now - headers.timestamp) > tolerance:
+        ahead = round(headers.timestamp - now)
         raise OutsideTolerance(
             "webhook-timestamp is outside the tolerance",
             f"signed {abs(ahead)} s {'ahead of' if ahead > 0 else 'before'} this host's clock: compare that with the "
             "sender's, then see CREDHOOK_TOLERANCE; an old delivery that is sent again is signed as it was",
         )
-    signed = b"%b.%d.%b" % (claim.delivery_id.encode(), claim.timestamp, body)
+    signed = b"%b.%d.%b" % (headers.delivery_id.encode(), headers.timestamp, body)
     for key in keys:
-        for version, signature in claim.signatures:
+        for version, signature in headers.signatures:
             if version == key.version and key.made(signature, signed):
                 return
     raise Unauthenticated("no signature matches", "check CREDHOOK_WEBHOOK_SECRETS")

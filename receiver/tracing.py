@@ -15,8 +15,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer
 from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import Inbox, StoreUnavailable
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.spans import fail, remote
 

@@ -14,6 +14,9 @@ _FEWEST_CONNECTIONS: Final = 8
 #: Seconds after which a sender may try again that found no room.
 _RETRY_AFTER: Final = 5
 
+#: The platform's title, and one that Python's versions have different phrases for.
+_TITLES: Final = {400: "Validation Failed", 413: "Payload Too Large"}
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -47,6 +50,14 @@ def affordable(connections: int, *, descriptors: int | None = None) -> int:
     return max(_FEWEST_CONNECTIONS, min(connections, descriptors - _RESERVED_DESCRIPTORS))
 
 
+def errors_body(status: int, detail: str, error_id: str) -> str:
+    """Return the body of an error response: the platform's own `errors` envelope."""
+    title = _TITLES.get(status, HTTPStatus(status).phrase)
+    code = "VALIDATION_ERROR" if status == HTTPStatus.BAD_REQUEST else title.upper().replace(" ", "_")
+    error = {"id": error_id, "status": status, "code": code, "title": title, "detail": detail}
+    return json.dumps({"errors": [error]})
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """A reason to turn a sender away without the application.
@@ -66,13 +77,10 @@ class Rejection:
     detail: str = ""
 
     def answer(self) -> bytes:
-        """Return the whole response; its body is the platform's `errors` envelope."""
-        title = HTTPStatus(self.status).phrase
-        code = title.upper().replace(" ", "_")
-        error = {"id": str(uuid4()), "status": self.status, "code": code, "title": title, "detail": self.detail}
-        body = json.dumps({"errors": [error]})
+        """Return the whole response; its body is an `errors` envelope."""
+        body = errors_body(self.status, self.detail, str(uuid4()))
         lines = [
-            f"HTTP/1.1 {self.status} {title}",
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             "content-type: application/json",
             f"content-length: {len(body)}",
             *([f"retry-after: {_RETRY_AFTER}"] if self.status == HTTPStatus.SERVICE_UNAVAILABLE else []),

@@ -18,7 +18,7 @@ from credhook.ops.doctor import Setup, of_certificate
 from credhook.ops.doctor_redis import of_clock
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import ReceiverProcess, open_briefly, read_receivers
-from credhook.receiver.mark import Mark
+from credhook.receiver.refusals import has_made
 from credhook.store.address import RedisAddress
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.calls.hints import hint
@@ -143,7 +143,7 @@ def check_public_url(setup: Setup) -> Iterator[Finding]:
     """Check that the public URL is reached, has a valid certificate, and leads to one of our receivers.
 
     A delivery without headers is posted. A receiver refuses it before it asks Redis, and the id in its answer tells
-    which process it was (receiver/mark.py). Nothing is stored; the receiver's log has one more line.
+    which process it was (receiver/refusals.py). Nothing is stored; the receiver's log has one more line.
     """
     if setup.endpoint.settings is None:
         yield from (skipped(name, "CREDHOOK_PUBLIC_URL is missing or wrong") for name in URL_NAMES)
@@ -237,7 +237,7 @@ def of_answer(answer: PublicAnswer, receivers: Sequence[ReceiverProcess] | None,
     name = "public_url.receiver"
     if not receivers:
         return skipped(name, "no receiver is known: Redis is not reached, or no receiver has announced itself")
-    receiver = next((one for one in receivers if Mark(one.mark).made(answer.id)), None)
+    receiver = next((one for one in receivers if has_made(one.mark, answer.id)), None)
     if receiver is None:
         what = f"the server there, which answers {answer.status}, is no receiver of this Redis"
         return fail(name, what, "check CREDHOOK_PUBLIC_URL, the proxy's back end, and that REDIS_URL is the receiver's")

@@ -20,7 +20,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import MAX_GROUP
+from credhook.receiver.inbox import MAX_GROUP
 
 IDLER = replace(BARE, title="an idler", jobs="rq:queue:credhook", verifies=True)
 

@@ -42,6 +42,6 @@ async def test_a_key_rotation_refuses_nothing() -> None:
                 (b"webhook-timestamp", timestamp.encode()),
                 (b"webhook-signature", signatures.encode()),
             ],
-            signed=True,
+            signatures=True,
         )
         authenticate(claim, content, keys, now=1_700_000_000, tolerance=300)

@@ -29,7 +29,7 @@ from mortal_redis import MortalRedis, mortal_redis
 from redis.exceptions import RedisError
 from serving import Process, children
 
-from credhook.receiver.inbox.inbox import StoreUnavailable
+from credhook.receiver.inbox import StoreUnavailable
 
 #: Events that one of the processes has under way.
 CONCURRENCY = 10

@@ -15,7 +15,7 @@ from planting import contents
 from redis import Redis
 
 from credhook.events import Event
-from credhook.receiver.inbox.script import ACCEPT
+from credhook.receiver.inbox import ACCEPT
 from credhook.store import EVENT, RECONCILED, Keys, accepting
 from credhook.worker.backfill.run import Backfill, BackfillResult
 from credhook.worker.backfill.states import MissableEvent

@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from turns import TurningLoop, cancelled_after, on_turning_loop
 
-from credhook.receiver.inbox.line import Line
 from credhook.sandbox.local.local_redis import local_redis
 from credhook.store.connection import open_redis
 
@@ -63,11 +62,6 @@ async def connection(url: str, _: Redis) -> None:
         await asyncio.shield(fresh.aclose())  # Cancelled before it has begun, it would leave the connection open.
 
 
-async def line(_: str, redis: Redis) -> None:
-    """The receiver's, which redis-py only opens."""
-    (await Line.open(redis)).close()
-
-
 async def losses(ask: Ask, url: str, loop: TurningLoop) -> list[int]:
     """The numbers of turns after which a cancellation was lost. After each, the client answers what it is asked."""
     redis, lost = open_redis(url), []
@@ -102,7 +96,7 @@ async def client(redis_url: str) -> AsyncIterator[Redis]:
         yield client
 
 
-@pytest.mark.parametrize("ask", [command, script, pipeline, transaction, subscription, connection, line])
+@pytest.mark.parametrize("ask", [command, script, pipeline, transaction, subscription, connection])
 def test_a_question_can_be_cancelled_after_any_turn(redis_url: str, ask: Ask) -> None:
     assert on_turning_loop(lambda loop: losses(ask, redis_url, loop)) == []
 

@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.listener.admin import create_admin
-from credhook.receiver.inbox.inbox import StoreUnavailable
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.store import CONFLICT, EVENT, RESOURCE, Keys, State
 from credhook.store.job import job_id
 from credhook.store.opened import oldest_open, oldest_open_async

@@ -15,7 +15,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome
 from credhook.store import EVENT, LATE, LISTED, WHOLE, State, bucket, place
 from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.search.reading import read_page

@@ -112,7 +112,7 @@ def test_it_ends_as_a_new_process_does(program: str, start: Any) -> None:
 def test_no_two_have_the_same_chance() -> None:
     program = (
         "import random, uuid, secrets; print(random.random(), uuid.uuid4(), secrets.token_hex())\n"
-        "from credhook.receiver.mark import MARK; print(MARK.key)"
+        "from credhook.receiver.refusals import INSTANCE_KEY; print(INSTANCE_KEY)"
     )
     said = set()
     for _ in range(2):

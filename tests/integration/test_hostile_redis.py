@@ -9,7 +9,7 @@ from redis.asyncio import Redis as AsyncRedis
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome
 from credhook.store import EVENT, LONGEST_LOCK, Keys, State
 from credhook.worker.queue import reclaim, scripts
 from credhook.worker.queue.claim import Settlement, Worker

@@ -22,9 +22,7 @@ from waiting import until, until_async
 
 from credhook.events import Event
 from credhook.metrics.counting import flush
-from credhook.receiver.inbox.inbox import StoreUnavailable
-from credhook.receiver.inbox.line import Line
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.sandbox.local.local_redis import find_server, free_port, local_redis
 from credhook.store.health import examine
 
@@ -179,19 +177,11 @@ async def test_after_a_reconnect_redis_is_asked_again_what_it_keeps(
         assert await inbox.accept("m2", EVENT) is Outcome.ACCEPTED
 
 
-async def test_a_script_that_redis_has_forgotten_is_given_again_on_the_same_connection(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    def connections() -> set[str]:
-        return {one["id"] for one in redis_client.client_list(_type="normal")}
-
+async def test_a_script_that_redis_has_forgotten_is_given_again(async_redis: AsyncRedis, redis_client: Redis) -> None:
     async with inbox_on(async_redis) as inbox:
-        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-        before = connections()
-        for number in range(2, 4):
-            redis_client.script_flush()
+        for number in range(1, 4):
             assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
-        assert connections() == before
+            redis_client.script_flush()
 
 
 async def test_what_is_under_way_is_finished_before_the_inbox_closes(redis_url: str) -> None:
@@ -223,44 +213,6 @@ async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) ->
         assert groups("500.0") == groups("+Inf")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "order"),
-    [
-        (40, 40, ["sent", "answered", "sent"]),
-        (40, 20, ["sent", "answered", "sent"]),
-        (40, 19, ["sent", "sent", "answered"]),
-        (16, 16, ["sent", "sent", "answered"]),
-        (17, 17, ["sent", "answered", "sent"]),
-        (40, 0, ["sent", "answered"]),
-    ],
-)
-async def test_a_small_group_or_one_after_few_is_sent_before_the_last_is_answered(
-    async_redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch, first: int, second: int, order: list[str]
-) -> None:
-    happened: list[str] = []
-    tasks: list[asyncio.Task[None]] = []
-    ask = Line.ask
-
-    async with inbox_on(async_redis) as inbox:
-
-        async def deliver(number: int) -> None:
-            assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
-            if number == 0:
-                happened.append("answered")
-
-        def sent(line: Line, *arguments: Any, **options: Any) -> None:
-            if not happened:  # The second group waits from now on.
-                tasks.extend(asyncio.create_task(deliver(number)) for number in range(first, first + second))
-            happened.append("sent")
-            ask(line, *arguments, **options)
-
-        assert await inbox.accept("warm", EVENT) is Outcome.ACCEPTED
-        monkeypatch.setattr(Line, "ask", sent)
-        await asyncio.gather(*(deliver(number) for number in range(first)))
-        await asyncio.gather(*tasks)
-    assert happened == order
-
-
 async def test_readiness_is_asked_of_redis_once_a_second_however_often_it_is_asked_of_us(redis_url: str) -> None:
     with redis_proxy(redis_url) as proxy:
         async with AsyncRedis.from_url(proxy.url) as client, inbox_on(client) as inbox:
@@ -285,7 +237,7 @@ async def test_a_first_reply_that_is_lost_is_asked_for_once_more(redis_url: str)
 async def test_what_redis_keeps_is_asked_again_after_a_while(
     async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("credhook.receiver.inbox.inbox._FACTS_LAST", 0.0)
+    monkeypatch.setattr("credhook.receiver.inbox._FACTS_SECONDS", 0.0)
     async with inbox_on(async_redis) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         with (
@@ -293,12 +245,6 @@ async def test_what_redis_keeps_is_asked_again_after_a_while(
             pytest.raises(StoreUnavailable, match="noevict"),
         ):
             await inbox.accept("m2", EVENT)
-
-
-async def test_an_answer_for_another_number_of_events_acknowledges_none(async_redis: AsyncRedis) -> None:
-    async with inbox_on(async_redis) as inbox:
-        with pytest.raises(StoreUnavailable, match="another number"):
-            inbox._read([[b"accepted"]], 2)
 
 
 async def test_what_waits_behind_a_group_that_is_refused_is_refused_with_it(
@@ -329,3 +275,33 @@ async def test_an_inbox_that_closes_leaves_no_connection_and_nothing_untold(
             assert connections() > before
     await until_async(lambda: connections() == before)
     assert [line["event"] for line in lines] == ["events_accepted"]
+
+
+async def test_many_deliveries_are_logged_in_lines_that_collectors_of_logs_take(async_redis: AsyncRedis) -> None:
+    ids = [f"m{number}" for number in range(120)]
+    with capture_logs() as lines:
+        async with inbox_on(async_redis) as inbox:
+            await asyncio.gather(*(inbox.accept(one, EVENT) for one in [*ids, "m0"]))
+    logged = [(line["event"], len(line["events"])) for line in lines]
+    assert sorted(logged) == [
+        ("events_accepted", 20),
+        ("events_accepted", 50),
+        ("events_accepted", 50),
+        ("events_duplicate", 1),
+    ]
+    assert [one["webhook_id"] for line in lines for one in line["events"] if line["event"] == "events_accepted"] == ids
+
+
+async def test_a_delivery_that_did_not_go_as_expected_has_a_line_of_its_own(
+    async_redis: AsyncRedis, redis_client: Redis
+) -> None:
+    redis_client.set("credhook:event:bad", "somebody else's")
+    with capture_logs() as lines:
+        async with inbox_on(async_redis) as inbox:
+            await inbox.accept("m1", EVENT)
+            assert await inbox.accept("m1", Event(EVENT.type, "iss_2")) is Outcome.CONFLICT
+            assert await inbox.accept("m2", Event("openid4vc.issuance.unheard_of", "iss_1")) is Outcome.QUARANTINED
+            with pytest.raises(StoreUnavailable):
+                await inbox.accept("bad", EVENT)
+    logged = [(line["event"], line["webhook_id"]) for line in lines[1:]]
+    assert logged == [("event_conflict", "m1"), ("event_quarantined", "m2"), ("event_unreadable", "bad")]

@@ -25,8 +25,8 @@ from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
 
-#: Bytes that a flood may get rid of before it is cut off: what the sockets' buffers hold besides.
-MOST = 64 << 20
+#: Bytes that a flood may send before it is cut off: what sockets buffer, and what TLS drops for 0.1 s while it closes.
+MOST = 512 << 20
 
 
 @dataclass

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import worker_settings
 
-import credhook.receiver.inbox.metrics
+import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.counting import ALL
 from credhook.metrics.queue_figures import QueueFigures

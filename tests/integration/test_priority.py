@@ -14,7 +14,7 @@ from rq.serializers import JSONSerializer
 from waiting import until
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
 from credhook.store import Keys, State
 from credhook.store.job import job_id
 from credhook.worker.queue.claim import Settlement, Worker

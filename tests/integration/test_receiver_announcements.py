@@ -11,7 +11,7 @@ from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.receiver.mark import Mark
+from credhook.receiver.refusals import has_made
 from credhook.store import RECEIVERS
 from credhook.store.announcements import announced
 
@@ -41,9 +41,9 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
 def test_each_process_is_known_by_its_answers(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
     with receiver(tmp_path, redis_url, options=("--workers", "2")) as server:
         until(lambda: len(said(redis_client)) == 2, what="both announcements")
-        marks = [Mark(one["mark"]) for one in said(redis_client)]
+        keys = [one["mark"] for one in said(redis_client)]
         for one in [refused(server) for _ in range(10)]:
-            assert [mark.made(one) for mark in marks].count(True) == 1
+            assert [has_made(key, one) for key in keys].count(True) == 1
 
 
 def test_receivers_with_different_settings_can_be_told_from_each_other_and_their_secrets_cannot(

@@ -16,7 +16,8 @@ from signing import SECRET
 from waiting import until
 
 from credhook.receiver.app import create_app
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
+from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 
 NAMES = [refusal.name for refusal in refusals()]
@@ -84,7 +85,11 @@ IN_PROCESS = [row.name for row in refusals() if row.reason is not None and b"chu
 async def test_a_refusal_in_process(async_redis: AsyncRedis, name: str) -> None:
     row = refusal(name)
     settings: Any = ReceiverSettings
-    app = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), Inbox(async_redis, queue="credhook", retention=3_600))
+    app = create_app(
+        settings(CREDHOOK_WEBHOOK_SECRETS=SECRET),
+        Inbox(async_redis, queue="credhook", retention=3_600),
+        RefusalLog(),
+    )
     head, _, content = row.sent.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     method, path, _ = first.decode().split()

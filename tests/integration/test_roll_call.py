@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
 from credhook.store import Keys
 from credhook.store.job import job_id
 from credhook.worker.commands.history.records import records

@@ -19,7 +19,7 @@ from rq.worker import BaseWorker
 from stock import rq
 
 from credhook.events import Event
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome
 from credhook.store import Keys, State
 from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id

@@ -16,7 +16,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook import Retry
 from credhook.events import Event
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome
 from credhook.store import EVENT, MOST_TOLD, STORY, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers

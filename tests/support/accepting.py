@@ -9,7 +9,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
 
 #: How each kind of key is read whole.
 READ = {

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import hiredis
 from accepting import everything
 from breaking import AsyncScript, Script
 from claiming import INDEX, lapse
@@ -11,8 +10,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import EVENT_TYPES, Event
-from credhook.receiver.inbox import script
-from credhook.receiver.inbox.script import Delivery
+from credhook.receiver.inbox import ACCEPT, Delivery, accept_command
 from credhook.store import EVENT, State
 from credhook.store.job import job_data, job_fields, job_id
 from credhook.worker.attempt import snapshots
@@ -33,7 +31,7 @@ class Ledger:
         self.redis: Any = redis
         self._look_through()
         self.handled: set[str] = set()
-        self.accept = Script(redis, script.ACCEPT)
+        self.accept = Script(redis, ACCEPT)
         self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
         self.claims = self.worker("w")
         wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
@@ -63,10 +61,8 @@ class Ledger:
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
         """As the receiver does, in one group: webhook-id, type, resource."""
         group = [Delivery(one, Event(kind, resource)) for one, kind, resource in events]
-        reader = hiredis.Reader()
-        reader.feed(script.accept(group, queue="credhook", retention=3_600))
-        _, _, number, *rest = reader.gets()
-        count = int(number)
+        _, _, count, *rest = accept_command(group, queue="credhook", retention=3_600)
+        assert isinstance(count, int)
         return self.accept(rest[:count], rest[count:])  # type: ignore[no-any-return]
 
     async def take(self, **more: Any) -> list[Claim]:

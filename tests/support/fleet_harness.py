@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
 
 SHORT, LONG = "short", "long"
 

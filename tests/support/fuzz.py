@@ -21,7 +21,8 @@ from signing import SECRET, body, sign
 
 from credhook.events import EVENT_TYPES, Event
 from credhook.receiver.app import create_app
-from credhook.receiver.inbox.script import Outcome
+from credhook.receiver.inbox import Outcome
+from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 
 Headers = list[tuple[bytes, bytes]]
@@ -59,7 +60,7 @@ class Fuzzer:
         self._reached = False
         settings: Any = ReceiverSettings
         inbox: Any = NullInbox()
-        self._app = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), inbox, parse=self._parse)
+        self._app = create_app(settings(CREDHOOK_WEBHOOK_SECRETS=SECRET), inbox, RefusalLog(), parse=self._parse)
 
     def _parse(self, content: bytes) -> Event:
         self._reached = True

@@ -45,7 +45,7 @@ IMPORTED = (
 #: Who decides while they are imported how to count: by one variable, which says where several processes count together.
 DECIDING, DECISION = ("credhook", "prometheus_client"), "PROMETHEUS_MULTIPROC_DIR"
 #: What draws a key while it is imported, and who has the key from there: each process has its own.
-DRAWING = tuple(f"credhook.receiver.{name}" for name in ("mark", "announcement", "app", "command"))
+DRAWING = tuple(f"credhook.receiver.{name}" for name in ("refusals", "announcement", "app", "command"))
 #: Those that Python lets a process inherit as ignored, and a new process can be sent before it has looked around.
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

@@ -13,7 +13,7 @@ from credhook.ops.doctor_platform import PublicAnswer, of_answer
 from credhook.ops.doctor_redis import TRIALS, refused
 from credhook.ops.findings import CheckGroup, Finding, examine, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import ReceiverProcess
-from credhook.receiver.mark import Mark
+from credhook.receiver.refusals import error_id
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,22 +86,22 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
 
 
 RECEIVER = ReceiverProcess(
-    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=Mark().key
+    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=32 * "a"
 )
-OURS = Mark(RECEIVER.mark)
+OURS = error_id(RECEIVER.mark)
 
 
 @pytest.mark.parametrize(
     ("answer", "receivers", "verdict", "words"),
     [
-        (PublicAnswer(400, OURS.new_id()), [RECEIVER], "ok", "r1"),
-        (PublicAnswer(404, OURS.new_id()), [RECEIVER], "fail", "no deliveries at this path"),
-        (PublicAnswer(500, OURS.new_id()), [RECEIVER], "fail", "answers 500"),
-        (PublicAnswer(400, Mark().new_id()), [RECEIVER], "fail", "is no receiver of this Redis"),
+        (PublicAnswer(400, OURS), [RECEIVER], "ok", "r1"),
+        (PublicAnswer(404, OURS), [RECEIVER], "fail", "no deliveries at this path"),
+        (PublicAnswer(500, OURS), [RECEIVER], "fail", "answers 500"),
+        (PublicAnswer(400, error_id(32 * "b")), [RECEIVER], "fail", "is no receiver of this Redis"),
         (PublicAnswer(301, ""), [RECEIVER], "fail", "answers 301"),
-        (PublicAnswer(400, OURS.new_id()), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
-        (PublicAnswer(400, OURS.new_id()), [], "skipped", "no receiver has announced itself"),
-        (PublicAnswer(400, OURS.new_id()), None, "skipped", "Redis is not reached"),
+        (PublicAnswer(400, OURS), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
+        (PublicAnswer(400, OURS), [], "skipped", "no receiver has announced itself"),
+        (PublicAnswer(400, OURS), None, "skipped", "Redis is not reached"),
     ],
 )
 def test_where_the_public_url_leads(

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from signing import OTHER_SECRET, SECRET, sign
 
-from credhook.receiver.signature import BadHeaders, Claim, Key, Unauthenticated, authenticate, parse_key, read_headers
+from credhook.receiver.signature import (
+    BadHeaders,
+    Key,
+    SignedHeaders,
+    Unauthenticated,
+    authenticate,
+    parse_key,
+    read_headers,
+)
 
 NOW = 1_700_000_000
 BODY = b'{"eventType": "openid4vc.issuance.offered"}'
@@ -34,7 +42,7 @@ def ed25519(webhook_id: str = "msg_1") -> str:
 
 
 def check(headers: Raw, *secrets: str, body: bytes = BODY, now: float = NOW) -> str:
-    claim = read_headers(headers, signed=True)
+    claim = read_headers(headers, signatures=True)
     authenticate(claim, body, [parse_key(text) for text in secrets or (SECRET,)], now=now, tolerance=300)
     return claim.delivery_id
 
@@ -56,7 +64,7 @@ def test_a_good_signature_names_the_delivery() -> None:
 def test_an_id_of_128_characters_is_read_and_without_signatures_one_of_256() -> None:
     longest = "a" * 128
     assert check(raw(webhook_id=longest, signature=sign(longest, str(NOW), BODY))) == longest
-    assert read_headers([(b"webhook-id", b"a" * 256)], signed=False).delivery_id == "a" * 256
+    assert read_headers([(b"webhook-id", b"a" * 256)], signatures=False).delivery_id == "a" * 256
 
 
 def test_ed25519_is_verified_beside_hmac() -> None:
@@ -137,14 +145,14 @@ BAD: dict[str, Raw] = {
 @pytest.mark.parametrize("headers", BAD.values(), ids=BAD)
 def test_headers_that_two_readers_could_understand_differently_are_refused(headers: Raw) -> None:
     with pytest.raises(BadHeaders):
-        read_headers(headers, signed=True)
+        read_headers(headers, signatures=True)
 
 
 def test_without_signatures_only_the_id_counts_and_it_may_be_any_visible_text() -> None:
-    assert read_headers([(b"webhook-id", b"a.b/c=!")], signed=False) == Claim("a.b/c=!")
+    assert read_headers([(b"webhook-id", b"a.b/c=!")], signatures=False) == SignedHeaders("a.b/c=!")
     for value in (b"", b"a b", b"a\x7f", b"\xc3\xa9", b"a" * 257):
         with pytest.raises(BadHeaders):
-            read_headers([(b"webhook-id", value)], signed=False)
+            read_headers([(b"webhook-id", value)], signatures=False)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from credhook.receiver.command import _watch
-from credhook.receiver.inbox.inbox import Inbox
+from credhook.receiver.inbox import Inbox
 from credhook.store.health import Check
 
 WELL = Check("reachable", passed=True, remedy="")

@@ -8,8 +8,7 @@ from itertools import islice
 from redis import Redis
 
 from credhook.events import Event
-from credhook.receiver.inbox.inbox import MAX_GROUP
-from credhook.receiver.inbox.script import LOAD, Delivery, accept
+from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
 from credhook.store import WHOLE
 from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
@@ -44,11 +43,11 @@ def fill() -> None:
     # As in a ledger in use: nothing of it has to be looked for that an older version had accepted.
     redis.set(WHOLE, int(time.time() * 1_000))
     connection = redis.connection_pool.get_connection()
-    connection.send_packed_command([LOAD])  # type: ignore[no-untyped-call]
+    connection.send_command("SCRIPT", "LOAD", ACCEPT)  # type: ignore[no-untyped-call]
     connection.read_response()
     under_way = 0
     for command in _groups(int(os.environ["EVENTS"])):
-        connection.send_packed_command([command])  # type: ignore[no-untyped-call]
+        connection.send_command(*command)  # type: ignore[no-untyped-call]
         under_way += 1
         if under_way > AHEAD:
             connection.read_response()
@@ -57,13 +56,13 @@ def fill() -> None:
         connection.read_response()
 
 
-def _groups(events: int) -> Iterator[bytes]:
+def _groups(events: int) -> Iterator[Command]:
     deliveries = (
         Delivery(f"msg_{number:024x}", Event("openid4vc.issuance.completed", f"iss_{number:024x}"))
         for number in range(events)
     )
     while group := list(islice(deliveries, MAX_GROUP)):
-        yield accept(group, queue="credhook", retention=604_800)
+        yield accept_command(group, queue="credhook", retention=604_800)
 
 
 if __name__ == "__main__":

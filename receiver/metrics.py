@@ -3,13 +3,12 @@
 from typing import Final
 
 from credhook.metrics.counting import Count, Distribution, Level
-from credhook.receiver.inbox.script import Outcome
 
 DELIVERIES: Final = Count(
     "credhook_deliveries",
     "Authentic deliveries, by outcome; all but `unreadable` were acknowledged.",
     ["outcome"],
-    known=[(outcome.value,) for outcome in Outcome],
+    known=[("accepted",), ("duplicate",), ("conflict",), ("quarantined",), ("unreadable",)],
 )
 
 ACKNOWLEDGED: Final = Distribution(

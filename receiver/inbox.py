@@ -1,0 +1,274 @@
+"""Store authenticated deliveries before they are acknowledged, many in one round trip to Redis.
+
+While one group is on its way, arriving requests wait for the next: the group commit of databases. A group is written
+whole or not at all. A request whose client has gone is still written with its group.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import Context
+from datetime import UTC, datetime
+from enum import Enum
+from hashlib import sha1
+from typing import Any, Final, NamedTuple
+
+import structlog
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError  # noqa: A004  Redis's own.
+
+from credhook import store
+from credhook.events import Event
+from credhook.receiver import metrics
+from credhook.store import EVENT, accepting, lua
+from credhook.store.connection import REDIS_TIMEOUT
+from credhook.store.health import Check, ask, examine, promises
+from credhook.store.hints import hint
+from credhook.store.traces import Traced
+
+log = structlog.get_logger("credhook.receiver")
+
+ACCEPT: Final = lua.load("accept_deliveries.lua", ORIGIN="delivery")
+_ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
+
+#: Events in one script. It blocks Redis for about 5 ms then, and its arguments stay below Lua's limit.
+MAX_GROUP: Final = 500
+#: Events in one log line: collectors of logs cut long lines.
+_MAX_LOGGED: Final = 50
+#: Seconds after which Redis is asked again if it keeps what it is given: its configuration may have changed.
+_FACTS_SECONDS: Final = 10.0
+#: Seconds that an answer about readiness lasts. The question is public, and each answer costs Redis a little.
+_CHECKS_SECONDS: Final = 1.0
+
+
+class StoreUnavailable(Exception):
+    """Redis did not confirm that the event is written. The sender is asked to try again.
+
+    Attributes:
+        hint: what the operator should do, in addition to the message.
+    """
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+class Outcome(Enum):
+    """What became of a delivery. All but UNREADABLE are acknowledged. The values are the script's replies."""
+
+    ACCEPTED = "accepted"
+    #: Seen before: nothing was created.
+    DUPLICATE = "duplicate"
+    #: Seen before, but with another type or resource: kept aside.
+    CONFLICT = "conflict"
+    #: Of an unknown type: kept for replay.
+    QUARANTINED = "quarantined"
+    #: The key of its record holds something else.
+    UNREADABLE = "unreadable"
+
+
+class Delivery(NamedTuple):
+    """An authenticated event, its webhook-id, and its trace if deliveries are traced."""
+
+    id: str
+    event: Event
+    trace: str | None = None
+
+
+#: The arguments of a Redis command.
+Command = tuple[str | int | bytes, ...]
+_Waiting = tuple[Delivery, "asyncio.Future[Outcome]"]
+
+
+def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
+    """Return the command that runs the script for a group. Its reply has an outcome for each."""
+    keys = accepting.keys(store.Keys(queue))
+    arguments = accepting.arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
+    return "EVALSHA", _ACCEPT_SHA, len(keys), *keys, *arguments
+
+
+class Inbox:
+    """Writes events to Redis, one group at a time."""
+
+    def __init__(self, redis: Redis, *, queue: str, retention: int, strict: bool = False) -> None:
+        """Remember settled and quarantined events for `retention` seconds.
+
+        With `strict`, an event counts as written only once it has been fsynced.
+        """
+        self._redis = redis
+        self._queue = queue
+        self._retention = retention
+        self._strict = strict
+        self._connection: AbstractConnection | None = None
+        #: Sent after each group if this Redis replies before it fsyncs.
+        self._wait_for_fsync: list[Command] = []
+        self._facts_until = 0.0
+        self._checks: tuple[Check, ...] = ()
+        self._checks_until = 0.0
+        self._waiting: list[_Waiting] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._acknowledged, self._last = 0, 0.0
+
+    @property
+    def acknowledged(self) -> tuple[int, float | None]:
+        """How many deliveries were written since the start, and when the last, in monotonic seconds."""
+        return self._acknowledged, self._last if self._acknowledged else None
+
+    async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
+        """Write the event, once for all deliveries with that id.
+
+        `trace`: what the record says of its trace. Give it for all events of a process, or for none.
+
+        Raises:
+            StoreUnavailable: it may or may not have been written; the same delivery may be accepted again safely.
+        """
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((Delivery(delivery_id, event, trace), outcome))
+        if self._writer is None or self._writer.done():
+            # It writes for all requests, so it does not run in the context of the first.
+            self._writer = asyncio.create_task(self._write_all(), context=Context())
+        return await outcome
+
+    async def examine(self) -> tuple[Check, ...]:
+        """Check whether events would be kept now. Redis is asked once a second at most."""
+        if time.monotonic() > self._checks_until:
+            self._checks = await examine(self._redis, strict=self._strict)
+            self._checks_until = time.monotonic() + _CHECKS_SECONDS
+        return self._checks
+
+    async def aclose(self) -> None:
+        """Finish what is waiting, then close the connections."""
+        if self._writer:
+            await self._writer
+        if self._connection:
+            await self._connection.disconnect()
+        await self._redis.aclose()
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+            try:
+                outcomes = await self._write([delivery for delivery, _ in group])
+            except Exception as error:  # noqa: BLE001  A defect must reach all waiting requests, too.
+                # One answer for all: each further group would only meet the same silence, seconds later.
+                self._refuse(group + self._waiting, error)
+                self._waiting = []
+            else:
+                self._confirm(group, outcomes)
+                await asyncio.sleep(0)  # The next requests of the answered senders join the next group.
+
+    async def _write(self, group: list[Delivery]) -> list[Outcome]:
+        metrics.GROUP_SIZE.observe(len(group))
+        began = time.monotonic()
+        try:
+            command = accept_command(group, queue=self._queue, retention=self._retention)
+            try:
+                replies = await self._send(command)
+            except (ConnectionError, NoScriptError):
+                # The reply may be lost although the script has run. Run again, it says `duplicate`.
+                replies = await self._send(command)
+        finally:
+            metrics.STORE_SECONDS.observe(time.monotonic() - began)
+        if self._wait_for_fsync and replies[-1][0] < 1:
+            raise StoreUnavailable("Redis has not fsynced in time")
+        return [Outcome(reply.decode()) for reply in replies[0]]
+
+    async def _send(self, command: Command) -> list[Any]:
+        connection = self._connection
+        if connection is None or not connection.is_connected or time.monotonic() > self._facts_until:
+            connection = await self._prepare()
+        return await _ask(connection, command, *self._wait_for_fsync)
+
+    async def _prepare(self) -> AbstractConnection:
+        """Connect, load the script, and check that this Redis keeps what it is given.
+
+        Raises:
+            StoreUnavailable: it would not keep events, however long one waits.
+        """
+        connection, pool = self._connection, self._redis.connection_pool
+        if connection is None or not connection.is_connected:
+            # After a restart or a failover another server may answer: other idle connections lead to the old one.
+            with suppress(RedisError, OSError):
+                await pool.disconnect(inuse_connections=False)
+            if connection is None:
+                connection = self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+            else:
+                await connection.connect()  # type: ignore[no-untyped-call]
+            await _ask(connection, ("SCRIPT", "LOAD", ACCEPT))
+        facts = await ask(self._redis)
+        for check in promises(facts, strict=self._strict):
+            if check.failed:
+                raise StoreUnavailable(check.remedy)
+        self._wait_for_fsync = []
+        if self._strict and not facts.fsyncs_each_write:
+            # WAITAOF covers what its own connection has written. A group of duplicates writes nothing, and a broken
+            # connection may have written what they repeat: the SET makes WAITAOF wait for that, too.
+            milliseconds = int(REDIS_TIMEOUT * 900)  # A little less than we wait for an answer.
+            self._wait_for_fsync = [
+                ("SET", store.Keys(self._queue).synced, 1, "EX", 60),
+                ("WAITAOF", 1, 0, milliseconds),
+            ]
+        self._facts_until = time.monotonic() + _FACTS_SECONDS
+        return connection
+
+    def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
+        self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
+        for (_, waiting), outcome in zip(group, outcomes, strict=True):
+            if waiting.done():  # Its request was cancelled; the event stays.
+                continue
+            if outcome is Outcome.UNREADABLE:
+                waiting.set_exception(StoreUnavailable("the key of its record holds something else"))
+            else:
+                waiting.set_result(outcome)
+        for outcome in set(outcomes):
+            deliveries = [delivery for (delivery, _), each in zip(group, outcomes, strict=True) if each is outcome]
+            metrics.DELIVERIES.add(outcome.value, by=len(deliveries))
+            _log(outcome, deliveries)
+
+    def _refuse(self, group: list[_Waiting], error: Exception) -> None:
+        if not isinstance(error, RedisError | OSError | StoreUnavailable):
+            log.error("inbox_failed", exc_info=error)
+        refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
+        for _, waiting in group:
+            if not waiting.done():
+                waiting.set_exception(refusal)
+
+
+async def _ask(connection: AbstractConnection, *commands: Command) -> list[Any]:
+    """Send commands and read their replies. After any error the connection is closed."""
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands))
+        return [await connection.read_response() for _ in commands]
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
+
+
+def _reason(error: Exception) -> str:
+    """Return the error's class, and the first word of what Redis said: the rest may repeat a value."""
+    word = f" {str(error).partition(' ')[0][:32]}" if isinstance(error, ResponseError) else ""
+    return type(error).__name__ + word
+
+
+def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
+    """Log one line for many deliveries that went as expected, and one for each other delivery."""
+    ids = [_ids(delivery) for delivery in deliveries]
+    if outcome in {Outcome.ACCEPTED, Outcome.DUPLICATE}:
+        for first in range(0, len(ids), _MAX_LOGGED):
+            log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
+    elif outcome is Outcome.UNREADABLE:
+        for each in ids:
+            log.error("event_unreadable", **each, hint=f"repair or delete the key {EVENT}{each['webhook_id']}")
+    else:
+        for each in ids:
+            log.warning("event_" + outcome.value, **each)
+
+
+def _ids(delivery: Delivery) -> dict[str, str]:
+    event = delivery.event
+    ids = {"webhook_id": delivery.id, "event_type": event.type, "resource_id": event.resource_id}
+    if delivery.trace is not None and (traced := Traced.read(delivery.trace)):
+        ids["trace_id"] = traced.trace
+    return ids

@@ -1,1 +1,0 @@
-"""Where an accepted delivery goes: one script writes the event and its job."""
