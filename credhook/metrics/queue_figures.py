@@ -5,25 +5,18 @@ not asked, since counting them cleans them up, and two clean-ups at once enqueue
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from credhook.store import Keys
-from credhook.store.announcements import LASTS, announced
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced
 from credhook.store.lease import ExporterLease
 from credhook.store.opened import oldest_open_async
-
-#: What can be a version; and how many there can be, since what stands in Redis may be anybody's.
-_VERSION: Final = re.compile(r"[\w.+!-]{1,32}")
-_MOST_VERSIONS: Final = 10
-#: Seconds that an announcement can last: as long as the longest lease, and as much again.
-_LONGEST: Final = 600.0
 
 
 class QueueFigures:
@@ -133,28 +126,11 @@ def _apart(counts: Mapping[str, int | None], queued: Any) -> Iterator[tuple[str,
             yield state, count
 
 
-def _workers(said: Any, clock: Any) -> GaugeMetricFamily:
-    """Worker processes by version, of those that have renewed their announcement of late."""
+def _workers(announcements: Any, clock: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily("credhook_workers", "Worker processes that are alive, by version.", labels=["version"])
-    if not isinstance(said, dict) or not isinstance(clock, tuple):
-        return family
-    versions = Counter[str]()
-    for one in announced(said):
-        version, lasts = _version_in(one.said)
-        if one.renewed >= (clock[0] - lasts) * 1_000:
-            known = version in versions or len(versions) < _MOST_VERSIONS
-            versions[version if known else "unknown"] += 1
+    oldest = (clock[0] - ANNOUNCEMENT_SECONDS) * 1_000
+    alive = [one for one in announced(announcements) if one.renewed >= oldest]
+    versions = Counter(str(json.loads(one.text)["version"]) for one in alive)
     for version, number in sorted(versions.items()) or [("unknown", 0)]:
         family.add_metric([version], number)
     return family
-
-
-def _version_in(announcement: bytes) -> tuple[str, float]:
-    """The version that a worker announces, and for how many seconds that holds."""
-    try:
-        said = json.loads(announcement)
-        version, lasts = said["version"], float(said.get("lasts", LASTS))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return "unknown", LASTS
-    version = version if isinstance(version, str) and _VERSION.fullmatch(version) else "unknown"
-    return version, lasts if LASTS <= lasts <= _LONGEST else LASTS

@@ -12,8 +12,7 @@ from redis.exceptions import RedisError
 from credhook.ops.findings import Finding, fail, ok, split_remedy, warn
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
-from credhook.worker.process.announcement import DEPLOY, difference
-from credhook.worker.process.announcement import Platform as PlatformKeys
+from credhook.store.announcements import DEPLOY_SECONDS, PlatformKeys, handler_difference
 
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
@@ -200,10 +199,10 @@ def _versions(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _handlers(fleet: Fleet) -> Iterator[Problem]:
-    settled = [worker for worker in fleet.own_workers if worker.age >= DEPLOY]
+    settled = [worker for worker in fleet.own_workers if worker.age >= DEPLOY_SECONDS]
     if not settled:
         return
-    if found := difference(settled[0].handlers, [worker.handlers for worker in settled[1:]]):
+    if found := handler_difference(settled[0].handlers, [worker.handlers for worker in settled[1:]]):
         names = ", ".join(sorted({*found.only_here, *found.only_elsewhere})[:10])
         remedy = "start all workers of the queue with the same version and CREDHOOK_HANDLERS"
         yield f"workers of {fleet.queue} have different handlers: {names}", remedy
@@ -211,8 +210,8 @@ def _handlers(fleet: Fleet) -> Iterator[Problem]:
 
 def _settings(fleet: Fleet) -> Iterator[Problem]:
     for kind, processes in (("receivers", fleet.own_receivers), ("workers", fleet.own_workers)):
-        for name in sorted({name for process in processes for name in process.alike}):
-            groups = _settled_groups(processes, lambda process, name=name: process.alike.get(name, ""))  # type: ignore[misc]
+        for name in sorted({name for process in processes for name in process.config_fingerprint}):
+            groups = _settled_groups(processes, lambda process, name=name: process.config_fingerprint.get(name, ""))  # type: ignore[misc]
             groups.pop("", None)
             if len(groups) > 1:
                 hosts = "; ".join(sorted(f"{len(group)} on {_hosts(group)}" for group in groups.values()))
@@ -225,7 +224,7 @@ def _settled_groups(
     """Group the processes by a value. Younger ones than a deploy takes are left out: they may differ for a while."""
     groups: dict[str, list[FleetProcess]] = {}
     for process in processes:
-        if process.age >= DEPLOY:
+        if process.age >= DEPLOY_SECONDS:
             groups.setdefault(value(process), []).append(process)
     return groups
 

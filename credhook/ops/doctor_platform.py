@@ -237,7 +237,7 @@ def of_answer(answer: PublicAnswer, receivers: Sequence[ReceiverProcess] | None,
     name = "public_url.receiver"
     if not receivers:
         return skipped(name, "no receiver is known: Redis is not reached, or no receiver has announced itself")
-    receiver = next((one for one in receivers if has_made(one.mark, answer.id)), None)
+    receiver = next((one for one in receivers if has_made(one.instance_key, answer.id)), None)
     if receiver is None:
         what = f"the server there, which answers {answer.status}, is no receiver of this Redis"
         return fail(name, what, "check CREDHOOK_PUBLIC_URL, the proxy's back end, and that REDIS_URL is the receiver's")

@@ -14,15 +14,19 @@ from redis.retry import Retry
 from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.ops.counts import EventCounts, read_counts, request_counts
-from credhook.receiver.announcement import Announcement as ReceiverAnnouncement
 from credhook.store import RECEIVERS, Keys, health
 from credhook.store.address import RedisAddress
-from credhook.store.announcements import LASTS, Announced, announced
+from credhook.store.announcements import (
+    ANNOUNCEMENT_SECONDS,
+    Announced,
+    PlatformKeys,
+    ReceiverAnnouncement,
+    WorkerAnnouncement,
+    announced,
+)
 from credhook.store.connection import open_redis_sync
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.platform.token_key import name_from
-from credhook.worker.process.announcement import Platform as PlatformKeys
-from credhook.worker.process.announcement import read as read_worker
 from credhook.worker.settings import PlatformSettings
 
 #: Seconds that Redis may take for one answer.
@@ -54,14 +58,14 @@ class FleetProcess(_Model):
 
     Attributes:
         age: seconds since the process first announced itself.
-        alike: digests of settings that must be the same for all processes of its kind.
+        config_fingerprint: digests of settings that must be the same for all processes of its kind.
     """
 
     queue: str
     host: str
     version: str
     age: float
-    alike: dict[str, str] = {}
+    config_fingerprint: dict[str, str] = {}
 
 
 class ReceiverProcess(FleetProcess):
@@ -70,7 +74,7 @@ class ReceiverProcess(FleetProcess):
     strict: bool
     per_second: float
     idle: float | None
-    mark: str
+    instance_key: str
     unauthenticated: int = 0
     outside_tolerance: int = 0
     refused: float | None = None
@@ -139,7 +143,8 @@ class Fleet(_Model):
 
     def as_json(self) -> dict[str, Any]:
         """Return everything except the receivers' keys and the digests of settings."""
-        hidden: Any = {"receivers": {"__all__": {"mark", "alike"}}, "workers": {"__all__": {"alike"}}}
+        secret = {"instance_key", "config_fingerprint"}
+        hidden: Any = {"receivers": {"__all__": secret}, "workers": {"__all__": {"config_fingerprint"}}}
         hidden |= {"server": {"checks"}, "counts": {"oldest_received"}}
         return self.model_dump(mode="json", exclude=hidden)
 
@@ -194,12 +199,12 @@ def read_receivers(redis: Redis) -> tuple[ReceiverProcess, ...]:
     """
     now, found = _now(redis), []
     for one in announced(redis.hgetall(RECEIVERS)):
-        said = ReceiverAnnouncement.model_validate_json(one.said)
-        if _is_alive(one, now, LASTS):
+        if _is_alive(one, now):
+            said = ReceiverAnnouncement.model_validate_json(one.text)
             later = now - one.renewed / 1_000
             found.append(
                 ReceiverProcess(
-                    **said.model_dump(exclude={"tolerance", "acknowledged", "seconds", "idle", "refused"}),
+                    **said.model_dump(exclude={"acknowledged", "seconds", "idle", "refused"}),
                     age=now - one.since / 1_000,
                     per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
                     idle=None if said.idle is None else said.idle + later,
@@ -247,18 +252,18 @@ def _workers(redis: Redis, queues: Iterable[str], now: float) -> tuple[tuple[Wor
     found, platforms = [], []
     for queue in sorted(queues):
         for one in announced(redis.hgetall(Keys(queue).handlers)):
-            said = read_worker(one.said)
-            if said is None or not _is_alive(one, now, said.lasts):
+            if not _is_alive(one, now):
                 continue
+            said = WorkerAnnouncement.model_validate_json(one.text)
             age = now - one.since / 1_000
-            found.append(WorkerProcess(queue=queue, age=age, **said.model_dump(exclude={"lasts", "platform"})))
-            if said.platform and said.platform not in platforms:
+            found.append(WorkerProcess(queue=queue, age=age, **said.model_dump(exclude={"pid", "platform"})))
+            if said.platform not in platforms:
                 platforms.append(said.platform)
     return tuple(sorted(found, key=lambda worker: (worker.queue, worker.host))), platforms
 
 
-def _is_alive(one: Announced, now: float, lasts: float) -> bool:
-    return now - one.renewed / 1_000 <= lasts
+def _is_alive(one: Announced, now: float) -> bool:
+    return now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS
 
 
 def _queues_of_rq(redis: Redis) -> set[str]:

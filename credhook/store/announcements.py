@@ -1,66 +1,140 @@
-"""What the processes of a fleet say of themselves in Redis, and how long that holds.
+"""What the processes of the fleet announce about themselves in Redis. Status, doctor, console and metrics read it.
 
-A hash for the workers of each queue (`Keys.handlers`), and one for all receivers (`RECEIVERS`). Each value is
-"<since> <renewed> <what is said, as JSON>", both in ms; what is not renewed is forgotten.
+The workers of each queue share one hash, and the receivers another. Each value is "<since> <renewed> <announcement>",
+both in ms of Redis's clock. Announcements hold no secret and no path.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from typing import Any, Final, NamedTuple
 
-from credhook.store import LATEST, lua
+from pydantic import BaseModel, ConfigDict
 
-#: Renews one, forgets the dead, and replies with the others; see there.
+from credhook.store import lua
+
+#: Renews an announcement; see there.
 ANNOUNCE: Final = lua.load("announce.lua")
-#: Seconds that an announcement lasts unless it is renewed, at least.
-LASTS: Final = 60.0
+#: Seconds that an announcement lasts unless it is renewed.
+ANNOUNCEMENT_SECONDS: Final = 60.0
+#: Seconds that a deploy may take, during which processes may differ.
+DEPLOY_SECONDS: Final = 600
+#: Bytes of the digest of a setting: enough to see a difference, and too few to guess the value.
+_DIGEST_BYTES: Final = 2
 
-#: Bytes of a digest of a setting: enough to see that two processes differ.
-_DIGEST: Final = 2
+#: Name of a handler → its event types.
+HandlerTypes = Mapping[str, tuple[str, ...]]
 
-_FORM: Final = re.compile(rb"(\d{1,15}) (\d{1,15}) (.+)", re.DOTALL)
+
+class PlatformKeys(BaseModel):
+    """The Redis keys under which a worker shares what it knows of the platform. `rate` is per second."""
+
+    model_config = ConfigDict(frozen=True)
+
+    circuit: str
+    token: str
+    rate: float | None = None
+
+
+class WorkerAnnouncement(BaseModel):
+    """A worker process.
+
+    Attributes:
+        handlers: name → the event types that it handles.
+        slots: events that it handles at a time, at most.
+        in_flight: events that it handles now; None if it does not know.
+        config_fingerprint: digests of the settings that all workers of a queue should share.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    host: str
+    pid: int
+    handlers: dict[str, tuple[str, ...]]
+    slots: int
+    in_flight: int | None
+    platform: PlatformKeys
+    config_fingerprint: dict[str, str]
+
+
+class ReceiverAnnouncement(BaseModel):
+    """A receiver process.
+
+    Attributes:
+        queue: the queue that it writes to.
+        instance_key: recognises the ids in its error responses, see mark.py.
+        strict: True if it waits for the fsync.
+        config_fingerprint: digests of the settings that all receivers of a queue should share.
+        acknowledged: deliveries acknowledged in the last round.
+        seconds: length of that round.
+        idle: seconds since the last acknowledged delivery; None before the first.
+        unauthenticated: deliveries refused since start, because no signature was valid.
+        outside_tolerance: the part of these that was refused for the timestamp alone.
+        refused: seconds since the last refusal; None before the first.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    queue: str
+    version: str
+    host: str
+    instance_key: str
+    strict: bool
+    config_fingerprint: dict[str, str]
+    acknowledged: int = 0
+    seconds: float = 0.0
+    idle: float | None = None
+    unauthenticated: int = 0
+    outside_tolerance: int = 0
+    refused: float | None = None
 
 
 class Announced(NamedTuple):
-    """What one process says.
+    """An announcement in Redis: the process's token, its first and its last renewal in ms, and the JSON."""
 
-    Attributes:
-        since: when it said so first, in ms since the epoch, as Redis sees it.
-        renewed: when it said so last.
-        said: the JSON.
-    """
-
+    token: str
     since: int
     renewed: int
-    said: bytes
+    text: bytes
 
 
 def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
-    """Read such a hash; what somebody else has written there is passed over. Pure."""
-    for value in values.values():
-        match = _FORM.fullmatch(value) if isinstance(value, bytes) else None
-        if match and int(match[1]) <= int(match[2]) <= LATEST:
-            yield Announced(int(match[1]), int(match[2]), match[3])
+    """Yield the announcements of a hash, those that have lapsed included."""
+    for token, value in values.items():
+        since, renewed, text = value.split(b" ", 2)
+        yield Announced(token.decode(), int(since), int(renewed), text)
 
 
-def digests(settings: Mapping[str, object]) -> dict[str, str]:
-    """Of settings that all processes should have alike, none of them secret: by which one sees that some differ. Pure.
-
-    Args:
-        settings: variable → its value.
-    """
+def fingerprint(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return a short digest of each setting, by which a difference between two processes can be seen."""
     return {
-        name: blake2b(json.dumps(value).encode(), digest_size=_DIGEST).hexdigest() for name, value in settings.items()
+        name: blake2b(json.dumps(value).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+        for name, value in settings.items()
     }
 
 
+class HandlerDifference(NamedTuple):
+    """Names of handlers that one process has and another one lacks, or has for other event types."""
+
+    only_here: tuple[str, ...]
+    only_elsewhere: tuple[str, ...]
+
+
+def handler_difference(mine: HandlerTypes, others: Iterable[HandlerTypes]) -> HandlerDifference | None:
+    """Return the difference between one worker's handlers and those of all others; None if there is none."""
+    here, elsewhere = set[str](), set[str]()
+    for theirs in others:
+        here |= {name for name, types in mine.items() if theirs.get(name) != types}
+        elsewhere |= {name for name, types in theirs.items() if mine.get(name) != types}
+    return HandlerDifference(tuple(sorted(here)), tuple(sorted(elsewhere))) if here or elsewhere else None
+
+
 def version() -> str:
-    """The version of this package."""
+    """Return the version of this package."""
     try:
         return version_of("credhook")
-    except PackageNotFoundError:  # Started from a folder that is installed nowhere.
+    except PackageNotFoundError:  # Started from a folder that is not installed.
         return "unknown"

@@ -108,24 +108,48 @@ def elsewhere(one: Clinic) -> dict[str, str]:
 
 
 def receiver_of(queue: str) -> Break:
-    said = {"queue": queue, "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
+    said = {
+        "queue": queue,
+        "version": "0.1.0",
+        "host": "r2",
+        "instance_key": "00",
+        "strict": True,
+        "config_fingerprint": {},
+    }
     return lambda one: one.announced(RECEIVERS, said)
 
 
 def refusing(unauthenticated: int, outside_tolerance: int) -> Break:
-    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
+    said = {
+        "queue": "credhook",
+        "version": "0.1.0",
+        "host": "r2",
+        "instance_key": "00",
+        "strict": True,
+        "config_fingerprint": {},
+    }
     figures = {"unauthenticated": unauthenticated, "outside_tolerance": outside_tolerance, "refused": 60.0}
     return lambda one: one.announced(RECEIVERS, {**said, **figures})
 
 
 def with_another_retention(one: Clinic) -> dict[str, str]:
     one.older(RECEIVERS)
-    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "mark": "00", "strict": True, "tolerance": 300}
-    return one.announced(RECEIVERS, {**said, "alike": {"CREDHOOK_RETENTION": "none"}})
+    said = {
+        "queue": "credhook",
+        "version": "0.1.0",
+        "host": "r2",
+        "instance_key": "00",
+        "strict": True,
+        "config_fingerprint": {},
+    }
+    return one.announced(RECEIVERS, {**said, "config_fingerprint": {"CREDHOOK_RETENTION": "none"}})
 
 
 def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
-    said = {"handlers": handlers or {"clinic.keep": sorted((COMPLETED, DATA))}, "version": version, "host": "w2"}
+    said = {
+        "version": version, "host": "w2", "pid": 1, "handlers": handlers or {"clinic.keep": sorted((COMPLETED, DATA))},
+        "slots": 1, "in_flight": 0, "platform": {"circuit": "c", "token": "t"}, "config_fingerprint": {},
+    }  # fmt: skip
 
     def make(one: Clinic) -> dict[str, str]:
         one.older(WORKERS)

@@ -17,7 +17,7 @@ from credhook.store.announcements import announced
 
 
 def said(redis: Redis) -> list[dict[str, Any]]:
-    return [json.loads(one.said) for one in announced(redis.hgetall(RECEIVERS))]
+    return [json.loads(one.text) for one in announced(redis.hgetall(RECEIVERS))]
 
 
 def refused(server: Receiver) -> str:
@@ -29,7 +29,7 @@ def refused(server: Receiver) -> str:
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
     with receiver(tmp_path, redis_url, CREDHOOK_QUEUE="other", CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
-        assert (one["queue"], one["strict"], one["tolerance"], one["acknowledged"]) == ("other", True, 300, 0)
+        assert (one["queue"], one["strict"], one["acknowledged"]) == ("other", True, 0)
         text = str(redis_client.hgetall(RECEIVERS))
         assert "whsec" not in text
         assert "ppp" not in text
@@ -41,7 +41,7 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
 def test_each_process_is_known_by_its_answers(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
     with receiver(tmp_path, redis_url, options=("--workers", "2")) as server:
         until(lambda: len(said(redis_client)) == 2, what="both announcements")
-        keys = [one["mark"] for one in said(redis_client)]
+        keys = [one["instance_key"] for one in said(redis_client)]
         for one in [refused(server) for _ in range(10)]:
             assert [has_made(key, one) for key in keys].count(True) == 1
 
@@ -58,7 +58,7 @@ def test_receivers_with_different_settings_can_be_told_from_each_other_and_their
         receiver(folders[2], redis_url, CREDHOOK_RETENTION="700000"),
     ):
         all_of_them = until(lambda: said(redis_client) if len(said(redis_client)) == 3 else [], what="all three")
-    alike = [one["alike"] for one in all_of_them]
+    alike = [one["config_fingerprint"] for one in all_of_them]
     assert sorted(Counter(str(one) for one in alike).values()) == [1, 2]
     assert len({one["CREDHOOK_RETENTION"] for one in alike}) == 2
     assert {len(digest) for one in alike for digest in one.values()} == {4}

@@ -15,7 +15,7 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
-from rq.worker import BaseWorker
+from scraping import worker_settings
 from stock import rq
 
 from credhook.events import Event
@@ -23,7 +23,8 @@ from credhook.receiver.inbox import Outcome
 from credhook.store import Keys, State
 from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
-from credhook.worker.process.rq_presence import VisibleWorker
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.queue.claim import Claim, Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.leases import SHOWN_AFTER, Leases
@@ -329,20 +330,11 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
     assert not redis_client.exists("rq:scheduled:q")
 
 
-class Visible(VisibleWorker):
-    def _under_way(self) -> tuple[()]:
-        return ()
-
-    def _before_beat(self) -> None: ...
-
-
 def test_rq_leaves_our_time_out_for_a_redis_that_is_silent(redis_url: str) -> None:
     """It writes its own into the client that it is given, which others go on with."""
 
-    def time_out(kind: type[BaseWorker]) -> float:
-        redis = open_redis_sync(redis_url)
-        kind(["q"], name="w", connection=redis)
-        return float(redis.connection_pool.connection_kwargs["socket_timeout"])
-
-    assert time_out(StockWorker) > 60
-    assert time_out(Visible) == REDIS_TIMEOUT
+    stock, ours = open_redis_sync(redis_url), open_redis_sync(redis_url)
+    StockWorker(["q"], name="w", connection=stock)
+    ConcurrentWorker(worker_settings(), Registry([]), name="w", token="t", connection=ours)
+    assert stock.connection_pool.connection_kwargs["socket_timeout"] > 60
+    assert ours.connection_pool.connection_kwargs["socket_timeout"] == REDIS_TIMEOUT

@@ -8,8 +8,8 @@ from credhook.ops.attention import Limits, age, attention
 from credhook.ops.counts import EventCounts
 from credhook.ops.fleet import Fleet, OtherDatabase, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import lines
+from credhook.store.announcements import DEPLOY_SECONDS
 from credhook.store.health import Check
-from credhook.worker.process.announcement import DEPLOY
 
 SERVER = RedisServer(
     address="redis://r:6379/0",
@@ -25,12 +25,19 @@ HANDLERS = {"test.f": ("openid4vc.issuance.completed",)}
 
 
 def receiver(**more: Any) -> ReceiverProcess:
-    said = {"queue": "q", "host": "r1", "version": "1", "age": 2 * DEPLOY, "strict": True, "mark": "secret-mark"}
+    said = {
+        "queue": "q",
+        "host": "r1",
+        "version": "1",
+        "age": 2 * DEPLOY_SECONDS,
+        "strict": True,
+        "instance_key": "secret-key",
+    }
     return ReceiverProcess(**{**said, "per_second": 2.5, "idle": 1.0, **more})
 
 
 def worker(**more: Any) -> WorkerProcess:
-    said = {"queue": "q", "host": "w1", "version": "1", "age": 2 * DEPLOY, "handlers": HANDLERS}
+    said = {"queue": "q", "host": "w1", "version": "1", "age": 2 * DEPLOY_SECONDS, "handlers": HANDLERS}
     return WorkerProcess(**{**said, "in_flight": 3, "slots": 100, **more})
 
 
@@ -95,12 +102,22 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "two versions": ({"workers": (worker(), worker(host="w2", version="2"))}, "fleet.versions", "1 on r1, w1; 2 on w2"),
     "settings that differ": (
-        {"receivers": (receiver(alike={"CREDHOOK_RETENTION": "0a0a"}), receiver(host="r2", alike=ANOTHER))},
+        {
+            "receivers": (
+                receiver(config_fingerprint={"CREDHOOK_RETENTION": "0a0a"}),
+                receiver(host="r2", config_fingerprint=ANOTHER),
+            )
+        },
         "fleet.settings",
         "receivers have different CREDHOOK_RETENTION: 1 on r1; 1 on r2",
     ),
     "workers of two platforms": (
-        {"workers": (worker(alike={"CREDHOOK_API_URL": "1"}), worker(host="w2", alike={"CREDHOOK_API_URL": "2"}))},
+        {
+            "workers": (
+                worker(config_fingerprint={"CREDHOOK_API_URL": "1"}),
+                worker(host="w2", config_fingerprint={"CREDHOOK_API_URL": "2"}),
+            )
+        },
         "fleet.settings",
         "workers have different CREDHOOK_API_URL: 1 on w1; 1 on w2",
     ),
@@ -133,7 +150,7 @@ def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are(
         {"workers": ()},  # Nothing waits: a fleet may be scaled to none.
         {"oldest_open": 900.0},
         {"counts": EventCounts(dead=5, open=3, queued=3)},
-        {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY - 1))},  # A deploy is under way.
+        {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"platforms": (PlatformState(**CLOSED),)},
         {"workers": (), "elsewhere": (OtherDatabase(number=1, receivers=1, workers=2),)},  # A fleet of its own.
@@ -149,7 +166,7 @@ def test_the_page_shows_every_process_and_no_mark() -> None:
     text = "\n".join(lines(facts, ()))
     assert "3/100 in flight" in text
     assert "?/? in flight" in text
-    assert "secret-mark" not in text + str(facts.as_json())
+    assert "secret-key" not in text + str(facts.as_json())
 
 
 def test_events_that_fail_are_not_called_well_while_they_are_tried_again() -> None:

@@ -86,9 +86,9 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
 
 
 RECEIVER = ReceiverProcess(
-    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, mark=32 * "a"
+    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, instance_key=32 * "a"
 )
-OURS = error_id(RECEIVER.mark)
+OURS = error_id(RECEIVER.instance_key)
 
 
 @pytest.mark.parametrize(

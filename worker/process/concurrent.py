@@ -1,14 +1,17 @@
-"""The RQ worker that keeps many events under way on one event loop.
+"""The RQ worker that handles many events at a time on one event loop.
 
-RQ's own workers do one job at a time, and a job here mostly waits for an API. This one takes events from RQ's queue in
-groups, works on up to `CREDHOOK_CONCURRENCY` of them beside each other, and settles them in groups. For RQ's tools it
-is a worker like any other: it registers, beats, and obeys suspend, stop-job and shutdown.
+RQ's own workers do one job at a time, and our jobs mostly wait for an API. This worker claims events from RQ's queue in
+groups, handles up to `CREDHOOK_CONCURRENCY` of them at a time, and settles them in groups. To RQ's tools it is a normal
+worker: it registers, shows its heartbeat, and obeys suspend, stop-job and shutdown.
 """
 
 import asyncio
 import functools
 import math
-from collections.abc import Awaitable, Callable, Collection
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,7 +19,10 @@ import structlog
 import uvloop
 from redis import Redis
 from redis.exceptions import RedisError
+from rq.command import parse_payload
 from rq.serializers import JSONSerializer
+from rq.suspension import WORKERS_SUSPENDED
+from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
 from credhook.stopping import stops
@@ -27,8 +33,7 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.parts import assembled
 from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.process.rq_presence import BEAT, VisibleWorker
-from credhook.worker.process.rq_worker import EventJob
+from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
 from credhook.worker.queue.claim import Claim, Worker
 from credhook.worker.queue.intake import Intake
@@ -36,24 +41,28 @@ from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds that free slots wait for more of them, so that one round trip takes several events: slots become free one by
-#: one. At 1,000 events a second it saves three of four round trips, and keeps a slot idle for a twentieth of its time.
-GATHER: Final = 0.002
-#: A full worker takes its events in so many groups at least: those that begin together end together, and then all wait
-#: for Redis at once.
+#: Seconds that a free slot waits for more free slots, so that one round trip claims several events. At 1,000 events a
+#: second it saves three of four round trips, and keeps a slot idle for a twentieth of its time.
+BATCH_WINDOW_SECONDS: Final = 0.002
+#: A full worker claims its events in this many groups at least. Events that begin together end together, and would all
+#: wait for Redis at once.
 GROUPS: Final = 4
-#: Seconds between two signs of life to the supervisor.
-PULSE: Final = 0.5
-#: Seconds that an idle worker waits for a job before it looks again.
-IDLE: Final = 1.0
+#: Seconds between two pulses to the supervisor.
+PULSE_SECONDS: Final = 0.5
+#: Seconds that an idle worker waits for a job before it looks again, and a suspended worker before it asks again.
+IDLE_SECONDS: Final = 1.0
+#: Seconds before background work that failed starts again.
+_RESTART_SECONDS: Final = 1.0
+#: Characters of an unknown command that the log repeats.
+_COMMAND_LIMIT: Final = 64
 #: Waits between two tries to reach Redis.
 _BACKOFF: Final = Backoff(first=0.1, longest=5.0)
-#: Seconds that broken-off attempts get to be written down.
-_LAST_WORDS: Final = 5.0
+#: Seconds that interrupted attempts get to be settled.
+_SETTLE_SECONDS: Final = 5.0
 
 
-class ConcurrentWorker(VisibleWorker):
-    """Works on many events of one queue, until told to stop."""
+class ConcurrentWorker(BaseWorker):
+    """Handles many events of one queue at a time, until told to stop."""
 
     job_class = EventJob
 
@@ -63,7 +72,7 @@ class ConcurrentWorker(VisibleWorker):
     def __init__(
         self, settings: WorkerSettings, registry: Registry, *, name: str, token: str, connection: Redis
     ) -> None:
-        """`token`: by which the ledger knows what this process holds; `connection`: for RQ at birth and death alone."""
+        """`token`: the name under which this process holds events; `connection`: for RQ's record of this worker."""
         super().__init__(
             [settings.queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
@@ -75,6 +84,16 @@ class ConcurrentWorker(VisibleWorker):
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
         self._exhausted = False
+        self._suspended = False
+        #: Events done that RQ's record does not count yet.
+        self._finished = 0
+        #: Held while RQ's record is written. It is written from birth to death, and not again after death.
+        self._registration = threading.Lock()
+        self._is_registered = False
+
+    def _set_connection(self, connection: Redis) -> Redis:
+        """Keep the time-out of the client. RQ sets seven minutes, because its own workers block on the queue."""
+        return connection
 
     def work(self, burst: bool = False, *_: Any, pulse: Callable[[], None] = lambda: None, **__: Any) -> bool:
         """Work until stopped by a signal or by RQ's shutdown command; with `burst`, until the queue is empty.
@@ -82,21 +101,25 @@ class ConcurrentWorker(VisibleWorker):
         `pulse` is called from the event loop twice a second.
 
         Returns:
-            Whether it ended because it was to end; otherwise it wants to be replaced.
+            False if this process must be replaced, because handlers hang.
         """
         rq: Any = super()  # Its methods have no types.
         rq.register_birth()
+        self._is_registered = True
+        self.show_to_rq()
         try:
-            # uvloop, since half of an event's time goes to the sockets.
-            # And without a runner, which would wait for handlers that swallow their cancellation.
+            # uvloop, because sockets take half of an event's time. Without a runner, which would wait for handlers that
+            # swallow their cancellation.
             loop = uvloop.new_event_loop()
             asyncio.set_event_loop(loop)
             loop.run_until_complete(self._work(burst=burst, pulse=pulse))
         finally:
-            try:
-                rq.register_death()
-            except RedisError as error:
-                log.warning("death_not_registered", error=type(error).__name__)
+            with self._registration:
+                self._is_registered = False
+                try:
+                    rq.register_death()
+                except RedisError as error:
+                    log.warning("death_not_registered", error=type(error).__name__)
         return not self._exhausted
 
     async def _work(self, *, burst: bool, pulse: Callable[[], None]) -> None:
@@ -124,8 +147,7 @@ class ConcurrentWorker(VisibleWorker):
                 for work in (
                     self._processor.leases.keep,
                     self._breaker.watch,
-                    lambda: _pulse(pulse),
-                    lambda: self._beat(parts.redis),
+                    lambda: self._watch_process(pulse),
                     lambda: self._listen(parts.redis),
                 )
             ]
@@ -138,33 +160,33 @@ class ConcurrentWorker(VisibleWorker):
             finally:
                 for work in background:
                     work.cancel()
-                await asyncio.wait(background, timeout=BEAT)
+                await asyncio.wait(background, timeout=_RESTART_SECONDS)
 
     async def _take_and_start(self, *, burst: bool) -> None:
-        """Fill the slots, again and again, until told to stop."""
+        """Fill the slots until told to stop."""
         waits, intake = Waits(_BACKOFF), self._intake
         while not self._stopping.is_set():
             idle = not self._tasks and not intake.is_under_way
             full = intake.room <= 0 or (intake.wanted_alone and not idle)
             if not intake.is_under_way and (full or self._suspended):
-                await (self._until_freed(None) if full else self._until_stopped(BEAT))
-                await asyncio.sleep(GATHER)
+                await (self._until_freed(None) if full else self._until_stopped(IDLE_SECONDS))
+                await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
             try:
                 taken = await intake.take(more=not full and not self._suspended, idle=idle)
                 if taken is None:
-                    await self._until_freed(max(0.01, min(self._breaker.retry_in(), BEAT)))
+                    await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
                 if not taken.claims and not taken.suspects and not intake.is_under_way:
                     if burst and not self._tasks:
                         return
-                    await self._until_work(IDLE if taken.due is None else min(IDLE, taken.due))
+                    await self._until_work(IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due))
                 waits.reset()
             except (RedisError, OSError) as error:
                 wait = waits.next()
                 log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
                 await self._until_stopped(wait)
-            except Exception as error:  # A defect of ours; what is under way should not suffer from it.
+            except Exception as error:  # A defect of ours, which must not stop the events in flight.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
                 await self._until_stopped(_BACKOFF.longest)
 
@@ -264,7 +286,7 @@ class ConcurrentWorker(VisibleWorker):
             await asyncio.wait(self._tasks, timeout=max(0.0, self._settings.grace - spent))
         if self._tasks:
             self._interrupt_all()
-            await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
+            await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS)
 
     def _interrupt_all(self) -> None:
         self._stopped_at = -math.inf  # What comes after this has no grace either.
@@ -272,37 +294,81 @@ class ConcurrentWorker(VisibleWorker):
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
 
-    def _before_beat(self) -> None:
-        metrics.IN_FLIGHT.set(len(self._attempts))
-        metrics.HANDLERS_HUNG.set(self._processor.runs.hung)
-        self._look_for_exhaustion()
-        self._slots.evict()
-
-    def _under_way(self) -> Collection[Attempt]:
-        return self._attempts
-
-    def _look_for_exhaustion(self) -> None:
-        """Handlers that hang, in threads or in tasks, can only be ended with their process."""
+    async def _watch_process(self, pulse: Callable[[], None]) -> None:
+        """Send the pulse, and do what is due twice a second. Hung handlers can only be ended with their process."""
         runs = self._processor.runs
-        if runs.are_too_many and not self._stopping.is_set():
-            log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
-            self._exhausted = True
-            self._stop()
+        while True:
+            pulse()
+            metrics.IN_FLIGHT.set(len(self._attempts))
+            metrics.HANDLERS_HUNG.set(runs.hung)
+            self._slots.evict()
+            if runs.are_too_many and not self._stopping.is_set():
+                log.error("handlers_hung", hung=runs.hung, limit=runs.limit, hint="give the handlers' calls time-outs")
+                self._exhausted = True
+                self._stop()
+            await asyncio.sleep(PULSE_SECONDS)
 
+    @property
+    def in_flight(self) -> int:
+        """Number of events in flight."""
+        return len(self._attempts)
 
-async def _pulse(pulse: Callable[[], None]) -> None:
-    while True:
-        pulse()
-        await asyncio.sleep(PULSE)
+    def show_to_rq(self) -> None:
+        """Renew RQ's record of this worker, and ask whether RQ suspends workers. The heartbeat's thread calls it.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        with self._registration:
+            if not self._is_registered:
+                return
+            status = WorkerStatus.BUSY if self._attempts else WorkerStatus.IDLE
+            finished = self._finished
+            pipeline = self.connection.pipeline(transaction=False)
+            pipeline.exists(WORKERS_SUSPENDED)
+            pipeline.exists(self.key)
+            self.heartbeat(pipeline=pipeline)
+            self.set_state(WorkerStatus.SUSPENDED if self._suspended else status, pipeline=pipeline)
+            pipeline.hincrby(self.key, "successful_job_count", finished)
+            suspended, registered, *_ = pipeline.execute()
+            self._finished -= finished
+            if not registered:  # The record had expired, and these commands have created a part of it.
+                self.connection.delete(self.key)
+                rq: Any = super()
+                rq.register_birth()
+        if bool(suspended) != self._suspended:
+            log.info("worker_suspended" if suspended else "worker_resumed")
+        self._suspended = bool(suspended)
+
+    async def _listen(self, redis: Any) -> None:
+        """Obey the commands that RQ's tools send to this worker."""
+        async with redis.pubsub() as channel:
+            await channel.subscribe(self.pubsub_channel_name)
+            while True:
+                message = await channel.get_message(ignore_subscribe_messages=True, timeout=1.0)
+                if message is not None:
+                    self._handle_command(parse_payload(message))
+
+    def _handle_command(self, payload: dict[str, Any]) -> None:
+        command, job = payload.get("command"), payload.get("job_id", "")
+        if command == "shutdown":
+            log.warning("shutdown_commanded", hint="one of RQ's tools sent it, or another client of this Redis")
+            os.kill(os.getpid(), signal.SIGINT)
+        elif command == "stop-job" and (found := [one for one in self._attempts if one.claim.job == job]):
+            log.warning("job_stopped", job=job)
+            for attempt in found:
+                attempt.interrupt(Interruption.STOPPED)
+        else:
+            log.info("command_ignored", command=str(command)[:_COMMAND_LIMIT])
 
 
 async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
-    """Keep background work going for the life of the worker, whatever happens to Redis."""
+    """Run background work for the life of the worker, through all outages of Redis."""
     while True:
         try:
             await work()
         except (RedisError, OSError):
-            pass  # Whoever takes events says so.
+            pass  # The intake logs it.
         except Exception as error:
             log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
-        await asyncio.sleep(BEAT)
+        await asyncio.sleep(_RESTART_SECONDS)

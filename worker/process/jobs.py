@@ -1,42 +1,52 @@
-"""The job, `process`: claim the event, fetch what it refers to, run the handlers, settle.
+"""The job of an event, `process`, and RQ's classes that run this job and no other.
 
-Stock `rq worker` can run it, one event at a time; concurrent.py keeps many under way. It never fails in RQ's eyes:
-whatever goes wrong is decided in worker/attempt/ and kept in the ledger, so that RQ stores neither results nor
-tracebacks.
+`credhook worker --isolation fork` runs `IsolatingWorker`: one event at a time, each in a process of its own, for
+handlers that are not trusted to behave. A stock `rq worker` can run the job, too.
+The job never fails for RQ: worker/attempt/ decides what to do about a failure, and Redis keeps no result or traceback.
 """
 
 import asyncio
 import functools
 import math
-from typing import Final
+from types import FrameType
+from typing import Any, Final, cast
 
 import rq
 import structlog
+from redis import Redis
+from rq import Queue
+from rq import Worker as ForkingWorker
+from rq.exceptions import StopRequested
+from rq.job import Job
+from rq.serializers import JSONSerializer
+from rq.worker import WorkerStatus
 
 from credhook import tracing
 from credhook.logs import configure_logs
 from credhook.metrics.counting import flush
-from credhook.store import State
-from credhook.store.job import event_of
+from credhook.stopping import stop_on
+from credhook.store import Keys, State
+from credhook.store.job import FAILURE_TTL, event_of
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.parts import assembled
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.queue.claim import NotClaimed
+from credhook.worker.queue import scripts
+from credhook.worker.queue.claim import NotClaimed, read_job
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
 
-#: RQ counts retries and stops at a maximum of its own; the policy in retry.py stops long before.
+#: RQ stops after a maximum of retries. The policy in retry.py stops long before this one.
 _RQ_NEVER_STOPS: Final = 1_000_000
 
 
 async def process(event_id: str | None = None) -> rq.Retry | None:
-    """Work on one event, as the job that the receiver enqueued: the one that its id says, if none is given.
+    """Handle one event. The current job's id names it, if `event_id` is None.
 
     Returns:
-        `rq.Retry` if another attempt is due later, which RQ's scheduler then starts; None otherwise.
+        `rq.Retry` if RQ's scheduler is to start another attempt later; None otherwise.
     """
     event_id = event_id or _of_current_job()
     settings, registry, token = _shared()
@@ -71,16 +81,94 @@ def _of_current_job() -> str:
 
 
 def prepare() -> None:
-    """Read settings and load handlers before the first job, so that forks need not do it again and again."""
+    """Read the settings and load the handlers before the first job, so that forks inherit them."""
     _shared()
 
 
 @functools.cache
 def _shared() -> tuple[WorkerSettings, Registry, TokenCache]:
-    """What all jobs of a process have in common: reading it anew would cost more than the job."""
+    """Read once what all jobs of a process share: it would cost more than the job."""
     # Under stock `rq worker`, where structlog's own default would print messages and locals.
     if not structlog.is_configured():
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
     return settings, load(settings.handlers), TokenCache()
+
+
+class NotOurJob(Exception):
+    """The job names another function than ours."""
+
+
+class EventJob(Job):
+    """A job that can only process an event.
+
+    RQ would import and call any function that a job names, so that a client of Redis could run code here.
+    """
+
+    #: The event that it processes; None if the job is not ours.
+    event_id: str | None = None
+
+    def restore(self, raw_data: Any) -> None:
+        """Read the hash as RQ does, then drop the callbacks and webhooks that it names."""
+        super().restore(raw_data)
+        self.event_id = read_job(self.id, raw_data[b"data"])
+        self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
+        self.webhooks = []
+
+    def _execute(self) -> Any:
+        """Run the job's coroutine without a runner, which would wait for handlers that swallow their cancellation."""
+        if self.event_id is None:
+            raise NotOurJob(self.id)
+        return asyncio.new_event_loop().run_until_complete(process(self.event_id))
+
+
+class IsolatingWorker(ForkingWorker):
+    """Forks for each event. It listens on one queue only: RQ then pops a job without losing it when the worker dies."""
+
+    job_class = EventJob
+
+    def __init__(self, queue: str, *, name: str, connection: Redis) -> None:
+        """`queue`: its name; `name`: this worker's, unique in the fleet."""
+        #: False if `work` returned because Redis failed.
+        self.stop_asked = False
+        self._keys = scripts.keys(Keys(queue))
+        self._refuse = connection.register_script(scripts.REFUSE)
+        super().__init__(
+            [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
+        )
+
+    def execute_job(self, job: Job, queue: Queue) -> None:
+        """Fork for the job; move a job that is not ours out of the queue."""
+        if isinstance(job, EventJob) and job.event_id is not None:
+            super().execute_job(job, queue)
+            return
+        log.error("jobs_refused", jobs=[job.id], hint="another client of this Redis has enqueued them")
+        self._refuse(keys=self._keys, args=[FAILURE_TTL, job.id])
+
+    def _install_signal_handlers(self) -> None:
+        """Handle SIGHUP as well, which RQ leaves out."""
+        stop_on(self.request_stop)
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  As signals call it.
+        """Finish the current job, then stop; a second signal kills the job.
+
+        RQ's own method writes to Redis inside the signal handler, where another command may be under way.
+        """
+        if self.stop_asked and self.horse_pid:
+            self.kill_horse()
+        self.stop_asked = True
+        self._stop_requested = True
+        if self.get_state() != WorkerStatus.BUSY:
+            raise StopRequested
+
+    def handle_exception(self, job: Job, *exc_info: Any) -> None:
+        """Log the error. RQ would log the traceback with its message, which may hold personal data."""
+        log.error("job_failed", job=job.id, exc_info=exc_info[1])
+
+    def handle_job_failure(
+        self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = ""
+    ) -> None:
+        """Let RQ keep the failed job with the class of the error only."""
+        last = exc_string.strip().rpartition("\n")[2]
+        cast(Any, super()).handle_job_failure(job, queue, started_job_registry, last.partition(":")[0])

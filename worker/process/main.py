@@ -29,15 +29,12 @@ from credhook.store.hints import hint
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.platform.shared_circuit import circuit_key
-from credhook.worker.platform.token_key import name_from
 from credhook.worker.process import jobs
-from credhook.worker.process.announcement import Announcements, Platform
 from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.loop_watch import LOOK, LoopWatch
-from credhook.worker.process.rq_worker import IsolatingWorker
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
-from credhook.worker.queue.reclaim import RollCall, reclaim_all
+from credhook.worker.queue.reclaim import reclaim_all
 from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.settings import WorkerSettings
 
@@ -50,8 +47,8 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 _GARBAGE: Final = 50_000, 20, 100
 #: Rounds of a process within the length of a lease.
 _ROUNDS: Final = 3
-#: Seconds after which lines of the log are written at the latest: a process that is killed takes so much of it along.
-_LINES: Final = 0.1
+#: Seconds after which log lines are written at the latest. A killed process loses the lines of this time.
+_LOG_FLUSH_SECONDS: Final = 0.1
 #: Exit code of a process that wants to be replaced.
 _REPLACE_ME: Final = 75
 
@@ -104,31 +101,25 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     )
     _reconcile(settings, redis, registry, name)
     _every(FLUSH_EACH, flush, "counts")
-    announcements: Announcements
-    if isolation == "fork":
-        jobs.prepare()
-        announcements = _announce(settings, redis, registry, pipes.token)
-        _end_with(pipes.lifeline)
-        _work_isolated(settings, name, burst=burst)
-        code = 0
-    else:
+    concurrent = None
+    if isolation == "loop":
         concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
-        announcements = _announce(settings, redis, registry, pipes.token, concurrent)
-        roll_call = RollCall(
-            redis, queue=settings.queue, token=pipes.token, lease=settings.lease, retention=settings.retention
-        )
-        with suppress(RedisError):
-            roll_call.call()
-        _every(roll_call.interval, roll_call.call, "roll call")
-        _end_with(pipes.lifeline)
+    heartbeat = Heartbeat(redis, settings, registry, pipes.token, worker=concurrent)
+    heartbeat.beat()
+    _every(heartbeat.interval, heartbeat.beat, "heartbeat")
+    _end_with(pipes.lifeline)
+    code = 0
+    if concurrent:
         watch = LoopWatch(registry.handlers)
         _every(LOOK, watch.look, "loop watch")
         gather_lines()
-        _every(_LINES, flush_lines, "lines")
-        in_order = concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse, watch))
-        roll_call.leave()
-        code = 0 if in_order else _REPLACE_ME
-    announcements.leave()
+        _every(_LOG_FLUSH_SECONDS, flush_lines, "lines")
+        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse, watch)):
+            code = _REPLACE_ME
+    else:
+        jobs.prepare()
+        _work_isolated(settings, name, burst=burst)
+    heartbeat.leave()
     log.info("worker_stopped", name=name)
     flush()
     tracing.flush()
@@ -151,35 +142,6 @@ def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name:
     _every(interval, reconciler.run, "reconciler")
 
 
-def _announce(
-    settings: WorkerSettings, redis: Redis, registry: Registry, token: str, worker: ConcurrentWorker | None = None
-) -> Announcements:
-    """Announce our handlers and our load, round after round; without a `worker`, events are done one at a time."""
-    interval = settings.lease / _ROUNDS
-    announcements = Announcements(
-        redis,
-        queue=settings.queue,
-        token=token,
-        registry=registry,
-        host=socket.gethostname(),
-        interval=interval,
-        slots=settings.concurrency if worker else 1,
-        in_flight=lambda: worker.in_flight if worker else None,
-        platform=Platform(circuit=circuit_key(settings.api_url), token=name_from(settings), rate=settings.rate),
-        alike={
-            "CREDHOOK_API_URL": settings.api_url,
-            "CREDHOOK_TOKEN_URL": settings.token_url,
-            "CREDHOOK_CLIENT_ID": settings.client_id,
-            "CREDHOOK_RATE": settings.rate,
-            "CREDHOOK_RETENTION": settings.retention,
-        },
-    )
-    with suppress(RedisError):  # The rounds do it as well.
-        announcements.announce()
-    _every(interval, announcements.announce, "announcement")
-    return announcements
-
-
 def _leave_alone_what_stays() -> None:
     """Keep the collector from going over what was imported, which stays for as long as the process."""
     gc.collect()
@@ -193,7 +155,7 @@ def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
     # Left to the supervisor, which then asks once: RQ takes a second signal as leave to kill the job at hand.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
-        rq_worker = IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
+        rq_worker = jobs.IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
         try:
             rq_worker.work(burst=burst, logging_level=None)
         except RedisError as error:

@@ -1,0 +1,188 @@
+"""Worker processes announce themselves, report different handlers, and take over from silent ones. Redis is real."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from accepting import record
+from planting import INDEX
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
+from scraping import worker_settings
+from structlog.testing import capture_logs
+
+from credhook.events import Event
+from credhook.receiver.inbox import Inbox
+from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, announced, handler_difference
+from credhook.store.job import job_id
+from credhook.worker.commands.history.records import records
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.process.heartbeat import Heartbeat
+from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claims import Claims
+
+COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
+LEASE, SILENCE = 15.0, 6.0
+
+
+class Member:
+    """The heartbeat of one worker process, on a clock of the test's own."""
+
+    def __init__(self, redis: Redis, token: str, **wanted: str) -> None:
+        self.now, self.redis, self.token = 1_000.0, redis, token
+        handlers: Any = Handlers("test")
+        for name, event_type in wanted.items():
+
+            async def handle(event: Any, context: Any) -> None: ...
+
+            handle.__name__ = name
+            handlers.on(event_type)(handle)
+        self.heartbeat = Heartbeat(redis, worker_settings(), Registry([handlers]), token, clock=lambda: self.now)
+
+    def beats(self, seconds: float = 1.0) -> None:
+        for _ in range(round(seconds / self.heartbeat.interval)):
+            self.now += self.heartbeat.interval
+            self.heartbeat.beat()
+
+    def compares(self) -> None:
+        self.heartbeat.compare_handlers(self.redis.time()[0] * 1_000)
+
+    def ages(self, seconds: float) -> None:
+        """Let it have announced itself so many seconds earlier."""
+        value: Any = self.redis.hget(INDEX.handlers, self.token)
+        since, rest = value.decode().split(" ", 1)
+        self.redis.hset(INDEX.handlers, self.token, f"{int(since) - int(seconds * 1_000)} {rest}")
+
+    def falls_silent(self, seconds: float = SILENCE + 1) -> None:
+        """Let its last beat have been so many seconds ago."""
+        self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
+
+
+@pytest.fixture
+async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
+    inbox = Inbox(async_redis, queue="credhook", retention=3_600)
+    yield inbox
+    await inbox.aclose()
+
+
+async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
+    claims = Claims(async_redis, queue="credhook", lease=LEASE, retention=3_600, worker=Worker(token, token))
+    return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
+
+
+def test_a_process_announces_itself_for_a_minute(redis_client: Redis) -> None:
+    Member(redis_client, "w1", one=COMPLETED).beats()
+    (found,) = announced(redis_client.hgetall(INDEX.handlers))
+    announcement = json.loads(found.text)
+    assert announcement.keys() == {
+        "version", "host", "pid", "handlers", "slots", "in_flight", "platform", "config_fingerprint"
+    }  # fmt: skip
+    assert announcement["handlers"] == {"test.one": [COMPLETED]}
+    assert 0 < redis_client.pttl(INDEX.handlers) <= 60_000
+
+
+def test_a_difference_is_logged_once_by_each_process_after_the_time_of_a_deploy(redis_client: Redis) -> None:
+    old, new = Member(redis_client, "old", one=COMPLETED, gone=FAILED), Member(redis_client, "new", one=COMPLETED)
+    with capture_logs() as logs:
+        for member in (old, new):
+            member.beats()
+            member.compares()
+        old.ages(DEPLOY_SECONDS + 1)
+        old.compares()
+        assert logs == []  # The new process has just started.
+        new.ages(DEPLOY_SECONDS + 1)
+        for member in (new, old) * 3:
+            member.compares()
+    assert [(entry["event"], entry["only_here"], entry["only_elsewhere"]) for entry in logs] == [
+        ("handlers_differ", (), ("test.gone",)),
+        ("handlers_differ", ("test.gone",), ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "expected"),
+    [
+        ({"a.f": ("x",)}, [{"a.f": ("x",)}, {"a.f": ("x",)}], None),
+        ({}, [], None),
+        ({"f": ("x",), "g": ("x",)}, [{"f": ("x",)}, {"f": ("x",), "g": ("x",), "h": ("y",)}], (("g",), ("h",))),
+        ({"f": ("x",)}, [{"f": ("y",)}], (("f",), ("f",))),
+    ],
+)
+def test_handlers_differ_by_name_and_by_types(mine: Any, others: Any, expected: Any) -> None:
+    assert handler_difference(mine, others) == (HandlerDifference(*expected) if expected else None)
+
+
+async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
+    async_redis: AsyncRedis, redis_client: Redis, inbox: Inbox
+) -> None:
+    for event_id in ("m1", "m2", "later"):
+        await inbox.accept(event_id, Event(COMPLETED, f"iss_{event_id}"))
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    assert await hold(async_redis, "gone", 2) == ["m1", "m2"]
+    here.beats(SILENCE + 1)
+    gone.falls_silent()
+    with capture_logs() as logs:
+        here.beats()
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+    assert (logs[1]["events"], logs[1]["put_back"]) == (2, 2)
+    assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
+    assert sorted(await hold(async_redis, "here", 2)) == ["m1", "m2"]
+    assert [one["attempts"] for one in records(redis_client, INDEX, ("m1", "m2"))] == [2, 2]
+    for event_id in ("m1", "m2"):
+        assert not {"deaths", "killed"} & record(redis_client, event_id).keys()
+    assert redis_client.hkeys(INDEX.handlers) == [b"here"]
+
+
+def test_a_silent_process_is_reclaimed_by_one_process_only(redis_client: Redis) -> None:
+    gone, *others = (Member(redis_client, token) for token in ("gone", "one", "two"))
+    gone.beats()
+    for member in others:
+        member.beats(SILENCE + 1)
+    gone.falls_silent()
+    with capture_logs() as logs:
+        for member in others:
+            member.beats(2)
+    assert [entry["event"] for entry in logs].count("worker_missed") == 1
+
+
+@pytest.mark.parametrize("reason", ["the process is new", "it did not beat itself", "Redis did not answer"])
+def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis_client: Redis, reason: str) -> None:
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    if reason != "the process is new":
+        here.beats(SILENCE + 1)
+    gone.falls_silent()
+    if reason == "it did not beat itself":
+        here.now += 60
+    if reason == "Redis did not answer":
+        answers = here.heartbeat._announce
+
+        def no_answer(**_: object) -> None:
+            raise ConnectionError
+
+        here.heartbeat._announce = no_answer  # type: ignore[assignment]
+        here.beats(SILENCE)
+        here.heartbeat._announce = answers
+    with capture_logs() as logs:
+        here.beats(SILENCE)
+        assert logs == []
+        here.beats()
+    assert [entry["event"] for entry in logs] == ["worker_missed", "death_noted"]
+
+
+def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
+    gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
+    gone.beats()
+    gone.heartbeat.leave()
+    here.beats(SILENCE + 1)
+    assert redis_client.zrange(INDEX.workers, 0, -1) == redis_client.hkeys(INDEX.handlers) == [b"here"]
+    assert 0 < redis_client.ttl(INDEX.workers) <= 86_400
+
+
+@pytest.mark.parametrize(("lease", "interval"), [(1.0, 1 / 3), (15.0, 1.0), (300.0, 1.0)])
+def test_a_short_lease_makes_the_heart_beat_faster(redis_client: Redis, lease: float, interval: float) -> None:
+    settings = worker_settings().model_copy(update={"lease": lease})
+    assert Heartbeat(redis_client, settings, Registry([]), "t").interval == pytest.approx(interval)

@@ -1,0 +1,161 @@
+"""The heartbeat of a worker process, about once a second, from a thread.
+
+It shows the worker to RQ's tools, announces the process, and keeps it from counting as dead. If a process stops
+beating, its host is down or cannot reach Redis. Another worker then takes over its events. The event loop does not
+beat: a handler that blocks it must not look like a dead host. The supervisor ends such a process.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Optional
+
+import structlog
+from redis import Redis
+from redis.exceptions import RedisError
+
+from credhook.store import Keys
+from credhook.store.announcements import (
+    ANNOUNCE,
+    ANNOUNCEMENT_SECONDS,
+    DEPLOY_SECONDS,
+    HandlerDifference,
+    PlatformKeys,
+    WorkerAnnouncement,
+    announced,
+    fingerprint,
+    handler_difference,
+    version,
+)
+from credhook.worker.handlers.registry import Registry
+from credhook.worker.platform.shared_circuit import circuit_key
+from credhook.worker.platform.token_key import name_from
+from credhook.worker.queue.reclaim import reclaim
+from credhook.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from credhook.worker.process.concurrent import ConcurrentWorker
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds between two beats, at most, and beats between two comparisons of handlers.
+BEAT_SECONDS: Final = 1.0
+_COMPARE_EVERY: Final = 30
+#: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
+_SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
+#: Parts of that time: between two beats at most, and in a gap after which all processes get the whole time again.
+_BEAT_PART, _GAP_PART = 1 / 3, 2 / 3
+#: Handlers, hosts and versions that one log line names.
+_NAMES_LIMIT: Final = 20
+
+
+class Heartbeat:
+    """Beats for one worker process. Without a `worker`, RQ's own forking worker shows itself to RQ."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        settings: WorkerSettings,
+        registry: Registry,
+        token: str,
+        *,
+        worker: Optional["ConcurrentWorker"] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`token`: the name under which this process holds events; `clock`: monotonic seconds."""
+        self._redis, self._settings, self._token, self._worker, self._clock = redis, settings, token, worker, clock
+        self._keys = Keys(settings.queue)
+        self._announce = redis.register_script(ANNOUNCE)
+        self._silence = min(settings.lease, max(_SILENCE_SECONDS, _SILENCE_PART * settings.lease))
+        #: Seconds between two beats.
+        self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
+        self._beats = 0
+        self._last = self._since = -float("inf")
+        self._reported: HandlerDifference | None = None
+        self._identity = WorkerAnnouncement(
+            version=version(),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
+            slots=settings.concurrency if worker else 1,
+            in_flight=None,
+            platform=PlatformKeys(circuit=circuit_key(settings.api_url), token=name_from(settings), rate=settings.rate),
+            config_fingerprint=fingerprint(
+                {
+                    "CREDHOOK_API_URL": settings.api_url,
+                    "CREDHOOK_TOKEN_URL": settings.token_url,
+                    "CREDHOOK_CLIENT_ID": settings.client_id,
+                    "CREDHOOK_RATE": settings.rate,
+                    "CREDHOOK_RETENTION": settings.retention,
+                }
+            ),
+        )
+
+    def beat(self) -> None:
+        """Beat once. The intake of events logs an outage of Redis, so nothing is logged here."""
+        try:
+            now = self._renew()
+            self._beats += 1
+            # After a gap in our own beats, an outage of Redis may have silenced the others as well.
+            if self._last - self._since >= self._silence:
+                self._reclaim_silent(now)
+            if self._beats % _COMPARE_EVERY == 0:
+                self.compare_handlers(now)
+        except (RedisError, OSError):
+            pass
+
+    def leave(self) -> None:
+        """Remove the announcement, and stop counting as alive."""
+        try:
+            self._redis.hdel(self._keys.handlers, self._token)
+            self._redis.zrem(self._keys.workers, self._token)
+        except RedisError as error:
+            log.debug("announcement_not_removed", error=type(error).__name__)
+
+    def _renew(self) -> int:
+        """Renew the announcement and RQ's record; return the time in ms by Redis's clock."""
+        began, worker = self._clock(), self._worker
+        if began - self._last > _GAP_PART * self._silence:
+            self._since = began
+        in_flight = worker.in_flight if worker else None
+        announcement = self._identity.model_copy(update={"in_flight": in_flight}).model_dump_json()
+        now: int = self._announce(
+            keys=[self._keys.handlers, self._keys.workers],
+            args=[self._token, announcement, int(ANNOUNCEMENT_SECONDS * 1_000)],
+        )
+        if worker:
+            worker.show_to_rq()
+        self._last = began
+        return now
+
+    def _reclaim_silent(self, now: int) -> None:
+        """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
+        key, settings = self._keys.workers, self._settings
+        silent: Any = self._redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
+        for token in silent:
+            if self._redis.zrem(key, token):
+                log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
+                reclaim(self._redis, token.decode(), "host", queue=settings.queue, retention=settings.retention)
+
+    def compare_handlers(self, now: int) -> None:
+        """Log once if handlers of workers have differed for longer than a deploy takes. `now`: ms of Redis's clock."""
+        settled = {
+            one.token: WorkerAnnouncement.model_validate_json(one.text)
+            for one in announced(self._redis.hgetall(self._keys.handlers))
+            if one.since <= now - DEPLOY_SECONDS * 1_000
+        }
+        mine = settled.pop(self._token, None)
+        found = handler_difference(mine.handlers, [other.handlers for other in settled.values()]) if mine else None
+        if mine and found and found != self._reported:
+            differing = [other for other in settled.values() if other.handlers != mine.handlers]
+            log.warning(
+                "handlers_differ",
+                only_here=found.only_here[:_NAMES_LIMIT],
+                only_elsewhere=found.only_elsewhere[:_NAMES_LIMIT],
+                hosts=sorted({other.host for other in differing})[:_NAMES_LIMIT],
+                versions=sorted({other.version for other in differing})[:_NAMES_LIMIT],
+                hint="start all workers of the queue with the same version and CREDHOOK_HANDLERS, or give them "
+                "different queues",
+            )
+        self._reported = found
