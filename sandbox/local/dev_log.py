@@ -27,7 +27,7 @@ _SILENT: Final = {"worker_draining", "worker_stopped", "worker_cannot_start"}
 #: Fields that are shown elsewhere or not at all. The others follow as NAME=VALUE.
 _KNOWN: Final = {
     *("event", "level", "logger", "timestamp", "webhook_id", "event_type", "resource_id", "attempt", "handler"),
-    *("error", "message", "frames", "at", "exc_info"),
+    *("error", "message", "frames", "at", "exc_info", "hint"),
 }
 _COLOURS: Final = {"warning": "yellow", "error": "red", "critical": "red"}
 
@@ -64,7 +64,7 @@ class LogReader:
         if event in {"worker_started", "plugins_started"}:
             return [Text(f"{_time(line)}  {self._begun(line)}", "dim")]
         if event == "handlers_not_loaded":
-            return [Text(f"{_time(line)}  {line['handlers']} does not import", "red"), *_frames(line)]
+            return [Text(f"{_time(line)}  {line['handlers']} does not import", "red"), *_below(line)]
         return [] if event in _SILENT else list(_other(line))
 
     def _begun(self, line: Line) -> str:
@@ -102,7 +102,7 @@ def _event(line: Line, causes: list[Line]) -> Iterator[Text]:
         given_up = bool(failure.get("final"))
         how = ("dead", "red") if given_up else (outcome, colour)
         yield _row(line, failure.get("handler", "the details"), *how, failure.get("ms"))
-        yield from _error(failure)
+        yield from _below(failure)
     if isinstance(lacking := line.get("lacking"), list):
         yield _row(line, ", ".join(lacking), "not loaded here: it waits for a worker that has it", "yellow", None)
     elif not handlers and not causes and not skipped:
@@ -117,28 +117,22 @@ def _row(line: Line, handler: str, outcome: str, colour: str, ms: float | None) 
     return row if ms is None else row.append(f"  {ms:g} ms", "dim")
 
 
-def _error(line: Line) -> Iterator[Text]:
-    error, message = str(line.get("error", "")), str(line.get("message", ""))
-    said = message and message not in error and message != error  # `KeyError 'givenName'` says it all.
-    yield Text(f"          {error}" + (f": {message}" if said else ""), "red")
-    yield from _frames(line)
-    if line.get("hint"):
-        yield Text(f"          {line['hint']}", "dim")
-
-
-def _frames(line: Line) -> Iterator[Text]:
-    return (Text(f"          {frame}") for frame in line.get("frames") or ())
-
-
 def _other(line: Line) -> Iterator[Text]:
     """Return a line of the author's, or one that does not end an attempt."""
-    rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in {*_KNOWN, "hint"})
+    rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in _KNOWN)
     who = f"  {line['handler']}" if "handler" in line else ""
     yield Text(f"{_time(line)}{who}  {line['event']}{rest}", _COLOURS.get(str(line.get("level")), "dim"))
-    if "error" in line:
-        yield from _error({**line, "hint": ""})
-    elif at := line.get("at"):
-        yield Text(f"          {at}")
+    yield from _below(line)
+
+
+def _below(line: Line) -> Iterator[Text]:
+    """Return what stands below a line: its error with the message, the places in the code, and a hint."""
+    error, message = str(line.get("error", "")), str(line.get("message", ""))
+    if error:
+        said = "" if message in error else f": {message}"  # `KeyError 'givenName'` already has the message.
+        yield Text(f"          {error}{said}", "red")
+    for place in line.get("frames") or filter(None, [line.get("at")]):
+        yield Text(f"          {place}")
     if line.get("hint"):
         yield Text(f"          {line['hint']}", "dim")
 
