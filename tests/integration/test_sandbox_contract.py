@@ -11,13 +11,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import plain
 import pytest
-from in_thread import in_thread
 from sandbox_api import FORM, TOKEN, authorized
 from serving import Platform, platform
 from waiting import until
@@ -186,64 +184,3 @@ def test_the_sandbox_answers_as_its_documents_say(tmp_path: Path, document: str,
     assert (verdict.report["errors"], verdict.report["exit_code"]) == ([], 0), verdict.output
     assert verdict.accepted == described, verdict.output
     assert "Traceback" not in sandbox.text
-
-
-#: Path → status and body that it answers with. Each document entry promises 200 and `{"id": "…"}`, or 500.
-DOUBLE: dict[str, tuple[int, Any]] = {
-    "/honest": (200, {"id": "a"}),
-    "/fails": (500, {"id": "a"}),
-    "/surprises": (202, {"id": "a"}),
-    "/lies": (200, {"id": 1}),
-}
-
-
-class Double(BaseHTTPRequestHandler):
-    """A server that keeps to its document in one place only."""
-
-    def do_GET(self) -> None:
-        self._answer(*DOUBLE.get(self.path, (200, self._document())))
-
-    def refuse(self) -> None:
-        self.rfile.read(int(self.headers["content-length"] or 0))
-        self._answer(405, {})
-
-    do_DELETE = do_OPTIONS = do_PATCH = do_POST = do_PUT = do_QUERY = do_TRACE = refuse  # noqa: N815  As http.server wants it.
-
-    def _answer(self, status: int, body: Any) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Allow", "GET")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    @staticmethod
-    def _document() -> Any:
-        schema = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
-        promise = {"description": "", "content": {"application/json": {"schema": schema}}}
-        operation = {"get": {"responses": {"200": promise, "500": promise}}}
-        return {
-            "openapi": "3.1.0",
-            "info": {"title": "double", "version": "1"},
-            "paths": dict.fromkeys(DOUBLE, operation),
-        }
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def double() -> Iterator[str]:
-    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Double)) as server:
-        yield f"http://127.0.0.1:{server.server_port}/openapi.json"
-
-
-def test_a_server_that_breaks_its_document_is_found_out(tmp_path: Path) -> None:
-    with double() as url:
-        verdict = examine(tmp_path, url, "", "--max-examples", "5")
-    assert verdict.failures == {
-        ("ServerError", "GET /fails"),
-        ("UndefinedStatusCode", "GET /surprises"),
-        ("JsonSchemaError", "GET /lies"),
-    }, verdict.output

@@ -24,12 +24,3 @@ def test_the_documents_describe_every_path_that_is_routed(api: httpx.Client) -> 
     }
     assert specified <= {(method, path) for path, methods in platform_paths.items() for method in methods}
     assert all(path.startswith("/sandbox/") for path in sandbox_paths)
-
-
-def test_every_reference_of_a_document_leads_somewhere(api: httpx.Client) -> None:
-    for path in ("/openapi.json", "/sandbox/openapi.json"):
-        text = api.get(path).text
-        schemas = api.get(path).json()["components"]["schemas"]
-        found = {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}
-        assert found
-        assert found <= schemas.keys()
