@@ -74,7 +74,7 @@ class PendingDelivery(DeliveryFields):
 
     @property
     def waits_for_retry(self) -> bool:
-        """True if it has failed before and no attempt is under way."""
+        """Return True if it has failed before and no attempt is under way."""
         return 0 < self.failures == self.attempts - self.acknowledged
 
 

@@ -70,17 +70,17 @@ class SandboxOperation:
 
     @property
     def query(self) -> Any:
-        """The model of the query, or None."""
+        """Return the model of the query, or None."""
         return self._types.get("query")
 
     @property
     def body(self) -> Any:
-        """The type of the body, or None."""
+        """Return the type of the body, or None."""
         return self._types.get("body")
 
     @property
     def answer(self) -> Any:
-        """The type of `data`, or None if the answer has no body."""
+        """Return the type of `data`, or None if the answer has no body."""
         found = self._types["return"]
         origin: Any = get_origin(found)
         found = get_args(found)[0] if origin is Listing else found
@@ -88,17 +88,17 @@ class SandboxOperation:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring of `act`."""
+        """Return the first line of the docstring of `act`."""
         return str(self.act.__doc__).partition("\n")[0]
 
     @property
     def needs_token(self) -> bool:
-        """True for the platform's operations, False for the sandbox's own."""
+        """Return True for the platform's operations, False for the sandbox's own."""
         return not self.path.startswith("/sandbox/")
 
     @property
     def documented_path(self) -> str:
-        """The path as OpenAPI writes it."""
+        """Return the path as OpenAPI writes it."""
         return self.path.replace(":path}", "}")
 
     async def serve(self, tenant: Tenant, request: Request) -> Response:

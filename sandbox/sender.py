@@ -61,7 +61,7 @@ class Reply:
 
     @property
     def acknowledges(self) -> bool:
-        """True for 2xx (specification, "Delivery rules", 4)."""
+        """Return True for 2xx (specification, "Delivery rules", 4)."""
         return self.status is not None and 200 <= self.status < 300  # noqa: PLR2004  2xx.
 
 

@@ -31,7 +31,7 @@ class HmacKey:
 
     @property
     def verifier(self) -> str:
-        """The same secret."""
+        """Return the same secret."""
         return f"whsec_{base64.b64encode(self.secret).decode()}"
 
     def signature(self, signed: bytes) -> str:
@@ -47,7 +47,7 @@ class Ed25519Key:
 
     @property
     def verifier(self) -> str:
-        """The public key."""
+        """Return the public key."""
         raw = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return f"whpk_{base64.b64encode(raw).decode()}"
 

@@ -16,9 +16,6 @@ from credhook.sandbox.wire import WHOLE, SandboxError, Whole, WireModel
 
 R = TypeVar("R", bound=WireModel)
 
-#: Version of the form of stored records. A file of another version is refused.
-STATE_VERSION = 2
-
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -49,7 +46,7 @@ class StateFile:
         """Open the file, or memory.
 
         Raises:
-            StateError: The file is in use, is no database, or has another version.
+            StateError: The file is in use or is no database.
         """
         try:
             # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
@@ -57,16 +54,11 @@ class StateFile:
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version in {0, STATE_VERSION}:
-                self._db.executescript(SCHEMA)
-                self._db.execute(f"PRAGMA user_version = {STATE_VERSION}")
+            self._db.executescript(SCHEMA)
         except sqlite3.Error as problem:
             locked = problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
             reason = "another sandbox is using it" if locked else str(problem)
             raise StateError(f"the state file {path} cannot be used: {reason}") from problem
-        if version not in {0, STATE_VERSION}:
-            raise StateError(f"another version wrote the state file {path}: remove it or name another")
 
     def of(self, model: type[R]) -> "Records[R]":
         """Return the records of one model."""

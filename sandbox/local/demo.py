@@ -47,7 +47,7 @@ class DemoRow:
 
     @property
     def right(self) -> bool:
-        """True if it was delivered twice, recognised the second time, fetched, and handled exactly once."""
+        """Return True if it was delivered twice, recognised the second time, fetched, and handled exactly once."""
         once = bool(self.handlers) and set(self.handlers.values()) == {1}
         counts = (self.delivered, self.deduplicated) == (2, 1)
         return counts and bool(self.fetched) and once and self.milliseconds is not None

@@ -11,7 +11,6 @@ from typing import Any
 
 import plain
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from receiving import COMPLETED, DATA, SECRET, Received, Receiver, happen, register, settled
 from sandbox_api import authorized
 from serving import Platform, platform
@@ -50,25 +49,14 @@ def test_a_delivery_is_signed_and_says_what_has_happened(sandbox: Platform, rece
     }
 
 
-@pytest.mark.parametrize("options", [["--unsigned"], ["whsk"], ["whsk", "--signing-secret", SECRET]])
-def test_deliveries_are_signed_as_told(options: list[str], ca: Path, receiver: Receiver, tmp_path: Path) -> None:
-    private = f"whsk_{base64.b64encode(bytes(range(32))).decode()}"
-    told = ["--signing-secret", private, *options[1:]] if options[0] == "whsk" else options
-    with platform(tmp_path, "--ca", str(ca), *told) as sandbox:
+def test_an_unsigned_delivery_has_only_its_id(ca: Path, receiver: Receiver, tmp_path: Path) -> None:
+    with platform(tmp_path, "--ca", str(ca), "--unsigned") as sandbox:
         register(sandbox, receiver.url)
         happen(sandbox, DATA)
         settled(sandbox)
     (received,) = receiver.received
-    printed = sandbox.environment.get("CREDHOOK_WEBHOOK_SECRETS", "")
-    if options == ["--unsigned"]:
-        assert printed == ""
-        assert received.all("webhook-id")
-        assert not received.all("webhook-timestamp") + received.all("webhook-signature")
-        return
-    public = printed.strip('"').split(" ")[0].removeprefix("whpk_")
-    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public))
-    key.verify(received.token("v1a"), received.signed())
-    assert ("v1," in f" {received.all('webhook-signature')[0]}") == (len(options) > 1)
+    assert received.all("webhook-id")
+    assert not received.all("webhook-timestamp") + received.all("webhook-signature")
 
 
 def test_an_endpoint_receives_what_it_asked_for(sandbox: Platform, receiver: Receiver) -> None:
@@ -98,17 +86,6 @@ def test_a_delivery_is_repeated_although_acknowledged(sandbox: Platform, receive
     ids = Counter(received.id for received in receiver.received)
     assert set(ids) == {each["webhookIds"][0] for each in made}
     assert sorted(ids.values()) == [3, 3, 3, 3, 4]
-
-
-def test_deliveries_come_in_another_order(sandbox: Platform, receiver: Receiver) -> None:
-    register(sandbox, receiver.url)
-    sandbox.faults(reorder=3)
-    made = [each["webhookIds"][0] for number in (3, 1) for each in happen(sandbox, count=number)]
-    settled(sandbox)
-    assert {received.id for received in receiver.received} == set(made)
-    started = [settled(sandbox, one)[0]["startedAt"] for one in made]
-    assert max(started[:3]) < started[3]
-    assert started[0] > started[2]
 
 
 def test_forgeries_come_beside_a_delivery_and_none_verifies(sandbox: Platform, receiver: Receiver) -> None:

@@ -100,35 +100,6 @@ def test_a_receiver_that_is_gone_for_good_is_switched_off(sandbox: Platform, rec
     assert happen(sandbox)[0]["webhookIds"] == []
 
 
-def test_an_endpoint_that_keeps_failing_is_given_up_and_then_switched_off(
-    ca: Path, receiver: Receiver, tmp_path: Path
-) -> None:
-    with platform(tmp_path, "--ca", str(ca), "--time-scale", "0.000001") as sandbox:
-        register(sandbox, receiver.url)
-        receiver.statuses = [500] * 1000
-        (made,) = happen(sandbox)
-        attempts = settled(sandbox, made["webhookIds"][0])
-        *tried, last = [each["outcome"] for each in attempts]  # How often, and when: tests/unit/test_sandbox_sender.py.
-        assert (set(tried), last) == ({"retrying"}, "givenUp")
-        assert len(tried) <= 7
-
-        def switched_off() -> bool:
-            happen(sandbox)
-            (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
-            return registration["switchedOffAt"] is not None
-
-        until(switched_off)
-
-
-def test_a_success_ends_a_failure(sandbox: Platform, receiver: Receiver) -> None:
-    register(sandbox, receiver.url)
-    receiver.statuses = [500]
-    happen(sandbox)
-    settled(sandbox)
-    (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
-    assert (registration["failingSince"], registration["switchedOffAt"]) == (None, None)
-
-
 def test_a_restart_keeps_everything_and_goes_on_delivering(ca: Path, receiver: Receiver, tmp_path: Path) -> None:
     options = ["--ca", str(ca), "--state", str(tmp_path / "state.db")]
     receiver.statuses = [500] * 1_000
