@@ -19,7 +19,7 @@ from credhook.worker.api.calls import responses
 from credhook.worker.api.calls.errors import InvalidResponse
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.handlers.given import FetchedEvent
+from credhook.worker.handlers.types import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
 

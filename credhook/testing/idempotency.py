@@ -11,8 +11,8 @@ from credhook.testing.platform.api import FakeApi
 from credhook.testing.running import Function, code_of, conditions_for, handler_of, off_loop, settle
 from credhook.testing.trial import Result, Trial
 from credhook.worker.attempt.retry import GiveUp
-from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.types import FetchedEvent
 
 
 def assert_idempotent(

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from credhook.testing.platform.api import FakeApi
     from credhook.testing.running import Function, RunOptions
     from credhook.testing.trial import Result
-    from credhook.worker.handlers.given import Context, FetchedEvent
     from credhook.worker.handlers.handler import Handler
+    from credhook.worker.handlers.types import Context, FetchedEvent
 
 
 class Run(Protocol):

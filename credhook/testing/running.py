@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
 from credhook.testing.crashes import Crash, CrashInjector, end
 from credhook.testing.platform.api import FakeApi
 from credhook.testing.trial import Conditions, Result, Trial, is_overtaken
-from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.types import FetchedEvent
 from credhook.worker.settings import WorkerSettings
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ def conditions_for(
     own = handler.timeout if timeout is None else timeout
     return Conditions(
         timeout=seconds if own is None else own,
-        max_attempts=handler.most_attempts(attempts) if max_attempts is None else max_attempts,
+        max_attempts=handler.max_attempts(attempts) if max_attempts is None else max_attempts,
         stale=is_overtaken(event) if stale is None else stale,
         state=state,
         chance=chance,
@@ -161,7 +161,7 @@ def handler_of(handler: Handler | Function) -> Handler:
 def _has_startup(handler: Handler) -> bool:
     """Whether the plugin that it is registered with has a start-up function."""
     function = handler.function
-    return any(plugin.handler_of(function) and plugin.hooks[0] is not None for plugin in _plugins(function))
+    return any(plugin.handler_of(function) and plugin.startup_function is not None for plugin in _plugins(function))
 
 
 def _plugins(function: Function) -> list[Handlers]:

@@ -13,17 +13,16 @@ from credhook.sandbox.events import EVENTS
 from credhook.store import State
 from credhook.testing.crashes import CrashInjector, end
 from credhook.testing.platform.api import FakeApi
-from credhook.testing.platform.breaker import ClockedBreaker
+from credhook.testing.platform.circuit import ClockedBreaker
 from credhook.testing.platform.transport import ApiCall
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.attempt.details import is_stale, version
 from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.attempt.retry import BACKOFF, after_handler, cause
-from credhook.worker.attempt.running import HandlerTimeout, ThreadRunner, run
-from credhook.worker.attempt.runs import Runs
-from credhook.worker.attempt.staleness import is_stale, version
-from credhook.worker.handlers.given import Context, FetchedEvent
+from credhook.worker.attempt.running import HandlerTimeout, Runs, ThreadRunner, run
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.types import Context, FetchedEvent
 from credhook.worker.queue.claim import Settlement
 
 #: Places of an error that a result shows.

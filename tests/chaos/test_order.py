@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, issuance, well
 
-from credhook.worker.attempt.staleness import version
+from credhook.worker.attempt.details import version
 
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 

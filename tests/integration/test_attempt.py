@@ -81,7 +81,7 @@ async def made(redis_url: str, stub: Stub, told: Told) -> AsyncIterator[Attempts
 
 async def test_what_has_run_is_recorded_although_the_lease_was_lost(made: Attempts, redis_client: Redis) -> None:
     await made.accept("e1", DATA, "pre_1")
-    attempt = Attempt(await made.claim(), records={"test.first": DONE})
+    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
     attempt.interrupt(Interruption.LEASE_LOST)
     assert await made.make(attempt) == (None, None)
     assert record(redis_client, "e1")["h:test.first"] == "done"
@@ -91,7 +91,7 @@ async def test_what_has_run_is_recorded_although_the_event_is_handed_back(
     made: Attempts, told: Told, redis_client: Redis
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
-    attempt = Attempt(await made.claim(), records={"test.first": DONE})
+    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
     attempt.interrupt(Interruption.DRAINED)
     await made.make(attempt)
     assert record(redis_client, "e1")["h:test.first"] == "done"

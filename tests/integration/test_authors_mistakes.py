@@ -44,11 +44,14 @@ ONE = "@handlers.on('*')\nasync def one(event, context): ...\n"
 AT_LOAD = {
     "wrong type": Mistake(
         plugin("@handlers.on('openid4vc.issuance.complete')\nasync def f(event, context): ...\n"),
-        (r"/plugin\.py:5: 'openid4vc\.issuance\.complete' is no", r"did you mean 'openid4vc\.issuance\.completed'\?"),
+        (
+            r"/plugin\.py:5: ValueError: 'openid4vc\.issuance\.complete' is no",
+            r"did you mean 'openid4vc\.issuance\.completed'\?",
+        ),
     ),
     "type that resembles none": Mistake(
         plugin("@handlers.on('x')\nasync def f(event, context): ...\n"),
-        (r"/plugin\.py:5: 'x' is no event type", r"credhook\.EVENT_TYPES"),
+        (r"/plugin\.py:5: ValueError: 'x' is no event type", r"credhook\.EVENT_TYPES"),
     ),
     "no type at all": Mistake(
         plugin("@handlers.on\nasync def f(event, context): ...\n"),
@@ -56,19 +59,19 @@ AT_LOAD = {
     ),
     "types in a list": Mistake(
         plugin("@handlers.on(['*'])\nasync def f(event, context): ...\n"),
-        (r"/plugin\.py:5: on\(\) takes event types",),
+        (r"/plugin\.py:5: ValueError: on\(\) takes event types",),
     ),
     "one argument": Mistake(
         plugin("@handlers.on('*')\nasync def f(event): ...\n"),
-        (r"/plugin\.py:5: accounts\.f should take two arguments, \(event, context\)",),
+        (r"/plugin\.py:5: ValueError: accounts\.f should take two arguments, \(event, context\)",),
     ),
     "generator": Mistake(
         plugin("@handlers.on('*')\nasync def f(event, context):\n    yield\n"),
-        (r"/plugin\.py:5: accounts\.f is a generator", "leave out the yield"),
+        (r"/plugin\.py:5: ValueError: accounts\.f is a generator", "leave out the yield"),
     ),
     "duplicate handler": Mistake(
         plugin(ONE + ONE),
-        (r"/plugin\.py:7: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename",),
+        (r"/plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename",),
     ),
     "duplicate plugin": Mistake(
         plugin(ONE) | {"another.py": HEAD + ONE},
@@ -80,21 +83,15 @@ AT_LOAD = {
     ),
     "import error": Mistake(
         plugin("import database\n") | {"database.py": "\n\nimport psycopg_of_nobody\n"},
-        (
-            r"handlers plugin: \S+/database\.py:3: ModuleNotFoundError: No module named 'psycopg_of_nobody'; install",
-            r"by way of \S+/plugin\.py:5 <module>, \S+/database\.py:3 <module>\)$",
-        ),
+        (r"handlers plugin: \S+/database\.py:3: ModuleNotFoundError: No module named 'psycopg_of_nobody'$",),
     ),
     "error on import": Mistake(
         plugin("def connect():\n    raise OSError('no route\\nto host')\n\nconnect()\n"),
-        (
-            r"/plugin\.py:6: OSError: no route to host",
-            r"by way of \S+/plugin\.py:8 <module>, \S+/plugin\.py:6 connect\)$",
-        ),
+        (r"/plugin\.py:6: OSError: no route to host$",),
     ),
     "syntax error": Mistake(plugin("def f(:\n"), (r"/plugin\.py:5: SyntaxError: ",)),
-    "exit on import": Mistake(plugin("raise SystemExit(3)\n"), (r"/plugin\.py:5: SystemExit: ", "__main__")),
-    "no Handlers object": Mistake({"plugin.py": "\n"}, ("plugin holds no Handlers object; it should have one",)),
+    "exit on import": Mistake(plugin("raise SystemExit(3)\n"), (r"/plugin\.py:5: SystemExit: 3",)),
+    "no Handlers object": Mistake({"plugin.py": "\n"}, ("plugin holds no Handlers object; add handlers =",)),
     "more than one": Mistake(
         plugin("more = Handlers('more')\n"), ("more than one Handlers object; it offers plugin:handlers,plugin:more",)
     ),
@@ -102,7 +99,7 @@ AT_LOAD = {
         plugin(ONE), (r"there is no module 'plugins'; did you mean plugin\?",), handlers="plugins"
     ),
     "file instead of a module": Mistake(plugin(ONE), (r"'\./plugin\.py'; did you mean plugin\?",), "./plugin.py"),
-    "missing module that resembles none": Mistake(plugin(ONE), ("there is no module 'x'", "here are .*plugin"), "x"),
+    "missing module that resembles none": Mistake(plugin(ONE), ("there is no module 'x'$",), "x"),
     "missing attribute": Mistake(
         plugin(ONE), ("plugin has no 'handler'; it offers plugin:handlers",), "plugin:handler"
     ),
@@ -138,31 +135,11 @@ def test_a_plugin_that_nothing_wants_is_said_once(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-#: Files and variables where no handlers are named, and what is said of each; nothing of the last.
-MEANT: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
-    "misspelt variable": ({}, {"CREDHOOK_HANDLER": "plugin"}, "CREDHOOK_HANDLER: it should be CREDHOOK_HANDLERS"),
-    "empty variable": ({}, {"CREDHOOK_HANDLERS": " , "}, "CREDHOOK_HANDLERS: it is set, and names nothing"),
-    "handlers.py": ({"handlers.py": ""}, {}, "handlers.py: CREDHOOK_HANDLERS=handlers loads it"),
-    "a module of another name": (plugin(ONE), {}, "plugin.py: CREDHOOK_HANDLERS=plugin loads it"),
-    "package": (
-        {"pyproject.toml": '[project.entry-points."credhook.handlers"]\naccounts = "accounts:handlers"\n'},
-        {},
-        "pyproject.toml: the package is not installed here: pip install -e .",
-    ),
-    ".env": ({".env": "CREDHOOK_HANDLERS=plugin\n"}, {}, ".env: nothing reads it by itself"),
-    "nothing": ({"setup.py": "import os\n", "pyproject.toml": "[project]\n"}, {"PATH": "/bin"}, ""),
-}
-
-
-@pytest.mark.parametrize(("files", "environment", "said"), MEANT.values(), ids=MEANT)
-def test_handlers_that_were_meant_but_are_not_named_are_warned_of(
-    files: dict[str, str], environment: dict[str, str], said: str, tmp_path: Path
-) -> None:
-    done = commands.credhook("handlers", "list", environment=environment, folder=written(tmp_path, Mistake(files, ())))
+def test_a_start_without_handlers_is_warned_of(tmp_path: Path) -> None:
+    done = commands.credhook("handlers", "list", environment={"CREDHOOK_HANDLERS": " , "}, folder=tmp_path)
     (line,) = [json.loads(one) for one in done.stderr.splitlines() if one.startswith("{")]
-    assert (line["event"], line["level"]) == ("handlers_not_named", "warning" if said else "info")
-    assert said in line["hint"]
-    assert said or "CREDHOOK_HANDLERS=module" in line["hint"]
+    assert (line["event"], line["level"]) == ("handlers_not_named", "warning")
+    assert "CREDHOOK_HANDLERS=module" in line["hint"]
     assert "log.event" in done.stdout
     assert done.returncode == 0
 
@@ -232,13 +209,7 @@ AT_WORK = {
     "return value of a plain function": Lapse(
         handler("return 'Jane Doe'").replace("async ", ""),
         "handler_returned",
-        {"handler": r"accounts\.f", "returned": "str", "hint": "return nothing"},
-    ),
-    "Retry that is returned": Lapse(
-        handler("return Retry(after=1)"), "handler_returned", {"returned": "Retry", "hint": r"write raise Retry\("}
-    ),
-    "coroutine that is returned": Lapse(
-        handler("return asyncio.sleep(0)"), "handler_returned", {"returned": "coroutine", "hint": "write return await"}
+        {"handler": r"accounts\.f", "returned": "str", "hint": "Return nothing"},
     ),
     "never returns": Lapse(
         handler("await asyncio.sleep(600)"),
@@ -246,10 +217,6 @@ AT_WORK = {
         {"handler": r"accounts\.f", "error": "HandlerTimeout", "hint": "CREDHOOK_HANDLER_TIMEOUT"},
         times=2,
         settings={"CREDHOOK_HANDLER_TIMEOUT": "0.1", "CREDHOOK_MAX_ATTEMPTS": "1"},
-    ),
-    "missing key": failing(
-        handler("{'country': 'DE'}['givenName']"),
-        {"error": "^KeyError 'givenName'$", "at": r"^\['\S+/plugin\.py:8 f'\]$"},
     ),
     "missing key that is a claim": failing(
         handler("{'FR': 1}[{'country': 'Jane'}['country']]"),
@@ -304,7 +271,7 @@ def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiti
     line = next(json.loads(one) for one in worker.text.splitlines() if '"startup_failed"' in one)
     assert (line["plugin"], line["error"], line["retry_in"]) == ("accounts", "OSError", 1.0)
     assert re.search(r"/plugin\.py:9 connect$", line["at"][-1])
-    assert "no event is taken" in line["hint"]
+    assert "No event is taken" in line["hint"]
     assert "Jane" not in worker.text
 
 

@@ -13,7 +13,7 @@ from waiting import until_async
 
 from credhook.store import State
 from credhook.store.job import job_id
-from credhook.worker.attempt.staleness import version
+from credhook.worker.attempt.details import version
 from credhook.worker.queue.claim import Settlement, claims_from
 from credhook.worker.queue.group_commit import operation
 from credhook.worker.queue.put_back import PutBack

@@ -110,7 +110,7 @@ async def test_an_interruption_ends_all_that_run(
         for note in ("one begins", "two begins"):
             await plugin.noted(note)
         async with asyncio.timeout(60):
-            while "test.quick" not in attempt.ends:  # noqa: ASYNC110  What is waited for is a dictionary.
+            while "test.quick" not in attempt.statuses:  # noqa: ASYNC110  What is waited for is a dictionary.
                 await asyncio.sleep(0)
         attempt.interrupt(why)
         await trial

@@ -30,12 +30,12 @@ def platform() -> Iterator[Platform]:
 MEMBER = """
 import asyncio, itertools, signal, sys
 from credhook.logs import configure_logs
-from credhook.worker.attempt.parts import assembled
+from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.settings import WorkerSettings
 
 async def main():
-    async with assembled(WorkerSettings(), Registry([Handlers("test")])) as parts:
+    async with build_worker(WorkerSettings(), Registry([Handlers("test")])) as parts:
         slot = parts.new_slot()
         print("ready", flush=True)
         for number in itertools.count(int(sys.argv[1])):

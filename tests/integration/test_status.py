@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
         "fleet.workers",
         "events.suspended",
         "events.oldest_open",
-        "platform.breaker",
+        "platform.circuit",
     ]
     assert named(found) == [*expected, "events.dead", "events.unhandled"]
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)

@@ -44,7 +44,7 @@ async def test_it_may_run_again():
 @pytest.mark.parametrize("unexpected", [{"variant": "scripts"}, {"format": "mdoc"}])
 def test_it_needs_a_name(credhook_run, unexpected):
     result = credhook_run(open_account, event("openid4vc.verification.data", **unexpected))
-    assert (result.outcome, result.cause) == ("waiting", "KeyError 'givenName'")
+    assert (result.outcome, result.cause) == ("waiting", "KeyError")
 """
 
 UNITTEST = """

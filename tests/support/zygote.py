@@ -40,7 +40,7 @@ IMPORTED = (
     "credhook.worker.handlers.logging_handler",
     "credhook.worker.process.admin",
     "credhook.worker.process.main",
-    "credhook.worker.tracing.attempts",
+    "credhook.worker.tracing",
 )
 #: Who decides while they are imported how to count: by one variable, which says where several processes count together.
 DECIDING, DECISION = ("credhook", "prometheus_client"), "PROMETHEUS_MULTIPROC_DIR"

@@ -33,11 +33,10 @@ class Processor:
     def keep(self, attempt: Attempt) -> None:
         self.kept.append(str(attempt.claim))
 
-    async def handle(self, attempt: Attempt, slot: Any, *, follow: bool, tried: Any) -> tuple[None, str | None]:
+    async def handle(self, attempt: Attempt, slot: Any, *, follow: bool) -> tuple[None, str | None]:
         self.asked.append(follow)
         if attempt.interruption is None:
             await self.may_end.wait()
-        tried()
         return None, self.follows.get(str(attempt.claim))
 
 
@@ -90,18 +89,6 @@ async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     one._start("first")
     await one._drain()
     assert processor.asked == [not why]
-
-
-async def test_no_more_is_taken_while_too_much_is_still_being_written_down() -> None:
-    two = worker(2, Processor())
-    assert two._room() == 2
-    writing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]  # They hold no slot any more.
-    two._tasks.update(writing)
-    assert two._room() == 1
-    two._tasks.add(one_more := asyncio.create_task(asyncio.sleep(60)))
-    assert two._room() == 0
-    for task in (*writing, one_more):
-        task.cancel()
 
 
 async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_others_finish() -> None:

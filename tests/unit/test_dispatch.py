@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
+from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.handlers.given import FetchedEvent
-from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.handlers.types import FetchedEvent
 from credhook.worker.queue.claim import Claim
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -57,10 +57,12 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
         handler(number)
     settings = cast(Any, SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3))
     ledger, attempt = Ledger(), Attempt(CLAIM)
-    by = Dispatcher(settings, cast(Any, ledger), cast(Any, None), {})
-    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, cast(Any, None))
-    dispatch = Dispatch(by, event, attempt, Slot(*[cast(Any, None)] * 3), stale=False, matching=())
-    await dispatch.run(list(handlers))
-    assert sorted({*ledger.written, *attempt.records}) == sorted(one.name for one in handlers)
+    nothing = cast(Any, None)
+    processor = Processor(
+        settings, cast(Any, ledger), Registry([handlers]), nothing, snapshots=nothing, semaphores=nothing, states={}
+    )
+    event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, nothing)
+    await processor.run_handlers(attempt, Slot(nothing, nothing, nothing), event, list(handlers), ())
+    assert sorted({*ledger.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
     assert len(ledger.written) == 99
-    assert len(attempt.records) == 1  # Written together with the event's end.
+    assert len(attempt.unwritten) == 1  # Written together with the event's end.

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from credhook import GiveUp, InvalidRequest
-from credhook.worker.attempt.failures import of_fetch, of_handler, stands_with
+from credhook.worker.attempt.outcome import distribution, fetch_failure, handler_failure, open_errors
 from credhook.worker.attempt.retry import ConcurrencyReached
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.distribution import distribution
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.failure import Failure
@@ -26,7 +25,7 @@ def failed(raiser: Any, error: Exception) -> Failure:
     try:
         raiser(error)
     except Exception as raised:  # noqa: BLE001
-        found = of_handler(HANDLER, raised)
+        found = handler_failure(HANDLER, raised)
     assert found is not None
     return found
 
@@ -51,21 +50,21 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
 
 
 def test_one_that_no_line_of_the_author_has_raised_is_at_the_handler() -> None:
-    late = of_handler(HANDLER, HandlerTimeout("longer than 3 s"), 3_000.0)
+    late = handler_failure(HANDLER, HandlerTimeout("longer than 3 s"), 3_000.0)
     assert late is not None
     assert (late.what, late.where) == ("HandlerTimeout", f"{__name__} function")
     assert late.at.startswith("unit/test_failures.py:")
-    assert of_handler(Handler("test.partial", frozenset(), partial(function)), HandlerTimeout()) is not None
+    assert handler_failure(Handler("test.partial", frozenset(), partial(function)), HandlerTimeout()) is not None
 
 
 @pytest.mark.parametrize("error", [ConcurrencyReached(), PlatformPaused("it is")])
 def test_what_was_only_put_off_has_not_failed(error: Exception) -> None:
-    assert of_handler(HANDLER, error) is None
-    assert of_fetch(error) is None
+    assert handler_failure(HANDLER, error) is None
+    assert fetch_failure(error) is None
 
 
 def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
-    bad, worse = (of_fetch(InvalidRequest("no", status=status)) for status in (400, 422))
+    bad, worse = (fetch_failure(InvalidRequest("no", status=status)) for status in (400, 422))
     assert bad is not None
     assert worse is not None
     assert bad.what == "InvalidRequest 400"
@@ -74,10 +73,10 @@ def test_the_status_of_the_platform_is_part_of_a_cause() -> None:
 
 def test_whoever_ends_well_or_fails_otherwise_leaves_a_cause() -> None:
     before = {"fetch": "f", "worker": "w", "a.x": "x", "a.y": "y"}
-    assert stands_with(before, (), {}, fetched=False) == before
-    assert stands_with(before, (), {"a.x": "done", "a.y": "dead: no"}, fetched=True) == {"a.y": "y"}
+    assert open_errors(before, (), {}, fetched=False) == before
+    assert open_errors(before, (), {"a.x": "done", "a.y": "dead: no"}, fetched=True) == {"a.y": "y"}
     again = Failure("fetch", "Unavailable 503")
-    assert stands_with(before, (again,), {}, fetched=False) == {"fetch": again.cause, "a.x": "x", "a.y": "y"}
+    assert open_errors(before, (again,), {}, fetched=False) == {"fetch": again.cause, "a.x": "x", "a.y": "y"}
 
 
 def test_what_is_installed_has_a_version_and_a_loose_module_none() -> None:

@@ -31,8 +31,8 @@ def test_what_is_not_said_is_left_to_the_settings() -> None:
     handler = on()
     assert (handler.timeout, handler.retries, handler.backoff, handler.concurrency) == (None, None, None, None)
     assert (handler.give_up_on, handler.condition, handler.after) == ((), None, None)
-    assert handler.most_attempts(12) == 12
-    assert on(retries=0).most_attempts(12) == 1
+    assert handler.max_attempts(12) == 12
+    assert on(retries=0).max_attempts(12) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def decided(error: Exception, attempt: int, handler: Handler) -> Retry | GiveUp:
     return after_handler(
         error,
         attempt,
-        max_attempts=handler.most_attempts(12),
+        max_attempts=handler.max_attempts(12),
         backoff=handler.backoff or Backoff(first=100, longest=100),
         give_up_on=handler.give_up_on,
         chance=lambda: 1.0,

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from credhook import Handlers
-from credhook.worker.attempt import lifespan
-from credhook.worker.attempt.lifespan import Lifespan
+from credhook.worker.attempt import build
+from credhook.worker.attempt.build import Lifespan
 
 
 def plugin(name: str, startup: Any = None, shutdown: Any = None) -> Handlers[Any]:
@@ -71,7 +71,7 @@ async def test_a_start_up_that_fails_is_one_line_and_tried_again_with_growing_pa
 async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lifespan, "_SHUTDOWN", 0.05)
+    monkeypatch.setattr(build, "_SHUTDOWN_SECONDS", 0.05)
     ended: list[Any] = []
 
     async def hangs(state: Any) -> None:
@@ -99,7 +99,7 @@ async def test_what_has_started_is_shut_down_the_last_first_whatever_one_of_them
 async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lifespan, "_SLOW", 0.01)
+    monkeypatch.setattr(build, "_SLOW_SECONDS", 0.01)
     enough, tries = asyncio.Event(), []
 
     async def hangs() -> int:
@@ -123,7 +123,7 @@ async def test_a_start_up_that_is_slow_is_named_and_a_cancellation_of_its_own_is
 
 
 async def test_a_shutdown_that_swallows_its_cancellation_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifespan, "_SHUTDOWN", 0.05)
+    monkeypatch.setattr(build, "_SHUTDOWN_SECONDS", 0.05)
     enough, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn(_: Any) -> None:

@@ -13,7 +13,7 @@ from credhook.worker.api.calls.errors import (
 )
 from credhook.worker.attempt.retry import (
     BACKOFF,
-    PATIENCE,
+    PATIENCE_SECONDS,
     Defer,
     GiveUp,
     Retry,
@@ -21,7 +21,7 @@ from credhook.worker.attempt.retry import (
     after_handler,
     cause,
 )
-from credhook.worker.attempt.runs import StillRunning
+from credhook.worker.attempt.running import StillRunning
 from credhook.worker.platform.circuit import PlatformPaused
 
 
@@ -109,10 +109,10 @@ HELD_UP = [
 def test_what_waits_for_the_platform_spends_no_attempt_for_a_day(
     decide: Callable[..., Retry | GiveUp], error: Exception, pause: float, least: float
 ) -> None:
-    waits = decide(error, 12, age=PATIENCE - 1, max_attempts=12, pause=pause, chance=lambda: 0.0)
+    waits = decide(error, 12, age=PATIENCE_SECONDS - 1, max_attempts=12, pause=pause, chance=lambda: 0.0)
     assert isinstance(waits, Defer)
     assert waits.after == least
-    assert isinstance(decide(error, 12, age=PATIENCE, max_attempts=12, pause=pause), GiveUp)
+    assert isinstance(decide(error, 12, age=PATIENCE_SECONDS, max_attempts=12, pause=pause), GiveUp)
 
 
 @pytest.mark.parametrize("error", [api_error(Unauthorized, 403), api_error(NotFound, 404), ValueError()], ids=repr)

@@ -11,8 +11,16 @@ from typing import Any, cast
 import pytest
 from waiting import until_async
 
-from credhook.worker.attempt.running import HandlerCrashed, HandlerTimeout, ThreadRunner, run
-from credhook.worker.attempt.runs import HUNG_AFTER, PATIENCE, Runs, StillRunning
+from credhook.worker.attempt.running import (
+    HUNG_AFTER_SECONDS,
+    PATIENCE_SECONDS,
+    HandlerCrashed,
+    HandlerTimeout,
+    Runs,
+    StillRunning,
+    ThreadRunner,
+    run,
+)
 from credhook.worker.handlers.handler import Handler
 
 NOTHING: Any = None
@@ -214,11 +222,11 @@ async def test_a_handler_does_not_run_beside_an_earlier_run_for_the_same_event(i
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), HandlerTimeout)
     await until_async(lambda: notes, what="its begin")
     assert isinstance(await outcome(function, seconds=0.02, runs=runs), StillRunning)
-    assert runs.keeps_waiting("e1", "t.f")
+    assert runs.is_running("e1", "t.f")
     assert notes == ["begun"]
     assert await outcome(plain, event_id="e2", runs=runs) is None
     go.set()
-    await until_async(lambda: not runs.keeps_waiting("e1", "t.f"), what="its end")
+    await until_async(lambda: not runs.is_running("e1", "t.f"), what="its end")
     assert await outcome(function, runs=runs) is None
     assert notes == ["begun", "ended"] * 2
 
@@ -245,7 +253,7 @@ async def test_runs_that_will_not_end_are_counted_until_they_do(is_async: bool) 
     names = ("e1", "e2", "e3")
     await asyncio.gather(*(outcome(function, 0.02, event_id=one, runs=runs) for one in names))
     assert (runs.hung, runs.are_too_many) == (0, False)  # They may be cleaning up.
-    clock.now += HUNG_AFTER + 1
+    clock.now += HUNG_AFTER_SECONDS + 1
     assert (runs.hung, runs.are_too_many) == (3, True)
     go.set()
     await until_async(lambda: runs.hung == 0, what="their end")
@@ -257,7 +265,7 @@ async def test_one_run_is_too_many_once_its_event_has_waited_for_it_for_long() -
     runs = Runs(100, clock)
     function, _ = slow_to_end(go, is_async=False)
     await outcome(function, seconds=0.02, runs=runs)
-    clock.now += PATIENCE + 1
+    clock.now += PATIENCE_SECONDS + 1
     assert not runs.are_too_many
     assert isinstance(await outcome(function, runs=runs), StillRunning)
     assert runs.are_too_many

@@ -25,7 +25,7 @@ from credhook.testing import FakeApi, Result, arun, event, run
 from credhook.testing.running import handler_of
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.given import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 COMPLETED: Final = "openid4vc.issuance.completed"

@@ -1,1 +1,0 @@
-"""One attempt at an event: fetch what it refers to, run the handlers, decide what follows."""

@@ -1,49 +1,55 @@
-"""One attempt at an event that has been claimed: fetch, run the handlers, settle."""
+"""Process claimed events. `Processor` makes one attempt: fetch the details, run the handlers, settle the event."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
 from redis.exceptions import RedisError
 
-from credhook.store import State
+from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker import metrics
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.details import fetch
-from credhook.worker.attempt.dispatch import Dispatch, Dispatcher
-from credhook.worker.attempt.failures import of_fetch, stands_with, stopped, story
-from credhook.worker.attempt.outcome import SKIPPED, Outcome
-from credhook.worker.attempt.retry import ConcurrencyReached, after_fetch, cause
-from credhook.worker.attempt.runs import StillRunning
+from credhook.worker.attempt.details import fetch, is_stale, version
+from credhook.worker.attempt.outcome import DONE, SKIPPED, Outcome, fetch_failure, handler_failure, open_errors
+from credhook.worker.attempt.retry import (
+    BACKOFF,
+    ConcurrencyReached,
+    Defer,
+    GiveUp,
+    after_fetch,
+    after_handler,
+    cause,
+)
+from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.attempt.staleness import is_stale, version
-from credhook.worker.handlers.given import FetchedEvent
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.registry import Registry
+from credhook.worker.handlers.types import Context, FetchedEvent
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.failure import WORKER, worker_died
+from credhook.worker.queue.failure import WORKER, Failure, credhook_version, worker_died
 from credhook.worker.queue.leases import Leases
 from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from credhook.worker.tracing.attempts import AttemptTracer
+    from credhook.worker.tracing import AttemptTracer
 
 log = structlog.get_logger("credhook.worker")
 
-_DONE: Final = State.DONE  # An enumeration looks its members up in Python, ten times as long as a name takes.
-#: Worker processes that one event may take with it.
-MOST_KILLED: Final = 2
+#: Workers that may die with an event as the only one in progress, before it is given up.
+MAX_KILLED: Final = 2
+_TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
 
 
 class Processor:
-    """Takes claimed events to their end; many may be under way beside each other."""
+    """Makes the attempts of one process. Many may be in progress at a time."""
 
     def __init__(
         self,
@@ -57,209 +63,352 @@ class Processor:
         states: Mapping[str, Any],
         tracer: Optional["AttemptTracer"] = None,
     ) -> None:
-        """`states`: plugin's name → what its start-up returned; `tracer`: traces attempts and handlers."""
+        """`states`: plugin → the result of its start-up function."""
         self.leases = Leases(claims)
+        self.runs = Runs(settings.concurrency)
+        self._threads = ThreadRunner(settings.concurrency)
         self._claims = claims
         self._registry = registry
         self._breaker = breaker
         self._snapshots = snapshots
         self._semaphores = semaphores
-        self._max_attempts = settings.max_attempts
-        self._plans: dict[str, tuple[tuple[Handler, ...], int]] = {}
-        self._dispatcher = Dispatcher(settings, claims, breaker, states)
-        self.runs = self._dispatcher.runs
+        self._states = states
         self._tracer = tracer
-        self._log = log.bind()
-        if tracer is not None:
-            self._dispatcher.run_handler = tracer.run_handler
+        self._timeout = settings.handler_timeout
+        self._max_attempts = settings.max_attempts
 
     def keep(self, attempt: Attempt) -> None:
-        """Have the attempt's lease renewed from now on; losing it breaks the attempt off."""
+        """Renew the attempt's lease from now on. Losing the lease interrupts the attempt."""
         self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
 
     async def handle(
-        self,
-        attempt: Attempt,
-        slot: Slot,
-        *,
-        follow: bool = False,
-        tried: Callable[[], None] = lambda: None,
+        self, attempt: Attempt, slot: Slot, *, follow: bool = False
     ) -> tuple[Settlement | None, Claim | None]:
-        """Make the attempt and write down what it came to.
+        """Make the attempt and settle the event.
 
-        Args:
-            attempt: at what.
-            slot: the clients to use.
-            follow: whether to claim the resource's next event, if one has waited for this one.
-            tried: called when the slot is needed no more: what follows is writing down.
+        `follow`: claim the next event of the resource as well, if one waits for this event.
 
         Returns:
-            How the event was settled, or None if it was not ours to settle any more; and the claim that follows.
+            The settlement, or None if the lease was lost; and the next claim.
         """
-        if self._tracer is None:
-            return await self._handle(attempt, slot, follow=follow, tried=tried)
-        with self._tracer.attempt(attempt.claim) as span:
-            settlement, following = await self._handle(attempt, slot, follow=follow, tried=tried)
-            span.settled(settlement, attempt.failures)
-            return settlement, following
-
-    async def _handle(
-        self, attempt: Attempt, slot: Slot, *, follow: bool, tried: Callable[[], None]
-    ) -> tuple[Settlement | None, Claim | None]:
-        self.keep(attempt)
-        attempt.began = self._dispatcher.clock()
-        try:
+        with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
+            self.keep(attempt)
+            attempt.began = time.monotonic()
             try:
-                attempt.begin()
-                await self._try(attempt, slot)
-            except asyncio.CancelledError:
-                if attempt.interruption is None:
-                    raise
+                try:
+                    attempt.begin()
+                    await self._try(attempt, slot)
+                except asyncio.CancelledError:
+                    if attempt.interruption is None:
+                        raise
+                finally:
+                    may_settle = attempt.end()
+                if not may_settle:
+                    raise asyncio.CancelledError
+                if attempt.admitted and not attempt.calls_platform:
+                    with suppress(RedisError, OSError):  # The bucket fills by itself.
+                        await self._breaker.give_back(1)
+                settlement, following = await self._settle(attempt, follow=follow)
             finally:
-                wanted = attempt.end()
-                tried()
-            if not wanted:
-                raise asyncio.CancelledError
-            if attempt.admitted and not attempt.asks:
-                with suppress(RedisError, OSError):  # The bucket fills by itself.
-                    await self._breaker.give_back(1)  # Others can have the call that was admitted, and not made.
-            return await self._settle(attempt, follow=follow)
-        finally:
-            self.leases.release(attempt.claim)
+                self.leases.release(attempt.claim)
+            if span is not None:
+                span.settled(settlement, attempt.failures)
+            return settlement, following
 
     async def _try(self, attempt: Attempt, slot: Slot) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
-        matching, most_attempts = self._plan(claim.type)
-        if claim.only or claim.pending:
-            here = {one.name for one in matching}
-            attempt.missing = tuple(sorted((claim.only | claim.pending) - here - claim.ended.keys()))
-        # The last one ended without a word: its process died. Two that died with nothing else under way are enough.
-        # How many attempts a handler has that is not here, only others know.
-        if (claim.attempt > most_attempts and not attempt.missing) or claim.killed >= MOST_KILLED:
+        matching = self._registry.matching(claim.type)
+        max_attempts = max([self._max_attempts, *(handler.max_attempts(self._max_attempts) for handler in matching)])
+        names = {handler.name for handler in matching}
+        attempt.missing = tuple(sorted((claim.only | claim.pending) - names - claim.ended.keys()))
+        # The number of attempts was exceeded because the last worker died. With `missing` handlers the number is
+        # unknown here: only workers that have them know their retries.
+        if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
-            if WORKER not in claim.causes:  # Nobody has seen it die.
-                attempt.note(worker_died())
+            if WORKER not in claim.causes:  # Its death was not counted yet.
+                attempt.add_failure(worker_died())
             return
-        wanted = matching if not claim.only else [one for one in matching if one.name in claim.only]
+        wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
         if not wanted:
             attempt.outcome = Outcome(unhandled=True)
             return
-        handlers = [one for one in wanted if one.name not in claim.ended]
+        handlers = [handler for handler in wanted if handler.name not in claim.ended]
         attempt.outcome = Outcome.before(claim.ended)
         if not handlers:
             return
-        if all(self.runs.keeps_waiting(claim.event_id, one.name) for one in handlers):
-            # Nothing is fetched for nobody: what is presented may be readable only once.
+        if all(self.runs.is_running(claim.event_id, handler.name) for handler in handlers):
+            # Do not fetch when no handler can run: presented data may be readable only once.
             still_running = StillRunning()
             attempt.outcome = attempt.outcome.after(handlers[0].name, still_running, still_running)
             return
-        if limits := {one.name: one.concurrency for one in handlers if one.concurrency}:
-            full = await self._without_place(claim, limits)
-            if full is not None:
-                no_place = ConcurrencyReached()
-                attempt.outcome = attempt.outcome.after(full, no_place, no_place)
-                return
-        attempt.asks = True
+        if full := await self._full_handler(claim, handlers):
+            no_place = ConcurrencyReached()
+            attempt.outcome = attempt.outcome.after(full, no_place, no_place)
+            return
+        attempt.calls_platform = True
         try:
             api = slot.fetching if attempt.admitted else slot.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
-        except Exception as error:  # Whatever it is, it is the policy's to judge.
-            id_ = attempt.note(of_fetch(error))
-            log.warning("fetch_failed", **attempt.ids, error=cause(error), exc_info=error, hint=hint(error), cause=id_)
+        except Exception as error:  # The retry policy judges all errors.
+            cause_id = attempt.add_failure(fetch_failure(error))
+            log.warning(
+                "fetch_failed", **attempt.ids, error=cause(error), exc_info=error, hint=hint(error), cause=cause_id
+            )
             pause = self._breaker.pause()
-            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=most_attempts, pause=pause)
+            decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
             attempt.outcome = attempt.outcome.after("", error, decision)
             return
         details = fetched.details
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         attempt.version = version(claim.type, details.updated_at)
-        stale = is_stale(attempt.version, claim.latest)
-        names = [*claim.ended, *(one.name for one in wanted)]
-        attempt.dispatched = tuple(one.name for one in handlers)
-        await Dispatch(self._dispatcher, event, attempt, slot, stale, names).run(handlers)
+        await self.run_handlers(attempt, slot, event, handlers, {*claim.ended, *(one.name for one in wanted)})
 
-    def _plan(self, event_type: str) -> tuple[tuple[Handler, ...], int]:
-        """The handlers that run for events of a type, and after how many attempts the last of them is given up."""
-        plan = self._plans.get(event_type)
-        if plan is None:
-            matching = self._registry.matching(event_type)
-            most = max([self._max_attempts, *(one.most_attempts(self._max_attempts) for one in matching)])
-            plan = self._plans[event_type] = matching, most
-        return plan
-
-    async def _without_place(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """The first handler that can have no further event now, or None; the first if Redis does not say."""
+    async def _full_handler(self, claim: Claim, handlers: Sequence[Handler]) -> str:
+        """Return a handler whose concurrency limit is reached, or "". Without an answer of Redis, return the first."""
+        limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
+        if not limits:
+            return ""
         try:
-            return await self._semaphores.acquire(claim, limits)
+            return await self._semaphores.acquire(claim, limits) or ""
         except (RedisError, OSError) as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             return next(iter(limits))
 
-    async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
-        claim = attempt.claim
-        if attempt.interruption is Interruption.LEASE_LOST:
-            await self._dispatcher.record(attempt, *attempt.records)
-            _report_lost(attempt)
-            return None, None
-        settlement = self._settlement(attempt)
-        ours, following = await self._claims.settle(claim, settlement, follow=follow)
-        if not ours:
-            _report_lost(attempt)
-            return None, None
-        metrics.ATTEMPTS.add(settlement.state)
-        if settlement.state is _DONE:
-            metrics.DELIVERY_TO_DONE.observe(claim.age + self._dispatcher.clock() - attempt.began)
-        _report(self._log, settlement, attempt)
-        return settlement, following
+    async def run_handlers(
+        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handlers: Sequence[Handler], matching: Collection[str]
+    ) -> None:
+        """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends.
 
-    def _settlement(self, attempt: Attempt) -> Settlement:
-        if attempt.interruption is None:
-            settlement = attempt.outcome.settlement(attempt.missing)
-        elif attempt.interruption is Interruption.DRAINED:
-            settlement = Settlement(State.ACCEPTED, spend=False)
+        `matching`: the names of all handlers of the event, including those that ended in earlier attempts.
+        """
+        attempt.dispatched = tuple(handler.name for handler in handlers)
+        running = len(handlers)
+        tasks: dict[str, asyncio.Task[None]] = {}
+
+        async def run_one(handler: Handler, before: "asyncio.Task[None] | None") -> None:
+            nonlocal running
+            if before is not None:
+                await asyncio.wait({before})
+            await self._run_handler(attempt, slot, event, handler, matching)
+            running -= 1
+            if running:  # The last status is written with the event's settlement.
+                await self._record(attempt, handler.name)
+
+        for handler in handlers:
+            before = tasks.get(handler.after or "")
+            tasks[handler.name] = asyncio.create_task(run_one(handler, before))
+        try:
+            await asyncio.wait(tasks.values())
+        except asyncio.CancelledError:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.wait(tasks.values())
+            raise
+        for task in tasks.values():
+            task.result()
+
+    async def _run_handler(
+        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handler: Handler, matching: Collection[str]
+    ) -> None:
+        """Run one handler and note its status or failure in the attempt."""
+        claim = attempt.claim
+        attempt.check()
+        # A worker that lost this event may have recorded the handler after our claim.
+        status = "" if claim.first else await self._claims.ended(claim, handler.name)
+        if status:
+            attempt.statuses[handler.name] = status
+            attempt.outcome = attempt.outcome.with_ended(handler.name, status)
+            return
+        attempt.check()
+        if not self._may_run(attempt, event, handler, matching):
+            return
+        context: Context[Any, Any] = Context(
+            slot.calling if handler.is_async else slot.in_thread,
+            log.bind(**attempt.ids, handler=handler.name),
+            f"{event.webhook_id}:{handler.name}",
+            is_stale(attempt.version or (0, 0), claim.latest),
+            self._states.get(handler.plugin),
+        )
+        began = time.monotonic()
+        with self._tracer.handler(handler, event) if self._tracer else nullcontext() as span:
+            failure = await run(
+                handler,
+                event,
+                context,
+                timeout=handler.timeout or self._timeout,
+                threads=self._threads,
+                runs=self.runs,
+            )
+            if span is not None and failure is not None:
+                span.failed(failure)
+        seconds = time.monotonic() - began
+        ms = round(seconds * 1000, 1)
+        if not isinstance(failure, StillRunning):
+            metrics.HANDLER_SECONDS.observe(seconds, handler.name)
+        if failure is not None:
+            self._fail(attempt, handler, failure, ms)
+            return
+        self._end(attempt, handler, DONE, took=f"{TOOK}{ms:.0f}")
+        attempt.durations[handler.name] = ms
+
+    def _may_run(self, attempt: Attempt, event: FetchedEvent, handler: Handler, matching: Collection[str]) -> bool:
+        """Return False if the handler's `after` or `condition` forbids the run, and note its status if it has ended."""
+        if handler.after is not None and handler.after in matching:
+            needed = attempt.statuses.get(handler.after) or attempt.claim.ended.get(handler.after)
+            if needed is None:
+                return False  # That handler is retried, and this one with it.
+            if needed == SKIPPED:
+                self._end(attempt, handler, SKIPPED)
+                return False
+            if needed.startswith(GAVE_UP):
+                self._fail(attempt, handler, GiveUp(f"{handler.after} was given up"), is_consequence=True)
+                return False
+        try:
+            is_wanted = handler.condition is None or bool(handler.condition(event))
+        except Exception as error:  # noqa: BLE001  The author's code.
+            self._fail(attempt, handler, error)
+            return False
+        if not is_wanted:
+            self._end(attempt, handler, SKIPPED)
+        return is_wanted
+
+    def _fail(
+        self,
+        attempt: Attempt,
+        handler: Handler,
+        error: Exception,
+        ms: float | None = None,
+        *,
+        is_consequence: bool = False,
+    ) -> None:
+        """Note the failure. It is not counted if it is only the consequence of another handler's failure."""
+        claim = attempt.claim
+        decision = after_handler(
+            error,
+            claim.attempt,
+            age=claim.age,
+            max_attempts=handler.max_attempts(self._max_attempts),
+            pause=self._breaker.pause(),
+            backoff=handler.backoff or BACKOFF,
+            give_up_on=handler.give_up_on,
+        )
+        log.warning(
+            "handler_failed",
+            **attempt.ids,
+            handler=handler.name,
+            error=cause(error),
+            exc_info=error,
+            final=isinstance(decision, GiveUp),
+            hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
+            ms=ms,
+            cause=None if is_consequence else attempt.add_failure(handler_failure(handler, error, ms)),
+        )
+        if isinstance(decision, GiveUp):
+            self._end(attempt, handler, GAVE_UP + cause(error))
         else:
+            self._count(attempt, handler, "postponed" if isinstance(decision, Defer) else "failed")
+        attempt.outcome = attempt.outcome.after(handler.name, error, decision)
+
+    def _end(self, attempt: Attempt, handler: Handler, status: str, took: str = "") -> None:
+        attempt.statuses[handler.name] = status
+        attempt.unwritten[handler.name] = took or status
+        self._count(attempt, handler, "gave_up" if status.startswith(GAVE_UP) else status)
+
+    @staticmethod
+    def _count(attempt: Attempt, handler: Handler, outcome: str) -> None:
+        metrics.HANDLER_RUNS.add(handler.name, metrics.type_label(attempt.claim.type), outcome)
+
+    async def _record(self, attempt: Attempt, *names: str) -> None:
+        """Write the statuses of these handlers that the store does not know yet."""
+        for name in names:
+            status = attempt.unwritten.get(name)
+            if status is None:
+                continue
+            failure = attempt.uncounted.get(name)
+            attempt.counted.add(name)  # Before the write, which may take place even if this task is cancelled.
+            await self._claims.record(attempt.claim, name, status, attempt.pending, failure)
+            attempt.unwritten.pop(name, None)
+
+    async def _settle(self, attempt: Attempt, *, follow: bool) -> tuple[Settlement | None, Claim | None]:
+        claim, fetched = attempt.claim, attempt.fetched
+        if attempt.interruption is Interruption.LEASE_LOST:
+            await self._record(attempt, *attempt.unwritten)
+            return _lost(attempt)
+        if attempt.interruption is Interruption.DRAINED:
+            settlement = Settlement(State.ACCEPTED, spend=False)
+        elif attempt.interruption is Interruption.STOPPED:
             settlement = Settlement(State.DEAD, "Stopped")
-            attempt.note(stopped())
-        claim, fetched, is_done = attempt.claim, attempt.fetched, settlement.state is _DONE
+            attempt.add_failure(Failure(WORKER, "Stopped", version=credhook_version()))
+        else:
+            settlement = attempt.outcome.settlement(attempt.missing)
+        is_done = settlement.state is State.DONE
         causes: Mapping[str, str] = {}
         if not is_done:
-            causes = stands_with(claim.causes, attempt.failures, attempt.ends, fetched=fetched is not None)
-        return settlement._replace(
-            records=attempt.records,
+            causes = open_errors(claim.causes, attempt.failures, attempt.statuses, fetched=fetched is not None)
+        settlement = settlement._replace(
+            records=attempt.unwritten,
             pending=attempt.pending,
             sealed=claim.seen or (fetched is not None and fetched.has_data),
-            latest=attempt.version if is_done or attempt.ran else None,
-            failures=tuple(attempt.uncounted().values()),
+            latest=attempt.version if is_done or attempt.durations else None,
+            failures=tuple(attempt.uncounted.values()),
             causes=causes,
-            absolved={who: one for who, one in claim.causes.items() if causes.get(who) != one},
-            story=story(attempt, settlement),
+            absolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
+            story=_history_entry(attempt, settlement),
         )
+        is_ours, following = await self._claims.settle(claim, settlement, follow=follow)
+        if not is_ours:
+            return _lost(attempt)
+        metrics.ATTEMPTS.add(settlement.state)
+        if is_done:
+            metrics.DELIVERY_TO_DONE.observe(claim.age + time.monotonic() - attempt.began)
+        _log_result(attempt, settlement)
+        return settlement, following
 
 
-def _report_lost(attempt: Attempt) -> None:
+def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] | None:
+    """Return the attempt's entry in the event's history, or None if it says nothing.
+
+    An event that is done at once has no entry. Neither has an event that was only deferred: that may happen every
+    second.
+    """
+    claim, state = attempt.claim, settlement.state
+    if (claim.first and state is State.DONE) or (state is State.WAITING and not attempt.failures):
+        return None
+    entry: dict[str, Any] = {
+        "attempt": claim.attempt,
+        "began": claim.now,
+        "state": state.value,
+        "error": settlement.error,
+        "wait": int(settlement.wait * 1_000),
+        "ran": attempt.durations,
+        "skipped": [name for name, status in attempt.statuses.items() if status == SKIPPED],
+        "failures": [failure.told() for failure in attempt.failures],
+    }
+    return {name: value for name, value in entry.items() if value}
+
+
+def _lost(attempt: Attempt) -> tuple[None, None]:
     metrics.LEASES_LOST.add()
     log.warning("lease_lost", **attempt.ids)
+    return None, None
 
 
-def _report(log: Any, settlement: Settlement, attempt: Attempt) -> None:
-    """One line for each attempt, at least: what it came to, with the handlers that have ended in it and their times.
-
-    `log` is bound: one that is not binds anew for each line, which takes a third of what the line takes.
-    """
-    said = attempt.ids | {"handlers": [*attempt.ran], "ms": [*attempt.ran.values()]}
-    if skipped := [name for name, how in attempt.ends.items() if how == SKIPPED]:
-        said["skipped"] = skipped
-    if settlement.state is _DONE:
-        log.info("event_done", **said)
+def _log_result(attempt: Attempt, settlement: Settlement) -> None:
+    """Log one line for the attempt: its result, and the handlers that are done with their milliseconds."""
+    fields = attempt.ids | {"handlers": [*attempt.durations], "ms": [*attempt.durations.values()]}
+    if skipped := [name for name, status in attempt.statuses.items() if status == SKIPPED]:
+        fields["skipped"] = skipped
+    if settlement.state is State.DONE:
+        log.info("event_done", **fields)
     elif settlement.state is State.WAITING:
-        log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **said)
+        log.info("event_waiting", error=settlement.error, seconds=round(settlement.wait, 1), **fields)
     elif settlement.state is State.ACCEPTED:
-        log.info("event_handed_back", **said)
+        log.info("event_handed_back", **fields)
     elif settlement.state is State.UNHANDLED:
-        hint = "no handler that is loaded here wants it; it waits for a worker that has one"
+        hint = "No handler that is loaded here wants it. It waits for a worker that has one"
         lacking = settlement.only or sorted(attempt.claim.only)
-        log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **said)
+        log.warning("event_unhandled", lacking=[*lacking] or "any", hint=hint, **fields)
     else:
         hint = f"credhook events show {attempt.claim.event_id}"
-        log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **said)
+        log.error("event_" + settlement.state.value, error=settlement.error, hint=hint, **fields)

@@ -1,43 +1,135 @@
-"""Running one handler, whatever it is and whatever it does: it ends as a value, and nothing of it is left behind.
+"""Run one handler: with a timeout, in a thread if it is a plain function, and never twice at a time for one event.
 
-A handler is other people's code. It may be a coroutine function or a plain one, or a plain one that returns a
-coroutine; it may raise anything, swallow its cancellation, call `sys.exit`, or never return.
+A handler is other people's code. It may raise anything, swallow its cancellation, call `sys.exit`, or never return.
+Only the end of the process ends a run that ignores its cancellation. Until then this process does not start the same
+handler for the same event again. A process with too many such runs must be replaced.
 """
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from credhook.logs.places import runs_now
-from credhook.worker.attempt.remarks import remark_on_result
-from credhook.worker.attempt.runs import Run, Runs, StillRunning
-from credhook.worker.handlers.given import Context, FetchedEvent
-from credhook.worker.handlers.handler import Handler
+import structlog
 
-#: Seconds that a handler past its time, or no longer wanted, gets to clean up after itself; then it is told once more,
-#: and gets as many again. Its first cancellation may have been lost: Python 3.11's `asyncio.wait_for` drops some.
-GRACE: Final = 1.0
+from credhook.logs.places import runs_now
+from credhook.worker.attempt.retry import Defer
+from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.types import Context, FetchedEvent
+
+log = structlog.get_logger("credhook.worker")
+
+#: Seconds that a cancelled handler gets to clean up. Then it is cancelled again and gets as many: the first
+#: cancellation may be lost, as Python 3.11's `asyncio.wait_for` loses some.
+GRACE_SECONDS: Final = 1.0
+#: Seconds after which an abandoned run counts as hung. Until then it may be cleaning up.
+HUNG_AFTER_SECONDS: Final = 3.0
+#: Seconds until an event that met its own earlier run is tried again. Another process may take it.
+LOOK_AGAIN_SECONDS: Final = 2.0
+#: Seconds that an event waits for its own abandoned run before the process is replaced.
+PATIENCE_SECONDS: Final = 60.0
+
+#: Handlers that were reported for returning a value.
+_reported: set[str] = set()
 
 
 class HandlerTimeout(Exception):
-    """The handler took longer than `CREDHOOK_HANDLER_TIMEOUT`."""
+    """The handler exceeded its timeout."""
 
 
 class HandlerCrashed(Exception):
-    """The handler raised what ends processes or tasks; the message names it."""
+    """The handler raised an exception that ends processes or tasks. The message is its class."""
+
+
+class StillRunning(Defer):
+    """An earlier run of the same handler for the same event has not ended. No attempt is spent."""
+
+    def __init__(self) -> None:
+        super().__init__(LOOK_AGAIN_SECONDS)
+
+
+class Run:
+    """One run of a handler for an event. It ends when both its task and its thread have ended."""
+
+    def __init__(self, runs: "dict[tuple[str, str], Run]", key: tuple[str, str]) -> None:
+        self._runs = runs
+        self._key = key
+        self._parts = 0
+        #: When its attempt stopped waiting for it, or None.
+        self.abandoned_at: float | None = None
+        #: True if an attempt was deferred because of it.
+        self.is_awaited = False
+
+    def hold(self) -> None:
+        """Count its task or thread."""
+        self._parts += 1
+        self._runs[self._key] = self
+
+    def release(self) -> None:
+        """Uncount its task or thread."""
+        self._parts -= 1
+        if self._parts == 0:
+            del self._runs[self._key]
+
+
+class Runs:
+    """All runs of this process that have not ended."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`limit`: the process's concurrency. It must be replaced when more than half of that hang."""
+        self.limit = limit
+        self._clock = clock
+        self._alive: dict[tuple[str, str], Run] = {}
+
+    def is_running(self, event_id: str, handler: str) -> bool:
+        """Return True if the handler runs for the event, and note that an attempt waits for the run."""
+        run = self._alive.get((event_id, handler))
+        if run is not None:
+            run.is_awaited = True
+        return run is not None
+
+    def begin(self, event_id: str, handler: str) -> Run:
+        """Return a new run.
+
+        Raises:
+            StillRunning: an earlier one has not ended.
+        """
+        if self.is_running(event_id, handler):
+            raise StillRunning
+        return Run(self._alive, (event_id, handler))
+
+    def abandon(self, run: Run) -> None:
+        """Note that no attempt waits for the run any longer."""
+        if run.abandoned_at is None:
+            run.abandoned_at = self._clock()
+
+    @property
+    def hung(self) -> int:
+        """How many abandoned runs still go on after the time for cleaning up."""
+        return sum(age > HUNG_AFTER_SECONDS for age, _ in self._abandoned())
+
+    @property
+    def are_too_many(self) -> bool:
+        """True if the process must be replaced to end its hung runs."""
+        blocks_event = any(run.is_awaited and age > PATIENCE_SECONDS for age, run in self._abandoned())
+        return blocks_event or self.hung * 2 > self.limit
+
+    def _abandoned(self) -> list[tuple[float, Run]]:
+        now = self._clock()
+        return [(now - run.abandoned_at, run) for run in self._alive.values() if run.abandoned_at is not None]
 
 
 class ThreadRunner:
-    """Where plain functions run: a thread for each, up to a limit that counts those that hang as well."""
+    """Runs plain functions, each in a thread of its own. The limit includes threads that hang."""
 
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
 
     async def call(self, handler: Handler, event: FetchedEvent, context: Context[Any, Any], held: Run) -> object:
-        """The plain function's result, from a thread that does not outlive the process. It is held for as long."""
+        """Return the function's result. A daemon thread does not keep the process alive."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -51,7 +143,7 @@ class ThreadRunner:
                 future.set_result(result)
             elif isinstance(error, Exception) and not isinstance(error, StopIteration):
                 future.set_exception(error)
-            else:  # A future refuses it, or it would end the loop.
+            else:  # A future refuses StopIteration, and SystemExit would end the loop.
                 future.set_exception(HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__))
 
         def work() -> None:
@@ -60,16 +152,16 @@ class ThreadRunner:
             runs_now.set(handler.at)
             try:
                 result = handler.function(event, context)
-            except BaseException as error:  # noqa: BLE001  It crosses over to the loop, which judges it.
+            except BaseException as error:  # noqa: BLE001  It is judged on the event loop.
                 failure = error
-            with suppress(RuntimeError):  # The loop has ended, and with it all who would want to know.
+            with suppress(RuntimeError):  # The loop was closed meanwhile.
                 loop.call_soon_threadsafe(settle, result, failure)
 
         held.hold()
-        here = contextvars.copy_context()  # What the handler's libraries trace belongs to the handler's span.
+        here = contextvars.copy_context()  # Spans of the handler's libraries belong below the handler's span.
         try:
             threading.Thread(target=here.run, args=(work,), daemon=True, name=handler.name).start()
-        except RuntimeError:  # The system has no more.
+        except RuntimeError:  # The system allows no more threads.
             self._free.release()
             held.release()
             raise
@@ -81,58 +173,40 @@ async def run(
     event: FetchedEvent,
     context: Context[Any, Any],
     *,
-    timeout: float,  # noqa: ASYNC109  Ours must hold even for a handler that swallows it.
+    timeout: float,  # noqa: ASYNC109  A handler that swallows its cancellation must not delay the attempt.
     threads: ThreadRunner,
     runs: Runs,
-    grace: float = GRACE,
+    grace: float = GRACE_SECONDS,
 ) -> Exception | None:
-    """Run a handler for an event.
-
-    Args:
-        handler: what is run.
-        event: its first argument.
-        context: its second.
-        timeout: seconds that it may take, and wait for a thread.
-        threads: where it runs if it is a plain function.
-        runs: those of this process, of which it is one until it has ended, however long that takes.
-        grace: seconds that it gets to end once it was cancelled, and again once it was cancelled for the second time.
+    """Run the handler and return its error, or None if it succeeded.
 
     Returns:
-        What went wrong, or None. `StillRunning`, without having run it: an earlier run has not ended yet.
+        `StillRunning`, without a run, if an earlier run for this event has not ended. `HandlerTimeout` after
+        `timeout` seconds.
     """
     try:
         held = runs.begin(event.webhook_id, handler.name)
     except StillRunning as still_running:
         return still_running
-    loop = asyncio.get_running_loop()
-    enough: asyncio.Future[None] = loop.create_future()
-    task = loop.create_task(_guarded(handler, event, context, threads, held, ended=enough))
-    timer = loop.call_later(timeout, _set, enough)
+    task = asyncio.create_task(_call(handler, event, context, threads, held))
     try:
-        await enough
-        if not task.done():
-            runs.give_up(held)
-            await _cancel(task, grace)
-            return HandlerTimeout(f"longer than {timeout} s")
+        await asyncio.wait({task}, timeout=timeout)
     except asyncio.CancelledError:
-        runs.give_up(held)
+        runs.abandon(held)
         await _cancel(task, grace)
         raise
-    finally:
-        timer.cancel()
+    if not task.done():
+        runs.abandon(held)
+        await _cancel(task, grace)
+        return HandlerTimeout(f"longer than {timeout} s")
     if task.cancelled():
         return HandlerCrashed("CancelledError")
     error = task.exception()
     return error if isinstance(error, Exception) else None
 
 
-def _set(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
-    task.add_done_callback(_over)
+    task.add_done_callback(_retrieve)
     for _ in range(2):
         task.cancel()
         await asyncio.wait({task}, timeout=grace)
@@ -140,25 +214,16 @@ async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
             return
 
 
-def _over(task: "asyncio.Task[None]") -> None:
-    """What it ends with after we have stopped waiting is nobody's business, least of all the log's."""
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    """Retrieve the error, so that asyncio does not log it with its message."""
     if not task.cancelled():
         task.exception()
 
 
-async def _guarded(
-    handler: Handler,
-    event: FetchedEvent,
-    context: Context[Any, Any],
-    threads: ThreadRunner,
-    held: Run,
-    *,
-    ended: "asyncio.Future[None]",
+async def _call(
+    handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
 ) -> None:
-    """The handler, with what would end the event loop turned into an error of its own.
-
-    Whoever waits is told as it ends: `asyncio.wait`, and callbacks of its task, would take a turn of the loop more.
-    """
+    """Call the handler. Exceptions that would end the event loop become `HandlerCrashed`."""
     runs_now.set(handler.at)
     held.hold()
     try:
@@ -166,13 +231,16 @@ async def _guarded(
             result = handler.function(event, context)
         else:
             result = await threads.call(handler, event, context, held)
-        if isinstance(result, Awaitable):  # Also of a plain function: a decorator may hide the `async def`.
+        if isinstance(result, Awaitable):  # A decorator may hide an `async def` behind a plain function.
             result = await result
-        remark_on_result(handler, result)
+        if result is not None and handler.name not in _reported:
+            _reported.add(handler.name)
+            hint = "Results are ignored. Return nothing; raise Retry or GiveUp to decide"
+            returned = type(result).__name__
+            log.warning("handler_returned", handler=handler.name, at=handler.at, returned=returned, hint=hint)
     except (Exception, asyncio.CancelledError):
         raise
-    except BaseException as error:  # noqa: BLE001  It would end the loop, whatever it is.
+    except BaseException as error:  # noqa: BLE001  Such as SystemExit.
         raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
     finally:
         held.release()
-        _set(ended)

@@ -1,7 +1,4 @@
-"""Slots: how many events are under way in one process, each with its clients for the platform.
-
-Connections, credentials and the context for TLS are shared by all.
-"""
+"""Slots: the limit on events in progress in one process. Each slot has its own clients for the platform."""
 
 import asyncio
 import math
@@ -15,30 +12,29 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.attempt.attempt import Attempt, Interruption
 
-#: Calls that the handlers of one event make at a time; others wait for one of these to end.
-CALLS: Final = 10
-#: While a slot is held for less than so many seconds, events are taken ahead, so that no slot waits for Redis. What
-#: waits for a slot for longer is handed back.
-QUICK: Final = 1.0
-#: As many are taken ahead as end within so many seconds, which is what takes need at full load, but for half of the
-#: slots at most: 4,602 events a second became 5,476 (API of 50 ms, 400 slots), where before a quarter was taken ahead.
-AHEAD: Final = 0.05
+#: Concurrent calls of the handlers of one event. Further calls wait.
+MAX_CALLS: Final = 10
+#: While events hold a slot for less than this, more events are claimed than there are slots, so that no slot waits
+#: for Redis. An event that waits longer than this for a slot is handed back.
+QUICK_SECONDS: Final = 1.0
+#: The reserve is the number of events that end within this time, but at most half of the slots.
+RESERVE_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
 class Slot:
-    """The clients of one event at a time.
+    """The platform clients for one event at a time. They share connections, credentials and TLS context.
 
     Attributes:
-        fetching: for details, whose calls have been admitted when the event was taken.
-        calling: for coroutine handlers, and for details of which nobody knew when the event was taken.
-        in_thread: for plain handlers.
+        fetching: fetches details. The rate limit has counted the call already.
+        calling: for coroutine handlers, and for fetches that the rate limit has not counted.
+        in_thread: for plain functions.
+        since: when the slot was acquired, in monotonic seconds.
     """
 
     fetching: AsyncApi
     calling: AsyncApi
     in_thread: SyncApi
-    #: When it was last taken, in monotonic seconds.
     since: float = 0.0
 
 
@@ -49,7 +45,7 @@ class _Waiting(NamedTuple):
 
 
 class Slots:
-    """So many slots, and the events that wait for one of them, in order."""
+    """A fixed number of slots, and the events that wait for one, in order."""
 
     def __init__(self, number: int, new_slot: Callable[[], Slot]) -> None:
         self._new_slot = new_slot
@@ -57,18 +53,19 @@ class Slots:
         self._held = 0
         self._idle: list[Slot] = []
         self._waiting: deque[_Waiting] = deque()
-        #: Seconds that a slot was held of late; nobody knows yet.
+        #: Moving average of the seconds that a slot is held.
         self._pace = math.inf
 
     @property
     def places(self) -> int:
-        """How many events the process may have: one for each slot, and a reserve while they move quickly."""
-        if self._pace >= QUICK:
+        """How many events the process may hold: one for each slot, and a reserve while events end quickly."""
+        if self._pace >= QUICK_SECONDS:
             return self._number
-        return self._number + min(self._number // 2, math.ceil(self._number * AHEAD / max(AHEAD, self._pace)))
+        reserve = math.ceil(self._number * RESERVE_SECONDS / max(RESERVE_SECONDS, self._pace))
+        return self._number + min(self._number // 2, reserve)
 
     async def acquire(self, attempt: Attempt) -> Slot:
-        """A slot, once there is one."""
+        """Wait for a free slot and return it."""
         if self._held < self._number and not self._waiting:
             self._held += 1
         else:
@@ -80,22 +77,22 @@ class Slots:
         return slot
 
     def release(self, slot: Slot) -> None:
-        """Let the next one have the slot."""
+        """Pass the slot on to the next event."""
         self._idle.append(slot)
         held = time.monotonic() - slot.since
-        if not math.isnan(held):  # Of one that was handed back it says nothing.
+        if not math.isnan(held):  # Events that were handed back do not count.
             self._pace = held if self._pace == math.inf else 0.9 * self._pace + 0.1 * held
         if self._waiting:
             self._waiting.popleft().turn.set_result(None)
         else:
             self._held -= 1
 
-    def evict(self, older_than: float = QUICK) -> None:
-        """Break off what has waited for a slot for so many seconds: other processes may have one."""
+    def evict(self, older_than: float = QUICK_SECONDS) -> None:
+        """Interrupt events that have waited this many seconds: another process may have a free slot."""
         until = time.monotonic() - older_than
         while self._waiting and self._waiting[0].since <= until:
             waiting = self._waiting.popleft()
             self._pace = math.inf
-            self._held += 1  # Beyond the number, for as long as it takes to hand the event back.
+            self._held += 1  # Above the limit for as long as it takes to hand the event back.
             waiting.attempt.interrupt(Interruption.DRAINED)
             waiting.turn.set_result(None)

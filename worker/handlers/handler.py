@@ -1,4 +1,4 @@
-"""One handler: a function of a plugin, what it is run for, and what its author has said about how."""
+"""One handler: a function, the event types that it runs for, and its options."""
 
 import functools
 import inspect
@@ -16,28 +16,29 @@ from credhook.logs.places import beginning
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.handlers.given import Context, FetchedEvent
+from credhook.worker.handlers.types import Context, FetchedEvent
 
 Function = Callable[[Any, Any], Any]
 
-#: What `retries` and `concurrency` may be at most; beyond it, something else was meant.
-_MOST: Final = 10_000
-_MOST_GROWTH: Final = 1_000
+#: Upper limit of `retries` and `concurrency`. A larger number is a mistake.
+_LIMIT: Final = 10_000
+_MAX_GROWTH: Final = 1_000
 
 
 class Options(TypedDict, total=False):
-    """What `Handlers.on` can be told besides event types.
+    """The options of `Handlers.on`.
 
     Attributes:
-        timeout: seconds that a run may take; by default CREDHOOK_HANDLER_TIMEOUT.
-        retries: how often an event comes back to the handler after it has failed, by the event's own attempts; by
-            default one less than CREDHOOK_MAX_ATTEMPTS.
-        backoff: the waits between attempts, where the handler does not ask for its own.
-        give_up_on: exceptions after which it is never run again for the event.
-        condition: whether the handler is run for this event at all; called on the event loop, so it should be quick.
-        after: an earlier handler of the plugin, or its name, that must have ended well before this one begins. Handlers
-            run beside each other otherwise.
-        concurrency: how many runs of the handler there may be at a time, in the whole fleet.
+        timeout: seconds that one run may take. Default: CREDHOOK_HANDLER_TIMEOUT.
+        retries: how often the event is retried after this handler has failed. Counts the event's attempts.
+            Default: CREDHOOK_MAX_ATTEMPTS - 1.
+        backoff: the waits between attempts, unless the handler raises `Retry(after=…)`.
+        give_up_on: exceptions after which the handler never runs again for the event.
+        condition: a function of the event that returns whether to run the handler. It runs on the event loop, so it
+            must be quick.
+        after: a handler defined above, or its name. This handler runs once that one is done. Otherwise handlers run
+            concurrently.
+        concurrency: maximum number of concurrent runs in the whole fleet.
     """
 
     timeout: float
@@ -49,16 +50,15 @@ class Options(TypedDict, total=False):
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Handler:
-    """One function of one plugin.
+    """One function of one plugin. `Options` explains the other attributes.
 
     Attributes:
-        name: `plugin.function`; progress is recorded under it, so renaming a function makes it a new handler.
+        name: `plugin.function`. Progress is recorded under this name: a renamed function is a new handler.
         types: the event types that it runs for.
-        function: what is called with a `FetchedEvent` and a `Context`.
-
-    The others are as in `Options`; `after` is the other handler's name.
+        function: called with a `FetchedEvent` and a `Context`.
+        after: the full name of the handler that must be done first.
     """
 
     name: str
@@ -72,39 +72,46 @@ class Handler:
     after: str | None = None
     concurrency: int | None = None
 
-    @property
+    @functools.cached_property
     def is_async(self) -> bool:
-        """Whether it runs on the event loop; otherwise it runs in a thread."""
+        """True if the function runs on the event loop, False if it runs in a thread."""
         return _is_async(self.function)
 
-    @property
+    @functools.cached_property
     def at(self) -> str:
-        """Where its function begins, `file:line`; empty if that is not known."""
-        return _at(self.function)
+        """Where the function begins, as `file:line`, or "" if that is unknown."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return beginning(code) if code else ""
 
     @property
     def plugin(self) -> str:
         """The name of its plugin."""
         return self.name.partition(".")[0]
 
-    def most_attempts(self, usual: int) -> int:
-        """After how many attempts at an event it is given up, where others are after `usual`."""
-        return usual if self.retries is None else self.retries + 1
+    def max_attempts(self, default: int) -> int:
+        """Return the number of attempts after which the event is given up for this handler."""
+        return default if self.retries is None else self.retries + 1
 
 
-def declared(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
-    """The handler of that name, if function and options are fit for it.
+def new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
+    """Return the handler after checking function, options and annotations.
 
     Raises:
-        ValueError: they are not; the message names the handler and the remedy.
+        ValueError: one of them is wrong. The message names the handler and the remedy.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ValueError(f"{name} is a generator: it would never run; leave out the yield")
+        raise ValueError(f"{name} is a generator and would never run: leave out the yield")
     try:
         inspect.signature(function).bind(None, None)
     except TypeError:
         raise ValueError(f"{name} should take two arguments, (event, context)") from None
-    given = options.get("give_up_on", ())
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise ValueError(f"{name}: on() has no option {unknown[0]!r}; it has {', '.join(Options.__annotations__)}")
+    classes = options.get("give_up_on", ())
+    before = options.get("after")
+    if before is not None:
+        before = before if isinstance(before, str) else getattr(before, "__name__", "")
+        before = before if "." in before else f"{name.partition('.')[0]}.{before}"
     handler = Handler(
         name,
         types,
@@ -112,93 +119,70 @@ def declared(name: str, types: frozenset[str], function: Function, options: Opti
         timeout=options.get("timeout"),
         retries=options.get("retries"),
         backoff=options.get("backoff"),
-        give_up_on=given if isinstance(given, tuple) else (given,),
+        give_up_on=classes if isinstance(classes, tuple) else (classes,),
         condition=options.get("condition"),
-        after=_name_of(options.get("after"), name),
+        after=before,
         concurrency=options.get("concurrency"),
     )
-    _check_options(handler, options)
+    _check_options(handler)
     _check_annotations(handler)
     return handler
 
 
-def _name_of(other: str | Callable[..., Any] | None, name: str) -> str | None:
-    if other is None:
-        return None
-    text = other if isinstance(other, str) else getattr(other, "__name__", "")
-    return text if "." in text else f"{name.partition('.')[0]}.{text}"
-
-
-def _check_options(handler: Handler, options: Options) -> None:
-    name = handler.name
-    for unknown in options.keys() - Options.__annotations__.keys():
-        raise ValueError(f"{name}: on() has no option {unknown!r}; it has {', '.join(Options.__annotations__)}")
-    timeout, retries, limit = handler.timeout, handler.retries, handler.concurrency
-    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+def _check_options(handler: Handler) -> None:
+    name, condition = handler.name, handler.condition
+    if handler.timeout is not None and not (_is_number(handler.timeout) and 0 < handler.timeout < math.inf):
         raise ValueError(f"{name}: timeout should be seconds, more than 0")
-    if retries is not None and not (type(retries) is int and 0 <= retries <= _MOST):
-        raise ValueError(f"{name}: retries should be a whole number from 0 on")
-    if limit is not None and not (type(limit) is int and 1 <= limit <= _MOST):
-        raise ValueError(f"{name}: concurrency should be a whole number from 1 on")
-    if handler.backoff is not None and not _is_usable(handler.backoff):
+    for option, value, least in (("retries", handler.retries, 0), ("concurrency", handler.concurrency, 1)):
+        if value is not None and not (type(value) is int and least <= value <= _LIMIT):
+            raise ValueError(f"{name}: {option} should be a whole number from {least} on")
+    if handler.backoff is not None and not _is_valid(handler.backoff):
         raise ValueError(
             f"{name}: backoff should be a Backoff(first=…, longest=…) of seconds, growth from 1 on, jitter up to 1"
         )
     if not all(isinstance(one, type) and issubclass(one, Exception) for one in handler.give_up_on):
         raise ValueError(f"{name}: give_up_on should be an exception class, or a tuple of them")
-    if handler.condition is not None and (not callable(handler.condition) or _is_async(handler.condition)):
+    if condition is not None and (not callable(condition) or _is_async(condition)):
         raise ValueError(f"{name}: condition should be a plain function of the event")
 
 
-def _is_usable(backoff: object) -> bool:
+def _is_valid(backoff: object) -> bool:
     if not isinstance(backoff, Backoff):
         return False
     numbers = backoff.first, backoff.longest, backoff.growth, backoff.jitter
     if not all(_is_number(one) and math.isfinite(one) for one in numbers):
         return False
-    return 0 <= backoff.first <= backoff.longest and 1 <= backoff.growth <= _MOST_GROWTH and 0 <= backoff.jitter <= 1
+    return 0 <= backoff.first <= backoff.longest and 1 <= backoff.growth <= _MAX_GROWTH and 0 <= backoff.jitter <= 1
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
 def _check_annotations(handler: Handler) -> None:
-    """See that what the author has written about the arguments is what will come; what cannot be read says nothing."""
+    """Compare the annotations of the arguments with the types they will have. Skip annotations that do not resolve."""
     try:
         hints = typing.get_type_hints(inspect.unwrap(handler.function))
         event, context = (hints.get(one) for one in list(inspect.signature(handler.function).parameters)[:2])
     except (NameError, TypeError, AttributeError, ValueError):
         return
     if get_origin(event) is FetchedEvent:
-        announced = _classes(get_args(event)[0])
-        for kind in sorted(handler.types):
-            details = Issuance if concerns_issuance(kind) else Presentation
-            if announced and not any(issubclass(details, one) for one in announced):
-                names = " | ".join(one.__name__ for one in announced)
+        annotated = get_args(event)[0]
+        classes = get_args(annotated) or (annotated,)
+        for event_type in sorted(handler.types) if all(isinstance(one, type) for one in classes) else ():
+            details = Issuance if concerns_issuance(event_type) else Presentation
+            if not any(issubclass(details, one) for one in classes):
+                names = " | ".join(one.__name__ for one in classes)
                 raise ValueError(
-                    f"{handler.name}: the details of {kind} are of class {details.__name__}; annotate the event as "
-                    f"FetchedEvent[{details.__name__}] instead of FetchedEvent[{names}]"
+                    f"{handler.name}: the details of {event_type} are of class {details.__name__}; annotate the event "
+                    f"as FetchedEvent[{details.__name__}] instead of FetchedEvent[{names}]"
                 )
     if get_origin(context) is Context:
-        wanted, given = get_args(context)[0], AsyncApi if handler.is_async else SyncApi
-        if wanted in {AsyncApi, SyncApi} and wanted is not given:
+        wanted, expected = get_args(context)[0], AsyncApi if handler.is_async else SyncApi
+        if wanted in {AsyncApi, SyncApi} and wanted is not expected:
             kind, fit = ("an async def", "AsyncContext") if handler.is_async else ("a plain function", "SyncContext")
             raise ValueError(f"{handler.name} is {kind}: annotate its context as {fit}")
-
-
-def _classes(annotation: Any) -> tuple[type, ...]:
-    """The classes of an annotation that is a class or a union of them; nothing of any other."""
-    parts = get_args(annotation) or (annotation,)
-    return parts if all(isinstance(one, type) for one in parts) else ()
-
-
-@functools.cache
-def _at(function: Function) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return beginning(code) if code else ""
-
-
-@functools.cache
-def _is_async(function: Function) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))

@@ -1,12 +1,12 @@
-"""The handler of a fresh install: one line per event, so that there is something to see. Ids and statuses only."""
+"""The default handler: log one line per event, with ids and statuses only."""
 
-from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 
 handlers = Handlers("log")
 
 
 @handlers.on("*")
 async def event(event: FetchedEvent, context: AsyncContext) -> None:
-    """Log what happened to what."""
+    """Log the status of the event's resource."""
     context.log.info("event_fetched", status=event.details.status)

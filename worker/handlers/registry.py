@@ -1,4 +1,4 @@
-"""The registry: which function runs for which event types.
+"""Plugins and their handlers: which function runs for which event types.
 
 from credhook import Handlers
 
@@ -23,13 +23,11 @@ from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.handlers.given import Context, Details, FetchedEvent, IssuanceType, PresentationType
-from credhook.worker.handlers.handler import Function, Handler, Options, declared
+from credhook.worker.handlers.handler import Function, Handler, Options, new_handler
+from credhook.worker.handlers.types import Context, Details, FetchedEvent, IssuanceType, PresentationType
 
-#: A handler's name is stored with every event that it has handled, and is what `replay --handler` names.
+#: Names are stored with every event and named by `replay --handler`.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-#: Where the ten are to be seen.
-_SHOWN: Final = "credhook.EVENT_TYPES holds the ten that there are"
 
 D = TypeVar("D", bound=Details)
 S = TypeVar("S")
@@ -44,7 +42,7 @@ PlainShutdown: TypeAlias = Callable[[S], None]
 
 
 class Registers(Protocol[D, S]):
-    """What `Handlers.on` gives: it takes a function that is fit for the event types, and gives it back."""
+    """The type of the decorator that `Handlers.on` returns."""
 
     @overload
     def __call__(self, function: AsyncFunction[D, S]) -> AsyncFunction[D, S]: ...
@@ -53,22 +51,22 @@ class Registers(Protocol[D, S]):
 
 
 class Handlers(Generic[State]):
-    """The handlers of one plugin. `Handlers[Database]("accounts")` says what its start-up returns."""
+    """The handlers of one plugin. `Handlers[Database]("accounts")`: its start-up function returns a `Database`."""
 
     def __init__(self, name: str) -> None:
-        """`name`: unique among all plugins that are loaded together.
+        """`name`: unique among the plugins of a worker.
 
         Raises:
-            ValueError: the name is not a word of letters, digits, `-` and `_`.
+            ValueError: the name has other characters than letters, digits, `-` and `_`.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"handlers' name {name!r} should be a word of letters, digits, - and _")
         self.name = name
-        #: Where it was made, for whoever looks for it.
+        #: Where the plugin was created, as `file:line`.
         self.at = _caller()
         self._handlers: dict[str, Handler] = {}
-        self._startup: Callable[[], Any] | None = None
-        self._shutdown: Callable[[Any], Any] | None = None
+        self.startup_function: Callable[[], Any] | None = None
+        self.shutdown_function: Callable[[Any], Any] | None = None
 
     @overload
     def on(self, *types: IssuanceType, **options: Unpack[Options]) -> Registers[Issuance, State]: ...
@@ -79,23 +77,32 @@ class Handlers(Generic[State]):
         self, *types: IssuanceType | PresentationType | Literal["*"], **options: Unpack[Options]
     ) -> Registers[Details, State]: ...
     def on(self, *types: str, **options: Unpack[Options]) -> Any:
-        """Run the decorated function, `async def` or `def`, for these event types; `"*"` stands for all ten.
+        """Run the decorated function, `async def` or `def`, for these event types. `"*"` stands for all ten.
 
-        The options are those of `handler.Options`.
+        `handler.Options` explains the options.
 
         Raises:
-            ValueError: a type is unknown, an option or the function is not fit, or the plugin already has a handler of
-                that name.
+            ValueError: a type is unknown, an option or the function is wrong, or the plugin has a handler of that name.
         """
-        wanted = _wanted(types)
+        if not types:
+            raise ValueError('on() wants at least one event type, or "*" for all')
+        for name in types if types != ("*",) else ():
+            if not isinstance(name, str):
+                raise ValueError(f'on() takes event types, as in @handlers.on("{EVENT_TYPES[0]}")')  # noqa: TRY004  One class for all mistakes.
+            if name not in EVENT_TYPES:
+                near = difflib.get_close_matches(name, EVENT_TYPES, n=1)
+                known = f"did you mean {near[0]!r}?" if near else "credhook.EVENT_TYPES lists all types"
+                raise ValueError(f"{name!r} is no event type; {known}")
+        wanted = frozenset(EVENT_TYPES if types == ("*",) else types)
 
         def register(function: Function) -> Function:
             name = getattr(function, "__name__", "")
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
-            handler = declared(f"{self.name}.{name}", wanted, function, options)
-            if name in self._handlers:
-                raise ValueError(_twice(f"{self.name!r} already has a handler {name!r}", self._handlers[name]))
+            if first := self._handlers.get(name):
+                at = first.at or "another place"
+                raise ValueError(f"{self.name!r} already has a handler {name!r}, at {at}; rename one of them")
+            handler = new_handler(f"{self.name}.{name}", wanted, function, options)
             if handler.after is not None and handler.after not in [one.name for one in self]:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
             self._handlers[name] = handler
@@ -110,12 +117,13 @@ class Handlers(Generic[State]):
     def startup(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Run the decorated function, `async def` or `def`, once in each worker process before it takes events.
 
-        What it returns is `context.state`. When it fails, it is tried again, with growing pauses.
+        Its result is `context.state`. If it fails, the worker tries again with growing pauses.
 
         Raises:
-            ValueError: it takes arguments, or there is one already.
+            ValueError: the function takes arguments, or the plugin has a start-up function already.
         """
-        self._startup = self._hook("startup", self._startup, function)
+        self._check_hook("startup", self.startup_function, function)
+        self.startup_function = function
         return function
 
     @overload
@@ -123,33 +131,28 @@ class Handlers(Generic[State]):
     @overload
     def shutdown(self, function: PlainShutdown[State]) -> PlainShutdown[State]: ...
     def shutdown(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Run the decorated function with what the start-up returned, when a worker process has ended its events.
+        """Run the decorated function with the start-up function's result when a worker process has finished its events.
 
         Raises:
-            ValueError: it does not take one argument, or there is one already.
+            ValueError: the function does not take one argument, or the plugin has a shutdown function already.
         """
-        self._shutdown = self._hook("shutdown", self._shutdown, function, None)
+        self._check_hook("shutdown", self.shutdown_function, function, None)
+        self.shutdown_function = function
         return function
 
-    def _hook(self, what: str, before: object, function: Callable[..., Any], *arguments: object) -> Callable[..., Any]:
-        if before is not None:
-            raise ValueError(f"{self.name!r} already has a {what} function")
+    def _check_hook(self, kind: str, existing: object, function: Callable[..., Any], *arguments: object) -> None:
+        if existing is not None:
+            raise ValueError(f"{self.name!r} already has a {kind} function")
         try:
             inspect.signature(function).bind(*arguments)
-        except ValueError:  # Of a built-in one nobody knows what it takes.
-            return function
+        except ValueError:  # Some built-in functions have no signature.
+            return
         except TypeError:
             takes = "one argument, the state" if arguments else "no argument"
-            raise ValueError(f"{self.name}: the {what} function should take {takes}") from None
-        return function
-
-    @property
-    def hooks(self) -> tuple[Callable[[], Any] | None, Callable[[Any], Any] | None]:
-        """The functions for start-up and shutdown."""
-        return self._startup, self._shutdown
+            raise ValueError(f"{self.name}: the {kind} function should take {takes}") from None
 
     def handler_of(self, function: Callable[..., Any]) -> Handler | None:
-        """What the function is registered as; None if it is not."""
+        """Return the handler of this function, or None if it is not registered."""
         return next((one for one in self if one.function is function), None)
 
     def __iter__(self) -> Iterator[Handler]:
@@ -159,36 +162,19 @@ class Handlers(Generic[State]):
         return f"Handlers({self.name!r}, {', '.join(self._handlers)})"
 
 
-def _wanted(types: tuple[str, ...]) -> frozenset[str]:
-    """The event types that a handler asks for, or ValueError."""
-    if not types:
-        raise ValueError('on() wants at least one event type, or "*" for all')
-    for one in types if types != ("*",) else ():
-        if not isinstance(one, str):
-            raise ValueError(f'on() takes event types, as in @handlers.on("{EVENT_TYPES[0]}")')  # noqa: TRY004  One kind.
-        if one not in EVENT_TYPES:
-            near = difflib.get_close_matches(one, EVENT_TYPES, n=1)
-            raise ValueError(f"{one!r} is no event type; " + (f"did you mean {near[0]!r}?" if near else _SHOWN))
-    return frozenset(EVENT_TYPES if types == ("*",) else types)
-
-
-def _twice(what: str, first: Handler) -> str:
-    return f"{what}, at {first.at or 'another place'}; rename one of them: progress is recorded under the name"
-
-
 def _caller() -> str:
-    """Where the plugin is being made, `file:line`."""
-    frame = sys._getframe(2)  # noqa: SLF001  Nothing else is as quick.
-    if frame.f_code.co_filename == typing.__file__ and frame.f_back:  # `Handlers[State](…)` is called by it.
+    """Return where the plugin is being created, as `file:line`."""
+    frame = sys._getframe(2)  # noqa: SLF001  `inspect.stack` reads source files.
+    if frame.f_code.co_filename == typing.__file__ and frame.f_back:  # `Handlers[State](…)` calls through typing.
         frame = frame.f_back
     return place(frame.f_code.co_filename, frame.f_lineno)
 
 
 class Registry:
-    """All handlers that are loaded, in the order of their plugins."""
+    """All loaded handlers, in the order of their plugins."""
 
     def __init__(self, plugins: Iterable[Handlers]) -> None:
-        """Raises: ValueError: two plugins have the same name."""
+        """Raises: ValueError: two plugins have the same name, or one is named twice."""
         self.plugins = tuple(plugins)
         known: dict[str, Handlers] = {}
         for plugin in self.plugins:
@@ -200,10 +186,10 @@ class Registry:
         self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
 
     def matching(self, event_type: str) -> tuple[Handler, ...]:
-        """The handlers that run for an event of that type."""
+        """Return the handlers for events of that type."""
         return self._by_type.get(event_type, ())
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The event types that any handler wants, in the specification's order."""
+        """The event types that have a handler, in the specification's order."""
         return tuple(name for name in EVENT_TYPES if self.matching(name))

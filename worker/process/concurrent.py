@@ -6,7 +6,6 @@ worker: it registers, shows its heartbeat, and obeys suspend, stop-job and shutd
 """
 
 import asyncio
-import functools
 import math
 import os
 import signal
@@ -30,8 +29,8 @@ from credhook.store import State
 from credhook.store.hints import hint
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.parts import assembled
-from credhook.worker.attempt.slots import Slot, Slots
+from credhook.worker.attempt.build import build_worker
+from credhook.worker.attempt.slots import Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
@@ -79,7 +78,7 @@ class ConcurrentWorker(BaseWorker):
         self._settings = settings
         self._registry = registry
         self._concurrency = settings.concurrency
-        #: Events that are ours, with a slot or waiting for one; not those that are only being written down.
+        #: Claimed events, with a slot or waiting for one.
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = token
@@ -131,7 +130,7 @@ class ConcurrentWorker(BaseWorker):
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
         worker = Worker(self.name, self._token)
-        async with assembled(settings, self._registry, worker=worker) as parts:
+        async with build_worker(settings, self._registry, worker=worker) as parts:
             self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
             self._intake = Intake(
@@ -194,7 +193,7 @@ class ConcurrentWorker(BaseWorker):
         """How many more events may be under way."""
         if self._stopping.is_set():
             return 0
-        return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
+        return self._slots.places - len(self._attempts)
 
     def _start(self, claim: Claim) -> None:
         attempt = Attempt(claim, admitted=True)
@@ -212,14 +211,15 @@ class ConcurrentWorker(BaseWorker):
             log.error("attempt_failed", exc_info=error)
 
     async def _process(self, attempt: Attempt) -> None:
-        """Handle the event, then those of the same resource that have waited for it.
-
-        Its slot is free for others as soon as the handlers are done: what was done is written down beside.
-        """
+        """Handle the event, then the events of the same resource that have waited for it."""
         while True:
             slot = await self._slots.acquire(attempt)
-            follow, freeing = self._may_follow(), functools.partial(self._free, attempt, slot)
-            settlement, following = await self._processor.handle(attempt, slot, follow=follow, tried=freeing)
+            try:
+                settlement, following = await self._processor.handle(attempt, slot, follow=self._may_follow())
+            finally:
+                self._attempts.discard(attempt)
+                self._slots.release(slot)
+                self._freed.set()
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
             if following is None:
@@ -227,11 +227,6 @@ class ConcurrentWorker(BaseWorker):
             attempt = Attempt(following, known=attempt.fetched)
             self._attempts.add(attempt)
             self._processor.keep(attempt)
-
-    def _free(self, attempt: Attempt, slot: Slot) -> None:
-        self._attempts.discard(attempt)
-        self._slots.release(slot)
-        self._freed.set()
 
     def _may_follow(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""

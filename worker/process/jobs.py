@@ -29,7 +29,7 @@ from credhook.store import Keys, State
 from credhook.store.job import FAILURE_TTL, event_of
 from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.attempt.attempt import Attempt
-from credhook.worker.attempt.parts import assembled
+from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.queue import scripts
@@ -50,7 +50,7 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
     """
     event_id = event_id or _of_current_job()
     settings, registry, token = _shared()
-    async with assembled(settings, registry, token=token) as parts:
+    async with build_worker(settings, registry, token=token) as parts:
         background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
         try:

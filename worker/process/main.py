@@ -95,7 +95,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _wait_for(redis, settings.queue)
     _leave_alone_what_stays()
     handlers = [one.name for one in registry.handlers]
-    starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.hooks[0]]) else {}
+    starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.startup_function]) else {}
     log.info(
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )

@@ -13,7 +13,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Guard
 from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
-from credhook.worker.handlers.given import FetchedEvent
+from credhook.worker.handlers.types import FetchedEvent
 
 
 class FakeApi(AsyncApi):

@@ -10,8 +10,8 @@ from redis import Redis
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
 from credhook.store import WHOLE
-from credhook.worker.handlers.given import AsyncContext, FetchedEvent
 from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 
 #: Groups that are on their way to Redis at once.
 AHEAD = 8

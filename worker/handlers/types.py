@@ -1,10 +1,10 @@
-"""What a handler is given: the event with its details, and a context to work with.
+"""The types of a handler's two arguments: the event with its details, and the context.
 
-Both are generic, so that an editor knows what stands in them:
+Both are generic, so that type checkers and editors know what they hold:
 
     async def activate(event: FetchedEvent[Issuance], context: AsyncContext) -> None: ...
 
-A plugin's start-up may return what its handlers share; `AsyncContext[Database]` then says what `context.state` is.
+`AsyncContext[Database]` is the context of a plugin whose start-up function returns a `Database`.
 """
 
 from dataclasses import dataclass
@@ -41,16 +41,16 @@ S_co = TypeVar("S_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True)
 class FetchedEvent(Generic[D_co]):
-    """An event with what it refers to: the first argument of a handler.
+    """An event with the details of its resource: the first argument of a handler.
 
     Attributes:
         type: one of the ten event types.
-        resource_id: the issuance's or presentation's id.
-        webhook_id: the id of the delivery that brought it; the same for all its repetitions.
-        received_at: when the receiver stored it, in UTC.
-        attempt: which attempt this is, counted from 1.
-        details: the resource as the platform describes it now, which may be later than the event. That of a
-            `verification.data` has data: without it, no handler is run.
+        resource_id: the id of the issuance or presentation.
+        webhook_id: the id of the delivery; repetitions of the delivery have the same id.
+        received_at: when the receiver stored the event, in UTC.
+        attempt: number of this attempt, counted from 1.
+        details: the resource as the platform describes it now. Its state may be later than the event's.
+            The details of a `verification.data` event always hold data: without data no handler runs.
     """
 
     type: str
@@ -63,15 +63,15 @@ class FetchedEvent(Generic[D_co]):
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[A_co, S_co]):
-    """What a handler works with: the second argument.
+    """The second argument of a handler.
 
     Attributes:
-        api: the platform's client; asynchronous for `async def` handlers, synchronous for plain ones.
+        api: the platform's client: asynchronous for `async def` handlers, synchronous for plain functions.
         log: a logger bound to the event.
-        idempotency_key: the same for every run of this handler for this event, and for no other.
-        stale: whether a later state of the same issuance or presentation has been handled before: events arrive in
-            any order. What the handler writes should then not overwrite what it wrote for the later one.
-        state: what the plugin's start-up returned; None without one.
+        idempotency_key: the same for every run of this handler for this event.
+        stale: True if handlers have already seen a later state of the same issuance or presentation. Do not
+            overwrite what they wrote for it.
+        state: the value that the plugin's start-up function returned, or None.
     """
 
     api: A_co
@@ -81,6 +81,7 @@ class Context(Generic[A_co, S_co]):
     state: S_co
 
 
-#: Of an `async def` handler, and of a plain one.
+#: The context of an `async def` handler.
 AsyncContext: TypeAlias = Context[AsyncApi, S_co]
+#: The context of a plain function.
 SyncContext: TypeAlias = Context[SyncApi, S_co]

@@ -1,13 +1,15 @@
-"""Attempts at events, and the handlers within them, as spans.
+"""Traces of a worker as OpenTelemetry spans: attempts, handlers, and requests to the platform.
 
-An attempt goes on with the trace of the delivery, as often as the event is tried. What has been replayed may have come
-a week ago: each of its attempts is a trace of its own, with a link to the span that has sent it.
+An attempt continues the trace of its delivery. A replayed event may be a week old: each of its attempts is a new trace
+with a link to the delivery's span. Request spans hold neither URL nor body, which may name a person, and the trace
+context is not sent to the platform. Imported only if tracing is on.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from opentelemetry.context import Context as SpanContext
 from opentelemetry.trace import Link, Span, SpanKind, Tracer
@@ -16,13 +18,13 @@ from structlog.contextvars import bound_contextvars
 from credhook.store import State
 from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.spans import below, current_span, fail, remote
-from credhook.worker.attempt.running import run
-from credhook.worker.handlers.given import Context, FetchedEvent
+from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered
 from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.types import FetchedEvent
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 
-#: States that an attempt that has failed leaves an event in.
+#: States of an event after a failed attempt.
 _FAILED = frozenset({State.WAITING, State.DEAD, State.DATA_GONE})
 
 
@@ -33,7 +35,7 @@ class AttemptSpan:
         self._span = span
 
     def settled(self, settlement: Settlement | None, failures: Sequence[Failure]) -> None:
-        """What it came to: the state, and which causes it has failed with."""
+        """Add the resulting state and the causes of the failures."""
         if settlement is None:
             fail(self._span, "LeaseLost")
             return
@@ -44,11 +46,22 @@ class AttemptSpan:
             fail(self._span, failures[0].what.partition(" ")[0] if failures else "Defer")  # The class of the error.
 
 
+class HandlerSpan:
+    """The span of one run of a handler."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def failed(self, error: Exception) -> None:
+        """Mark the span as failed with the class of the error."""
+        fail(self._span, type(error).__name__)
+
+
 class AttemptTracer:
     """Traces the attempts of one process."""
 
     def __init__(self, tracer: Tracer, *, queue: str, chance: Callable[[int], int] = random.getrandbits) -> None:
-        """Trace by `tracer` what is taken from the queue; `chance`: so many random bits."""
+        """`chance`: returns that many random bits."""
         self._tracer = tracer
         self._chance = chance
         self._name = f"process {queue}"
@@ -61,8 +74,8 @@ class AttemptTracer:
 
     @contextmanager
     def attempt(self, claim: Claim) -> Iterator[AttemptSpan]:
-        """One attempt at the event, for the length of the block; the lines that are logged in it name its trace."""
-        parent, links = self._came_from(claim.trace)
+        """Trace the block as an attempt. Log lines in it carry the trace id."""
+        parent, links = self._parent(claim.trace)
         attributes = self._processing | _ids(claim.event_id, claim.type, claim.resource_id, claim.attempt)
         with current_span(self._tracer, self._name, SpanKind.CONSUMER, attributes, parent=parent, links=links) as span:
             if not span.is_recording():
@@ -71,22 +84,18 @@ class AttemptTracer:
             with bound_contextvars(trace_id=f"{span.get_span_context().trace_id:032x}"):
                 yield AttemptSpan(span)
 
-    async def run_handler(
-        self, handler: Handler, event: FetchedEvent, context: Context[Any, Any], **how: Any
-    ) -> Exception | None:
-        """`credhook.worker.attempt.running.run`, traced: what it returns and how it is called are the same."""
+    @contextmanager
+    def handler(self, handler: Handler, event: FetchedEvent) -> Iterator[HandlerSpan]:
+        """Trace the block as a run of the handler."""
         attributes = {"credhook.handler": handler.name} | _ids(
             event.webhook_id, event.type, event.resource_id, event.attempt
         )
         with current_span(self._tracer, handler.name, SpanKind.INTERNAL, attributes) as span:
-            failure = await run(handler, event, context, **how)
-            if failure is not None:
-                fail(span, type(failure).__name__)
-            return failure
+            yield HandlerSpan(span)
 
-    def _came_from(self, trace: str | None) -> tuple[SpanContext, list[Link]]:
-        """What an attempt is part of, and what it is linked to."""
-        if trace == NOT_CHOSEN:  # Nor is it here, or we would export traces without a beginning.
+    def _parent(self, trace: str | None) -> tuple[SpanContext, list[Link]]:
+        """Return the parent of an attempt's span, and its links. `trace`: as the event's record has it."""
+        if trace == NOT_CHOSEN:  # The receiver did not sample the delivery: sampling here would export partial traces.
             return below(remote(f"{self._chance(128) | 1:032x}", f"{self._chance(64) | 1:016x}", sampled=False)), []
         sent = Traced.read(trace) if trace is not None else None
         if sent is None:
@@ -102,3 +111,42 @@ def _ids(event_id: str, event_type: str, resource_id: str, attempt: int) -> dict
         "credhook.resource.id": resource_id,
         "credhook.attempt": attempt,
     }
+
+
+class TracedTransport:
+    """A transport with a span around each request."""
+
+    def __init__(self, tracer: Tracer, transport: Transport) -> None:
+        self._tracer = tracer
+        self._transport = transport
+
+    async def send(self, request: Request) -> Response:
+        """Send the request in a span."""
+        name = f"{request.method} {request.template}".rstrip()
+        with current_span(self._tracer, name, SpanKind.CLIENT, _attributes(request)) as span:
+            try:
+                response = await self._transport.send(request)
+            except Unanswered as failure:
+                fail(span, failure.kind)
+                unanswered = failure
+            else:
+                span.set_attribute("http.response.status_code", response.status)
+                if response.status >= HTTPStatus.BAD_REQUEST:
+                    fail(span, str(response.status))
+                return response
+        raise unanswered
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+
+def _attributes(request: Request) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {"http.request.method": request.method}
+    if request.template:
+        attributes["url.template"] = request.template
+    url = urlsplit(request.url)
+    if url.hostname:
+        attributes["server.address"] = url.hostname
+        attributes["server.port"] = url.port or (443 if url.scheme == "https" else 80)
+    return attributes

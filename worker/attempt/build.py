@@ -1,0 +1,191 @@
+"""Build the parts of a worker on one event loop, and run the start-up and shutdown functions of its plugins."""
+
+import asyncio
+import importlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from redis.asyncio import Redis
+
+from credhook import tracing
+from credhook.backoff import Backoff, Waits
+from credhook.logs import flush_lines
+from credhook.store.connection import open_redis
+from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.http.exchange import Transport
+from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.oauth.tokens import TokenCache
+from credhook.worker.api.threads import SyncApi
+from credhook.worker.attempt.processor import Processor
+from credhook.worker.attempt.slots import MAX_CALLS, Slot
+from credhook.worker.attempt.snapshots import Snapshots
+from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.platform.circuit_breaker import CircuitBreaker
+from credhook.worker.platform.shared_token import SharedTokens
+from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.semaphore import Semaphores
+from credhook.worker.settings import WorkerSettings
+
+log = structlog.get_logger("credhook.worker")
+
+#: Waits between two tries of a start-up function.
+_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
+#: Seconds after which a start-up function that has not returned is logged, repeatedly.
+_SLOW_SECONDS: Final = 30.0
+#: Seconds that one shutdown function may take.
+_SHUTDOWN_SECONDS: Final = 5.0
+
+
+class Lifespan:
+    """Runs the start-up and shutdown functions of plugins, once in each process.
+
+    Attributes:
+        states: plugin → the result of its start-up function.
+    """
+
+    def __init__(
+        self, plugins: Iterable[Handlers[Any]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """`sleep`: waits between two tries."""
+        self.states: dict[str, Any] = {}
+        self._plugins = tuple(plugins)
+        self._sleep = sleep
+
+    async def start(self) -> None:
+        """Start every plugin. A start-up function that fails is tried again, while events wait."""
+        for plugin in self._plugins:
+            startup, waits = plugin.startup_function, Waits(_BACKOFF)
+            while startup is not None and plugin.name not in self.states:
+                watch = asyncio.create_task(_log_slow_startup(plugin.name))
+                try:
+                    self.states[plugin.name] = await _call(startup)
+                except (Exception, SystemExit, asyncio.CancelledError) as error:
+                    task = asyncio.current_task()
+                    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                        raise
+                    wait, hint = waits.next(), "No event is taken until it succeeds"
+                    log.error("startup_failed", plugin=plugin.name, exc_info=error, retry_in=wait, hint=hint)  # noqa: TRY400  Our processor drops the message.
+                    await self._sleep(wait)
+                finally:
+                    watch.cancel()
+        if self.states:
+            log.info("plugins_started", plugins=list(self.states))
+
+    async def stop(self) -> None:
+        """Shut the started plugins down, in reverse order."""
+        for plugin in reversed(self._plugins):
+            startup, shutdown = plugin.startup_function, plugin.shutdown_function
+            if shutdown is None or (startup is not None and plugin.name not in self.states):
+                continue
+            task = asyncio.create_task(_error_of(_call(shutdown, self.states.pop(plugin.name, None))))
+            await asyncio.wait({task}, timeout=_SHUTDOWN_SECONDS)
+            error = task.result() if task.done() else TimeoutError()
+            if error is not None:
+                task.cancel()  # A task that ignores this ends with the process.
+                log.error("shutdown_failed", plugin=plugin.name, exc_info=error)
+
+
+async def _log_slow_startup(plugin: str) -> None:
+    while True:
+        await asyncio.sleep(_SLOW_SECONDS)
+        log.warning("startup_slow", plugin=plugin, hint="No event is taken until it ends. Give its calls time-outs")
+
+
+async def _error_of(awaitable: Awaitable[Any]) -> BaseException | None:
+    try:
+        await awaitable
+    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  The author's code.
+        return error
+    return None
+
+
+async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call an `async def` on the loop, and a plain function in a thread because it may block."""
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return await function(*arguments)
+    result = await asyncio.to_thread(function, *arguments)
+    return await result if isinstance(result, Awaitable) else result
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a worker on one event loop. The caller runs `processor.leases` and `breaker` in the background.
+
+    Attributes:
+        redis: the store's client.
+        claims: the right to work on events.
+        breaker: the circuit breaker and rate limit of the fleet.
+        lifespan: the plugins. The caller starts them; they are stopped at the end.
+        processor: makes the attempts.
+        new_slot: makes the platform clients for one event at a time.
+    """
+
+    redis: Redis
+    claims: Claims
+    breaker: CircuitBreaker
+    lifespan: Lifespan
+    processor: Processor
+    new_slot: Callable[[], Slot]
+
+
+@asynccontextmanager
+async def build_worker(
+    settings: WorkerSettings, registry: Registry, *, worker: Worker | None = None, token: TokenCache | None = None
+) -> AsyncIterator[Parts]:
+    """Build the parts on the running loop, and close them at the end.
+
+    Args:
+        settings: from the environment.
+        registry: the loaded handlers.
+        worker: the RQ worker that takes the events; None if RQ itself runs the jobs.
+        token: the process's copy of the access token, if it outlives the loop.
+    """
+    redis = open_redis(settings.redis_url.get_secret_value())
+    claims = Claims(
+        redis,
+        queue=settings.queue,
+        lease=settings.lease,
+        retention=settings.retention,
+        worker=worker,
+        before=flush_lines,  # Write the handlers' log lines before the event is settled.
+    )
+    breaker = CircuitBreaker.from_settings(redis, settings)
+    auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
+    transport: Transport = transport_from(settings)
+    attempt_tracer = None
+    if (tracer := tracing.tracer()) is not None:
+        traced = importlib.import_module("credhook.worker.tracing")  # OpenTelemetry is an optional dependency.
+        attempt_tracer = traced.AttemptTracer(tracer, queue=settings.queue)
+        transport = traced.TracedTransport(tracer, transport)
+    fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
+
+    def new_slot() -> Slot:
+        calling = AsyncApi.from_settings(
+            settings, auth=auth, transport=transport, guard=breaker.calls, at_once=MAX_CALLS
+        )
+        return Slot(fetching, calling, SyncApi(calling))
+
+    lifespan = Lifespan(registry.plugins)
+    processor = Processor(
+        settings,
+        claims,
+        registry,
+        breaker,
+        snapshots=Snapshots(redis, settings.snapshot_key),
+        semaphores=Semaphores(redis, settings.queue),
+        states=lifespan.states,
+        tracer=attempt_tracer,
+    )
+    try:
+        yield Parts(redis, claims, breaker, lifespan, processor, new_slot)
+    finally:
+        await lifespan.stop()
+        await auth.aclose()
+        await transport.aclose()
+        await breaker.aclose()
+        await redis.aclose()
