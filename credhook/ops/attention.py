@@ -94,7 +94,7 @@ def of_events(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
         remedy = "`credhook causes` says why attempts fail; if none fail, start more workers"
         oldest.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
     yield _finding("events.oldest_open", oldest, "no event has been open for too long")
-    yield _finding("platform.circuit", _breakers(fleet), "the circuit breaker is closed")
+    yield _finding("platform.breaker", _breakers(fleet), "the circuit breaker is closed")
     tokens = [
         ("the token endpoint refuses the workers", "check CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET")
         for platform in fleet.platforms
@@ -253,7 +253,7 @@ def _refusals(receivers: Sequence[ReceiverProcess], limits: Limits) -> Iterator[
 
 def _breakers(fleet: Fleet) -> Iterator[Problem]:
     for platform in fleet.platforms:
-        if platform.circuit != "closed":
+        if platform.breaker != "closed":
             pause = f" for another {age(platform.paused)}" if platform.paused else ""
-            what = f"the circuit breaker is {platform.circuit}: workers do not call the platform{pause}"
+            what = f"the circuit breaker is {platform.breaker}: workers do not call the platform{pause}"
             yield what, "see platform_paused in the workers' log; `credhook doctor` calls the platform"

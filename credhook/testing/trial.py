@@ -13,7 +13,7 @@ from credhook.sandbox.events import EVENTS
 from credhook.store import State
 from credhook.testing.crashes import CrashInjector, end
 from credhook.testing.platform.api import FakeApi
-from credhook.testing.platform.circuit import ClockedBreaker
+from credhook.testing.platform.breaker import ClockedBreaker
 from credhook.testing.platform.transport import ApiCall
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.threads import SyncApi

@@ -82,7 +82,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "unreadable": ({"counts": EventCounts(unreadable=1)}, "events.unreadable", "something else"),
     "breaker open": (
         {"platforms": (PlatformState(**{**CLOSED, "breaker": "open", "paused": 30.0}),)},
-        "platform.circuit",
+        "platform.breaker",
         "30 s",
     ),
     "token refused": (
