@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, WireModel
+from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, StampedModel, WireModel
 
 #: What reading or checking a hostile certificate may raise.
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
@@ -48,12 +48,9 @@ class NewCertificate(WireModel):
     parent_certificates: list[str] = ABSENT
 
 
-class ImportedCertificate(WireModel):
+class ImportedCertificate(StampedModel):
     """The result of an import (specification, "Certificate record")."""
 
-    id: str
-    created_at: datetime
-    updated_at: datetime
     certificate_signing_request: str
     subject_key_identifier: str
     certificate_id: str
@@ -75,13 +72,10 @@ class NewTrustedEntity(WireModel):
     certificates: list[JsonValue] = ABSENT
 
 
-class RegisteredEntity(WireModel):
+class RegisteredEntity(StampedModel):
     """A trusted entity (specification, "Trusted entity")."""
 
-    id: str
     name: str
-    created_at: datetime
-    updated_at: datetime
     dids: list[NamedDid]
     certificates: list[JsonValue]
 

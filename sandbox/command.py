@@ -8,11 +8,11 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import click
 import httpx
-from annotated_types import Ge, Le
+from pydantic import ValidationError
 
 from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, is_loopback
 from credhook.sandbox.events import EVENT_TYPES, PREFIX, concerns_issuance
@@ -63,15 +63,7 @@ def _parse_attributes(_: click.Context, __: click.Parameter, values: tuple[str, 
 def _fault_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option for each fault, so that options and `/sandbox/faults` cannot differ."""
     for name, field in reversed(Faults.model_fields.items()):
-        bounds: dict[str, Any] = {}
-        for bound in field.metadata:
-            bounds |= {"min": bound.ge} if isinstance(bound, Ge) else {}
-            bounds |= {"max": bound.le} if isinstance(bound, Le) else {}
-        form: dict[str, Any] = {"type": click.IntRange(**bounds)}
-        if field.annotation is bool:
-            form = {"is_flag": True}
-        elif get_origin(field.annotation) is Literal:
-            form = {"type": click.Choice(get_args(field.annotation))}
+        form: dict[str, Any] = {"is_flag": True} if field.annotation is bool else {"type": type(field.default)}
         option = f"--{name.replace('_', '-')}"
         command = click.option(option, name, default=field.default, help=field.description, **form)(command)
     return command
@@ -122,6 +114,11 @@ def sandbox(
     """Play the whole platform on this machine."""
     if unsigned and signing_secrets:
         raise click.UsageError("--unsigned and --signing-secret exclude each other.")
+    try:
+        switched = Faults(**faults)
+    except ValidationError as problems:
+        first = problems.errors()[0]
+        raise click.UsageError(f"--{first['loc'][0]}: {first['msg']}.") from problems
     secrets = () if unsigned else signing_secrets or (SANDBOX_SECRET,)
     if env:
         click.echo("\n".join(_environment(_base_url(host, port), secrets)))
@@ -140,7 +137,7 @@ def sandbox(
             authority=authority,
             state_file=state,
             time_scale=time_scale,
-            faults=Faults(**faults),
+            faults=switched,
             hosts=(*hosts, host),
         )
     except StateError as problem:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from credhook.sandbox.events import EVENT_TYPES, EventType
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import StateFile, Tenant
-from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, WireModel
+from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, StampedModel, WireModel
 
 ENDPOINTS = "/me-creds/api/endpoints"
 
@@ -35,14 +35,11 @@ class NewEndpoint(WireModel):
     filter_types: FilterTypes = ABSENT
 
 
-class SandboxEndpoint(WireModel):
+class SandboxEndpoint(StampedModel):
     """A webhook endpoint (specification, "Webhook endpoint")."""
 
-    id: str
     url: str
     filter_types: list[EventType]
-    created_at: datetime
-    updated_at: datetime
 
 
 class Registration(WireModel):
@@ -107,7 +104,7 @@ class AttemptsQuery(WireModel):
     limit: int = Field(LOG_LENGTH, ge=1, le=LOG_LENGTH, description="Show the newest attempts only.")
 
 
-@operation("POST", ENDPOINTS, status=201, refusals=(409,))
+@operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint.
 

@@ -16,21 +16,13 @@ from starlette.routing import Route
 
 from credhook.sandbox.access import FORM, REALM, TOKEN_LIFETIME_SECONDS, TOKEN_PATH, unauthorized
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import CODES, ErrorBody, ErrorSource, SandboxError, WireModel, read_json
+from credhook.sandbox.wire import ErrorBody, ErrorSource, SandboxError, WireModel, read_json
 
 T = TypeVar("T")
 Json = dict[str, Any]
 
 #: Version of the platform's API description (specification, "Versioning").
 API_VERSION = "1.0.0"
-
-#: Statuses that every operation may answer with, those of operations with a token, and those with a body.
-ALWAYS, WITH_TOKEN, WITH_BODY = (403, 500), (401, 429), (400, 413, 415)
-
-ERROR_HEADERS = {
-    401: {"WWW-Authenticate": {"schema": {"const": "Bearer"}}},
-    429: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,6 @@ class SandboxOperation:
             query and a parameter named `body` its body, each read as annotated. The result becomes `data`.
         status: Status of success.
         enveloped: Wrap the answer in `data`.
-        refusals: Statuses that this operation answers with, in addition to those of its kind.
     """
 
     method: str
@@ -62,7 +53,6 @@ class SandboxOperation:
     act: Callable[..., Any]
     status: int = 200
     enveloped: bool = True
-    refusals: Sequence[int] = ()
 
     @cached_property
     def _types(self) -> Json:
@@ -238,12 +228,6 @@ def _json(schema: Json) -> Json:
 
 def _described(operation: SandboxOperation, schemas: dict[str, Json], definitions: Json) -> Json:
     parameters = _path_parameters(operation.documented_path)
-    statuses = {
-        *ALWAYS,
-        *operation.refusals,
-        *(WITH_TOKEN if operation.needs_token else ()),
-        *((404,) if parameters else ()),
-    }
     described: Json = {
         "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__}",
         "summary": operation.summary,
@@ -252,18 +236,12 @@ def _described(operation: SandboxOperation, schemas: dict[str, Json], definition
     if operation.needs_token:
         described["security"] = [{"accessToken": []}]
     if operation.query is not None:
-        statuses.add(400)
         properties = definitions[operation.query.__name__]["properties"]
         parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
     if operation.body is not None:
-        statuses.update(WITH_BODY)
         described["requestBody"] = {"required": True, "content": _json(schemas[repr(operation.body)])}
-    described["responses"] = {str(operation.status): _success(operation, schemas)}
-    for status in sorted(statuses):
-        refusal: Json = {"description": CODES[status][1], "content": _json(schemas[repr(ErrorBody)])}
-        if status in ERROR_HEADERS:
-            refusal["headers"] = ERROR_HEADERS[status]
-        described["responses"][str(status)] = refusal
+    refusal = {"description": "An error.", "content": _json(schemas[repr(ErrorBody)])}
+    described["responses"] = {str(operation.status): _success(operation, schemas), "default": refusal}
     return described
 
 
@@ -308,10 +286,6 @@ def _token_endpoint() -> Json:
         "requestBody": {"required": True, "content": {FORM: {"schema": form}}},
         "responses": {
             "200": {"description": "A token.", "content": answer},
-            "400": {"description": "The form is wrong.", "content": refused},
-            "401": {"description": "The client is unknown.", "content": refused},
-            "403": {"description": CODES[403][1]},
-            "404": {"description": "The realm is unknown.", "content": refused},
-            "413": {"description": CODES[413][1]},
+            "default": {"description": "An error.", "content": refused},
         },
     }

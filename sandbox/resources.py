@@ -13,7 +13,7 @@ from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import Faults, Tenant
-from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, StampedModel, Whole, WireModel
 
 T = TypeVar("T")
 
@@ -53,12 +53,9 @@ class BatchCredential(WireModel):
     revocable: bool
 
 
-class SandboxIssuance(WireModel):
+class SandboxIssuance(StampedModel):
     """An issuance, with the fields that clients of the platform have seen."""
 
-    id: str
-    created_at: datetime
-    updated_at: datetime
     status: str
     exchange: str
     format: str
@@ -87,12 +84,9 @@ class SandboxCredential(WireModel):
     issues: list[str]
 
 
-class SandboxPresentation(WireModel):
+class SandboxPresentation(StampedModel):
     """A presentation, with the fields that clients of the platform have seen."""
 
-    id: str
-    created_at: datetime
-    updated_at: datetime
     status: str
     error: str | None
     presentation_template_id: str
@@ -334,7 +328,7 @@ def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
     return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
 
 
-@operation("POST", "/sandbox/events", status=201, refusals=(404, 409))
+@operation("POST", "/sandbox/events", status=201)
 def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
     """Bring about the state that an event announces, and announce it: all `count` times or not at all.
 
@@ -375,7 +369,7 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
     return body.resource_id
 
 
-@operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False, refusals=(404,))
+@operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False)
 def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredential]:
     """Accept an offer of the sandbox. That completes its issuance and announces the event.
 

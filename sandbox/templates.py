@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, SandboxError, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
 
 #: The organisation that the sandbox plays, as the first half of every preset's id.
 AUTHOR = "sandbox"
@@ -224,14 +224,11 @@ class NewMdocPreset(MdocPresetFields):
 NewPreset = Annotated[NewSdJwtPreset | NewMdocPreset, Field(discriminator="credential_format")]
 
 
-class CreatedFields(WireModel):
+class CreatedFields(StampedModel):
     """The fields that the platform adds to a preset."""
 
-    id: str
     author: str
     template_type: str
-    created_at: datetime
-    updated_at: datetime
 
 
 class CreatedSdJwtPreset(NewSdJwtPreset, CreatedFields):
@@ -256,21 +253,18 @@ class PresetRecord(WireModel):
     archived_at: datetime | None
 
 
-class SandboxTemplate(WireModel):
+class SandboxTemplate(StampedModel):
     """A credential template. The attributes of an mdoc are in their namespaces, as in the preset."""
 
-    id: str
     name: str
     description: str
     type: str
-    created_at: datetime
-    updated_at: datetime
     archived_at: datetime | None
     format: Literal["sd-jwt-vc", "mdoc"]
     attributes: dict[str, SdJwtAttribute] | dict[str, MdocNamespaceDefinition]
 
 
-@operation("POST", "/me-creds/api/presets/credentials", refusals=(409,))
+@operation("POST", "/me-creds/api/presets/credentials")
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
     """Create a preset.
 

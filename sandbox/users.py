@@ -79,7 +79,7 @@ class LinkAnswer(WireModel):
     linked: bool
 
 
-@operation("POST", USERS, status=201, refusals=(409,))
+@operation("POST", USERS, status=201)
 def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     """Create a user or resolve an existing account, which only gains an external identifier if it had none.
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -59,6 +60,14 @@ class WireModel(BaseModel):
     def plain(self) -> dict[str, Any]:
         """Return the JSON form, with only the fields that were set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class StampedModel(WireModel):
+    """A resource with an id and the times of its creation and its latest change."""
+
+    id: str
+    created_at: datetime
+    updated_at: datetime
 
 
 class ErrorSource(WireModel):

@@ -13,7 +13,6 @@ import click
 import httpx
 from honcho.environ import parse_procfile
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -82,7 +81,7 @@ def _play(local: LocalEnvironment, console: Console) -> None:
     local.start("worker", *commands["worker"])
     console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
     console.print(local.run(*commands["release"]).strip(), highlight=False, soft_wrap=True)
-    rows = _watch(local, _trigger(local), console)
+    rows = _watch(local, _trigger(local))
     console.print(_table(rows))
     wrong = [row.event_type for row in rows if not row.right]
     if wrong:
@@ -100,20 +99,15 @@ def _trigger(local: LocalEnvironment) -> dict[str, str]:
     return happened
 
 
-def _watch(local: LocalEnvironment, happened: dict[str, str], console: Console) -> list[DemoRow]:
+def _watch(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:
     """Poll until every event is as it should be, or the deadline has passed."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        handled = progress.add_task("events handled", total=len(happened))
-        while True:
-            local.check()
-            rows = _rows(local, happened)
-            right = sum(row.right for row in rows)
-            progress.update(handled, completed=right)
-            if right == len(rows) or time.monotonic() > deadline:
-                return rows
-            time.sleep(0.1)
+    while True:
+        local.check()
+        rows = _rows(local, happened)
+        if all(row.right for row in rows) or time.monotonic() > deadline:
+            return rows
+        time.sleep(0.1)
 
 
 def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:

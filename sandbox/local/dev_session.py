@@ -8,7 +8,7 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -85,31 +85,14 @@ def keyboard() -> Iterator[Keyboard]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-class Saves:
-    """The Python files that have been saved since the last look."""
-
-    def __init__(self) -> None:
-        self.changes: SimpleQueue[set[Path] | Exception] = SimpleQueue()
-
-    def take(self) -> list[Path]:
-        """Return the files, once.
-
-        Raises:
-            CannotStart: The system does not report changes any more.
-        """
-        files = set[Path]()
-        while not self.changes.empty():
-            change = self.changes.get()
-            if isinstance(change, Exception):
-                raise CannotStart(f"files cannot be watched: {change}; WATCHFILES_FORCE_POLLING=1 may help")
-            files |= change
-        return sorted(files)
-
-
 @contextmanager
-def watched(folders: Sequence[Path]) -> Iterator[Saves]:
-    """Watch folders and files for saves of Python files. Tests do not count: a worker does not load them."""
-    saves, end = Saves(), threading.Event()
+def watched(folders: Sequence[Path]) -> Iterator[Callable[[], list[Path]]]:
+    """Watch folders and files, and yield a function that returns the Python files saved since its last call.
+
+    Tests do not count: a worker does not load them. The function raises CannotStart if watching fails.
+    """
+    queue: SimpleQueue[set[Path] | Exception] = SimpleQueue()
+    end = threading.Event()
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It counts changes.
 
     def is_test(path: Path) -> bool:
@@ -125,14 +108,23 @@ def watched(folders: Sequence[Path]) -> Iterator[Saves]:
                 stop_event=end,
                 raise_interrupt=False,
             ):
-                saves.changes.put({path for path in (Path(each) for _, each in changes) if not is_test(path)})
+                queue.put({path for path in (Path(each) for _, each in changes) if not is_test(path)})
         except Exception as error:  # noqa: BLE001  The session raises it.
-            saves.changes.put(error)
+            queue.put(error)
+
+    def take() -> list[Path]:
+        files = set[Path]()
+        while not queue.empty():
+            change = queue.get()
+            if isinstance(change, Exception):
+                raise CannotStart(f"files cannot be watched: {change}; WATCHFILES_FORCE_POLLING=1 may help")
+            files |= change
+        return sorted(files)
 
     if folders:
         threading.Thread(target=listen, daemon=True, name="saves").start()
     try:
-        yield saves
+        yield take
     finally:
         end.set()
 
@@ -160,11 +152,16 @@ class DevSession:
     """Runs one worker at a time and the loop around it."""
 
     def __init__(
-        self, local: LocalEnvironment, modules: Sequence[str], saves: Saves, keyboard: Keyboard, console: Console
+        self,
+        local: LocalEnvironment,
+        modules: Sequence[str],
+        saved: Callable[[], list[Path]],
+        keyboard: Keyboard,
+        console: Console,
     ) -> None:
         self._local = local
         self._settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules)}
-        self._saves = saves
+        self._saved = saved
         self._keyboard = keyboard
         self._console = console
         self._reader = LogReader()
@@ -183,8 +180,8 @@ class DevSession:
             self._local.check(but="worker")
             self._show(self._worker.lines() if self._worker else [])
             self._print(line for text in self._receiver.lines() for line in warnings_of(text))
-            if saved := self._saves.take():
-                names = ", ".join(dict.fromkeys(path.name for path in saved))
+            if files := self._saved():
+                names = ", ".join(dict.fromkeys(path.name for path in files))
                 self._say(f"{names} saved, the worker starts anew", "dim")
                 self.stop_worker()
                 self._start_worker()

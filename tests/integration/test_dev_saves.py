@@ -1,5 +1,6 @@
 """Saves while events come: each is handled, and none again once it is recorded as done."""
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from developing import MODULE, developing
 from following import whole_lines
 from waiting import until
 
-from credhook.sandbox.local.dev_session import Saves, watched
+from credhook.sandbox.local.dev_session import watched
 
 #: Long enough for saves to find some under way.
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"
@@ -45,9 +46,9 @@ def settled_at(record: dict[str, object]) -> float:
 
 
 def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None:
-    def told(saves: Saves) -> list[str]:
+    def told(saves: Callable[[], list[Path]]) -> list[str]:
         (tmp_path / "accounts.py").touch()  # Until the watch has begun.
-        return [path.name for path in saves.take()]
+        return [path.name for path in saves()]
 
     with watched([tmp_path]) as saves:
         until(lambda: told(saves), what="the watch")
@@ -56,7 +57,7 @@ def test_a_test_that_is_saved_is_no_reason_to_start_anew(tmp_path: Path) -> None
         found = list[str]()
 
         def last() -> bool:
-            found.extend(path.name for path in saves.take())
+            found.extend(path.name for path in saves())
             return "contest.py" in found
 
         until(last, what="the last")
