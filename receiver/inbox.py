@@ -69,6 +69,9 @@ class Outcome(Enum):
     UNREADABLE = "unreadable"
 
 
+_OUTCOMES: Final = {outcome.value.encode(): outcome for outcome in Outcome}
+
+
 class Delivery(NamedTuple):
     """An authenticated event, its webhook-id, and its trace if deliveries are traced."""
 
@@ -173,7 +176,7 @@ class Inbox:
             metrics.STORE_SECONDS.observe(time.monotonic() - began)
         if self._wait_for_fsync and replies[-1][0] < 1:
             raise StoreUnavailable("Redis has not fsynced in time")
-        return [Outcome(reply.decode()) for reply in replies[0]]
+        return [_OUTCOMES[reply] for reply in replies[0]]
 
     async def _send(self, command: Command) -> list[Any]:
         connection = self._connection
@@ -196,6 +199,7 @@ class Inbox:
                 connection = self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]
             else:
                 await connection.connect()  # type: ignore[no-untyped-call]
+            connection.socket_timeout = None  # `_ask` has one time limit: redis-py would create a task for each write.
             await _ask(connection, ("SCRIPT", "LOAD", ACCEPT))
         facts = await ask(self._redis)
         for check in promises(facts, strict=self._strict):
@@ -239,8 +243,9 @@ class Inbox:
 async def _ask(connection: AbstractConnection, *commands: Command) -> list[Any]:
     """Send commands and read their replies. After any error the connection is closed."""
     try:
-        await connection.send_packed_command(connection.pack_commands(commands))
-        return [await connection.read_response() for _ in commands]
+        async with asyncio.timeout(REDIS_TIMEOUT):
+            await connection.send_packed_command(connection.pack_commands(commands))
+            return [await connection.read_response() for _ in commands]
     except BaseException:
         await connection.disconnect(nowait=True)
         raise

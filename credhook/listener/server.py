@@ -210,7 +210,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, loop)
         self.held = 0
         self.since = connections.clock()
-        self.timeout_keep_alive = connections.limits.idle_timeout  # type: ignore[assignment]  # Seconds, for a timer.
         self._connections = connections
         self._phase = _Phase.IDLE
         #: Bytes received in this phase.
@@ -230,7 +229,6 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         transport.set_write_buffer_limits(high=_UNREAD_BYTES)
         self.since = self._connections.clock()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give up the place."""
@@ -241,7 +239,6 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, then check the size of what is unfinished."""
         if self._deaf:
             return
-        self._unset_keepalive_if_required()
         if self._phase is _Phase.IDLE:
             self._enter(_Phase.HEAD)
         self._received += len(data)
@@ -291,8 +288,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter(_Phase.IDLE if self.cycle.response_complete else _Phase.ANSWER)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of this one."""
-        super().on_response_complete()
+        """Wait for the next request, or for the rest of this one. `overdue` replaces uvicorn's timer."""
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
         if self._phase is _Phase.ANSWER:
             self._enter(_Phase.IDLE)
 
@@ -302,7 +301,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._phase is not _Phase.ANSWER
 
     def overdue(self, now: float) -> Rejection | None:
-        """Return the reason to end this connection now. uvicorn closes idle connections itself."""
+        """Return the reason to end this connection now, if there is one. Close it without a reason if it is idle."""
         seconds = now - self.since
         if self.transport is None:  # The loop ends the handshake, but reports that to no protocol.
             return SLOW_HANDSHAKE if seconds > self._connections.limits.request_timeout else None
@@ -311,6 +310,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.waits_for_sender:
             return UNREAD if seconds > _ANSWER_SECONDS else None
         if self._phase is _Phase.IDLE:
+            if seconds > self._connections.limits.idle_timeout:
+                self.transport.close()
             return None
         return SLOW_REQUEST if seconds > self._connections.limits.request_timeout else None
 
