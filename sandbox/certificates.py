@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue
 
 from credhook.sandbox.operations import operation
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, StampedModel, WireModel
+from credhook.sandbox.wire import ABSENT, ErrorPlace, SandboxError, StampedModel, WireModel
 
 #: What reading or checking a hostile certificate may raise.
 UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
@@ -28,7 +28,7 @@ DID_PATTERN = r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]+$"
 
 CERTIFICATE_VALIDITY = timedelta(days=365)
 
-IN_CERTIFICATE = ErrorSource(pointer="/certificate")
+IN_CERTIFICATE = ErrorPlace(pointer="/certificate")
 
 
 class SigningRequest(WireModel):
@@ -171,7 +171,7 @@ def import_certificate(tenant: Tenant, id_: str, body: NewCertificate) -> Import
     request = tenant.state.of(SigningRequest).find(id_, "signing request")
     leaf = _read(body.certificate, IN_CERTIFICATE)
     parents = [
-        _read(text, ErrorSource(pointer=f"/parentCertificates/{place}"))
+        _read(text, ErrorPlace(pointer=f"/parentCertificates/{place}"))
         for place, text in enumerate(body.parent_certificates or [])
     ]
     now = tenant.now()
@@ -198,7 +198,7 @@ def _csr(request: SigningRequest) -> x509.CertificateSigningRequest:
     return x509.load_pem_x509_csr(request.certificate_signing_request.encode("ascii"))
 
 
-def _read(text: str, source: ErrorSource) -> x509.Certificate:
+def _read(text: str, source: ErrorPlace) -> x509.Certificate:
     try:
         (certificate,) = x509.load_pem_x509_certificates(text.encode("ascii"))
     except UNREADABLE as problem:
@@ -218,7 +218,7 @@ def _check(
         raise SandboxError(
             400,
             "The parent certificates should lead from the issuer of the certificate towards the root.",
-            source=ErrorSource(pointer="/parentCertificates"),
+            source=ErrorPlace(pointer="/parentCertificates"),
         )
 
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from credhook.sandbox.access import FORM, REALM, TOKEN_LIFETIME_SECONDS, TOKEN_PATH, unauthorized
 from credhook.sandbox.tenant import Tenant
-from credhook.sandbox.wire import ErrorBody, ErrorSource, SandboxError, WireModel, read_json
+from credhook.sandbox.wire import ErrorBody, ErrorPlace, SandboxError, WireModel, read_json
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -161,7 +161,7 @@ def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
         return model.model_validate(dict(request.query_params), strict=False, extra="ignore")
     except ValidationError as problems:
         first = problems.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise SandboxError(400, first["msg"], source=ErrorSource(parameter=str(first["loc"][0]))) from problems
+        raise SandboxError(400, first["msg"], source=ErrorPlace(parameter=str(first["loc"][0]))) from problems
 
 
 @cache

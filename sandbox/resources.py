@@ -13,9 +13,10 @@ from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import Faults, Tenant
-from credhook.sandbox.wire import ABSENT, ErrorSource, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, ErrorPlace, SandboxError, StampedModel, Whole, WireModel
 
 T = TypeVar("T")
+R = TypeVar("R", bound=StampedModel)
 
 ISSUANCES = "/me-creds/api/credentials"
 PRESENTATIONS = "/me-creds/api/presentations"
@@ -39,7 +40,7 @@ MAX_EVENTS = 10_000
 #: Longest `vct` (specification, "Limits").
 MAX_VCT = 256
 
-IN_OFFER = ErrorSource(pointer="/credentialOffer")
+IN_OFFER = ErrorPlace(pointer="/credentialOffer")
 
 #: The query parameter of a list that says where its page begins. The link to the next page has it.
 AFTER = "page[after]"
@@ -193,7 +194,6 @@ def move_issuance(tenant: Tenant, id_: str, event_type: str) -> None:
         SandboxError: With 404 if there is no such issuance, with 409 if the event cannot happen to it now.
     """
     record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    _check_possible(id_, event_type, record)
     status = EVENTS[event_type].status
     pairs = zip(record.shown.credentials, CREDENTIAL_STATUSES[status], strict=True)
     credentials = [credential.model_copy(update={"status": each}) for credential, each in pairs]
@@ -231,7 +231,6 @@ def move_presentation(tenant: Tenant, id_: str, event_type: str, credential: San
         SandboxError: With 404 if there is no such presentation, with 409 if the event cannot happen to it now.
     """
     record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    _check_possible(id_, event_type, record)
     _advance(tenant, record, event_type, _changes(record.shown, event_type, tenant.now(), credential))
 
 
@@ -246,20 +245,15 @@ def _changes(
     return changes
 
 
-def _check_possible(id_: str, event_type: str, record: IssuanceRecord | PresentationRecord) -> None:
-    if problem := obstacle(event_type, record.shown.status, record.announced):
-        raise SandboxError(409, f"This cannot happen to {id_}: {problem}.")
-
-
 def _advance(
     tenant: Tenant, record: IssuanceRecord | PresentationRecord, event_type: str, changes: dict[str, Any]
 ) -> None:
-    update = {
-        "shown": record.shown.model_copy(update=changes),
-        "before": record.shown,
-        "announced": [*record.announced, event_type],
-    }
-    tenant.state.of(type(record)).put(record.shown.id, record.model_copy(update=update))
+    id_ = record.shown.id
+    if problem := obstacle(event_type, record.shown.status, record.announced):
+        raise SandboxError(409, f"This cannot happen to {id_}: {problem}.")
+    shown = record.shown.model_copy(update=changes)
+    update = {"shown": shown, "before": record.shown, "announced": [*record.announced, event_type]}
+    tenant.state.of(type(record)).put(id_, record.model_copy(update=update))
 
 
 def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
@@ -276,15 +270,16 @@ def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
     return before if stale and before is not None else shown
 
 
-def _age_ms(tenant: Tenant, shown: SandboxIssuance | SandboxPresentation) -> float:
-    return (tenant.now() - shown.updated_at).total_seconds() * 1000
+def _seen_now(tenant: Tenant, shown: R, before: R | None) -> R:
+    age = tenant.now() - shown.updated_at
+    return as_seen(shown, before, age.total_seconds() * 1000, tenant.faults.on)
 
 
 @operation("GET", f"{ISSUANCES}/{{id}}")
 def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
     record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    return as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
+    return _seen_now(tenant, record.shown, record.before)
 
 
 @operation("GET", ISSUANCES)
@@ -298,7 +293,7 @@ def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssu
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
     """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
     record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    seen = as_seen(record.shown, record.before, _age_ms(tenant, record.shown), tenant.faults.on)
+    seen = _seen_now(tenant, record.shown, record.before)
     if seen.credentials and not record.attributes_read:
         tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"attributes_read": True}))
     return _as_read(seen, record.attributes_read, tenant.faults.on)

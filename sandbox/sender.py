@@ -23,7 +23,7 @@ from credhook.sandbox.deliveries import (
     listening,
 )
 from credhook.sandbox.events import delivery_body
-from credhook.sandbox.signing import HmacKey, SigningKey, headers
+from credhook.sandbox.signing import HmacSigner, SigningKey, headers
 from credhook.sandbox.tenant import FaultSwitch, StateFile
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def forge(kind: str, genuine: PendingDelivery, keys: Sequence[SigningKey], now: 
     body = text.encode()
     match kind:
         case "wrongKey":
-            sent = headers([HmacKey(secrets.token_bytes(32))], webhook_id, now, body)
+            sent = headers([HmacSigner(secrets.token_bytes(32))], webhook_id, now, body)
         case "changedBody":
             sent = headers(keys, webhook_id, now, genuine.body.encode())
         case "stale":

@@ -24,7 +24,7 @@ class BadKeyError(ValueError):
 
 
 @dataclass(frozen=True)
-class HmacKey:
+class HmacSigner:
     """A shared secret; `v1`, HMAC-SHA256."""
 
     secret: bytes = field(repr=False)
@@ -40,7 +40,7 @@ class HmacKey:
 
 
 @dataclass(frozen=True)
-class Ed25519Key:
+class Ed25519Signer:
     """A private key; `v1a`, ed25519."""
 
     private: Ed25519PrivateKey = field(repr=False)
@@ -57,7 +57,7 @@ class Ed25519Key:
 
 
 #: A key that signs deliveries. A receiver needs its `verifier`.
-SigningKey = HmacKey | Ed25519Key
+SigningKey = HmacSigner | Ed25519Signer
 
 
 def parse_key(text: str) -> SigningKey:
@@ -72,9 +72,9 @@ def parse_key(text: str) -> SigningKey:
     except ValueError:
         raw = b""
     if form == "whsec" and len(raw) in HMAC_KEY_BYTES:
-        return HmacKey(raw)
+        return HmacSigner(raw)
     if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
-        return Ed25519Key(Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES]))
+        return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES]))
     raise BadKeyError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
 
 

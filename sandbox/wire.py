@@ -70,7 +70,7 @@ class StampedModel(WireModel):
     updated_at: datetime
 
 
-class ErrorSource(WireModel):
+class ErrorPlace(WireModel):
     """The place of an error in the request."""
 
     pointer: str = ABSENT
@@ -85,7 +85,7 @@ class ErrorItem(WireModel):
     code: str
     title: str
     detail: str
-    source: ErrorSource = ABSENT
+    source: ErrorPlace = ABSENT
     meta: dict[str, Any] = ABSENT
 
 
@@ -99,7 +99,7 @@ class SandboxError(Exception):
     """A request that is answered with an error. The message is the error's `detail`."""
 
     def __init__(
-        self, status: int, detail: str, *, source: ErrorSource = ABSENT, headers: Mapping[str, str] | None = None
+        self, status: int, detail: str, *, source: ErrorPlace = ABSENT, headers: Mapping[str, str] | None = None
     ) -> None:
         """Take a status of `CODES`. `detail` is for the caller, `headers` belong to the status."""
         super().__init__(detail)
@@ -113,7 +113,7 @@ class SandboxError(Exception):
         error = cls(400, "The request is invalid.")
         error.body = ErrorBody(
             errors=[
-                _item(400, problem["msg"], ErrorSource(pointer=pointer(problem["loc"], body)))
+                _item(400, problem["msg"], ErrorPlace(pointer=pointer(problem["loc"], body)))
                 for problem in problems.errors(include_url=False, include_input=False, include_context=False)
             ]
         )
@@ -124,7 +124,7 @@ class SandboxError(Exception):
         return JSONResponse(self.body.plain(), self.status, headers=self.headers)
 
 
-def _item(status: int, detail: str, source: ErrorSource) -> ErrorItem:
+def _item(status: int, detail: str, source: ErrorPlace) -> ErrorItem:
     code, title = CODES[status]
     more: dict[str, Any] = {} if source is None else {"source": source}
     return ErrorItem(id=str(uuid4()), status=status, code=code, title=title, detail=detail, **more)
