@@ -6,10 +6,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import click
 from pydantic import ValidationError
@@ -22,7 +22,7 @@ from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import LedgerSettings, in_force
 from credhook.tracing.switch import exporters
 from credhook.worker.commands import endpoints
-from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings, WorkerSettings
+from credhook.worker.settings import EndpointSettings, WorkerSettings
 from credhook.wrong_settings import setting_errors
 
 #: Days before its end from which a certificate is reported.
@@ -35,56 +35,52 @@ _SETTINGS: Final = (
 )
 #: Variables that are set on every receiver's host, or every worker's, and on no other host.
 _RECEIVERS: Final = ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE")
-_PLATFORMS: Final = tuple(
-    str(field.validation_alias) for field in PlatformSettings.model_fields.values() if field.is_required()
+_WORKERS: Final = (
+    "CREDHOOK_HANDLERS",
+    *(str(field.validation_alias) for field in WorkerSettings.model_fields.values() if field.is_required()),
 )
-_WORKERS: Final = (*_PLATFORMS, "CREDHOOK_HANDLERS")
 
 S = TypeVar("S", bound=BaseSettings)
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsRead(Generic[S]):
-    """Settings as they were read: None if they are wrong or absent, with one error for each wrong setting."""
-
-    settings: S | None
-    errors: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, kind: type[S], *, if_set: Iterable[str] = ()) -> Self:
-        """Read settings of that kind. With `if_set`, read them only if one of these variables is set."""
-        names = tuple(if_set)
-        if names and not any(os.environ.get(name) for name in names):
-            return cls(None)
-        try:
-            return cls(kind())
-        except ValidationError as invalid:
-            return cls(None, tuple(setting_errors(invalid)))
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings of this host. A certificate is reported `days` before its end; `now` returns epoch seconds."""
+    """The settings of this host.
 
-    ledger: SettingsRead[LedgerSettings]
-    receiver: SettingsRead[ReceiverSettings]
-    worker: SettingsRead[WorkerSettings]
-    platform: SettingsRead[PlatformSettings]
-    endpoint: SettingsRead[EndpointSettings]
-    handlers: SettingsRead[HandlerSettings]
+    Attributes:
+        errors: kind of settings → one line for each wrong setting. Wrong or absent settings are None.
+        days: days before its end from which a certificate is reported.
+        now: returns epoch seconds.
+    """
+
+    ledger: LedgerSettings | None
+    receiver: ReceiverSettings | None
+    worker: WorkerSettings | None
+    endpoint: EndpointSettings | None
+    errors: Mapping[str, Sequence[str]]
     days: int = CERTIFICATE_DAYS
     now: Callable[[], float] = time.time
 
     @classmethod
     def from_environment(cls, **more: Any) -> Self:
-        """Read all settings from the environment."""
+        """Read the settings of the processes that this host is meant for."""
+        errors: dict[str, Sequence[str]] = {}
+
+        def read(name: str, kind: type[S], *if_set: str) -> S | None:
+            if if_set and not any(map(os.environ.get, if_set)):
+                return None
+            try:
+                return kind()
+            except ValidationError as invalid:
+                errors[name] = setting_errors(invalid)
+                return None
+
         return cls(
-            ledger=SettingsRead.of(LedgerSettings),
-            receiver=SettingsRead.of(ReceiverSettings, if_set=_RECEIVERS),
-            worker=SettingsRead.of(WorkerSettings, if_set=_WORKERS),
-            platform=SettingsRead.of(PlatformSettings, if_set=_PLATFORMS),
-            endpoint=SettingsRead.of(EndpointSettings, if_set=["CREDHOOK_PUBLIC_URL"]),
-            handlers=SettingsRead.of(HandlerSettings, if_set=_WORKERS),
+            ledger=read("ledger", LedgerSettings),
+            receiver=read("receiver", ReceiverSettings, *_RECEIVERS),
+            worker=read("worker", WorkerSettings, *_WORKERS),
+            endpoint=read("endpoint", EndpointSettings, "CREDHOOK_PUBLIC_URL"),
+            errors=errors,
             **more,
         )
 
@@ -92,7 +88,7 @@ class Setup:
     def tolerance(self) -> int:
         """Return the seconds by which clocks may differ before deliveries are refused."""
         default: int = ReceiverSettings.model_fields["tolerance"].default
-        return self.receiver.settings.tolerance if self.receiver.settings else default
+        return self.receiver.tolerance if self.receiver else default
 
 
 @click.command()
@@ -158,21 +154,23 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 def check_settings(setup: Setup) -> Iterator[Finding]:
     """Check settings, certificates and extras. Nothing outside this process is asked."""
-    yield _settings("settings.ledger", setup.ledger, "")
-    yield _settings("settings.receiver", setup.receiver, "this host has no receiver's secrets")
-    yield _settings("settings.worker", setup.worker, "this host knows no platform")
-    yield _settings("settings.endpoint", setup.endpoint, "CREDHOOK_PUBLIC_URL is not set here")
+    for name, absent in (
+        ("ledger", ""),
+        ("receiver", "this host has no receiver's secrets"),
+        ("worker", "this host knows no platform"),
+        ("endpoint", "CREDHOOK_PUBLIC_URL is not set here"),
+    ):
+        yield _settings(f"settings.{name}", getattr(setup, name), setup.errors.get(name, ()), absent)
     unknown = [split_remedy(correction(name)) for name in misspelt(os.environ)]
     if unknown:
         yield warn("settings.unknown", "; ".join(what for what, _ in unknown), "; ".join(todo for _, todo in unknown))
     else:
         yield ok("settings.unknown", "every CREDHOOK_ variable is a setting")
-    receiver, platform = setup.receiver.settings, setup.platform.settings
     for name, path, variable in (
-        ("certificate.receiver", receiver.tls_certfile if receiver else None, "CREDHOOK_TLS_CERTFILE"),
-        ("certificate.client", platform.client_certfile if platform else None, "CREDHOOK_CLIENT_CERTFILE"),
+        ("certificate.receiver", setup.receiver and setup.receiver.tls_certfile, "CREDHOOK_TLS_CERTFILE"),
+        ("certificate.client", setup.worker and setup.worker.client_certfile, "CREDHOOK_CLIENT_CERTFILE"),
     ):
-        if path is None:
+        if not path:
             yield skipped(name, f"{variable} is not set here")
         else:
             yield of_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart", setup)
@@ -190,17 +188,15 @@ def of_certificate(name: str, until: datetime, remedy: str, setup: Setup) -> Fin
     return ok(name, f"the certificate is valid for another {left / 86_400:.0f} days")
 
 
-def _settings(name: str, read: SettingsRead[Any], absent: str) -> Finding:
+def _settings(name: str, settings: BaseSettings | None, errors: Sequence[str], absent: str) -> Finding:
     """Check the settings of one process and name those that differ from their defaults. Secrets are stars."""
-    if read.errors:
-        errors = [split_remedy(error) for error in read.errors]
-        remedies = dict.fromkeys(remedy for _, remedy in errors if remedy)
-        return fail(
-            name, "; ".join(what for what, _ in errors), "; ".join(remedies) or "see deploy/README.md, Settings"
-        )
-    if read.settings is None:
+    if errors:
+        parts = [split_remedy(error) for error in errors]
+        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in parts if remedy))
+        return fail(name, "; ".join(what for what, _ in parts), remedy or "see deploy/README.md, Settings")
+    if settings is None:
         return skipped(name, absent)
-    values = (f"{variable}={_shown(value)}" for variable, value in in_force(read.settings).items())
+    values = (f"{variable}={_shown(value)}" for variable, value in in_force(settings).items())
     return ok(name, ", ".join(values) or "all have their defaults")
 
 

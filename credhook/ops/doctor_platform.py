@@ -51,18 +51,18 @@ def check_platform(setup: Setup) -> Iterator[Finding]:
     """Run the checks of the platform, each after the ones that it needs."""
     wanted, finding = _handlers(setup)
     yield finding
-    if setup.platform.settings is None:
+    if setup.worker is None:
         yield from (skipped(name, "the settings of the platform are missing or incomplete") for name in NAMES[1:])
         return
-    yield from asyncio.run(_ask_platform(setup, setup.platform.settings, wanted))
+    yield from asyncio.run(_ask_platform(setup, setup.worker, wanted))
 
 
 def _handlers(setup: Setup) -> tuple[frozenset[str] | None, Finding]:
     """Return the event types that handlers want, or None if this host cannot know them."""
-    if setup.handlers.settings is None:
+    if setup.worker is None:
         return None, skipped("handlers.load", "this host is no worker's")
     try:
-        registry = load(setup.handlers.settings.handlers)
+        registry = load(setup.worker.handlers)
     except CannotLoad as error:
         what, remedy = split_remedy(error.message)
         return None, fail("handlers.load", what, remedy or "fix it; no worker starts without its handlers")
@@ -90,7 +90,7 @@ async def _ask_platform(setup: Setup, settings: PlatformSettings, wanted: frozen
             not_listed = skipped("platform.endpoints", "the platform does not list them")
             return [*findings, _refusal("platform.api", error), not_listed]
         findings.append(ok("platform.api", f"{settings.api_url} accepts the token"))
-        url = setup.endpoint.settings.public_url if setup.endpoint.settings else None
+        url = setup.endpoint.public_url if setup.endpoint else None
         return [*findings, of_endpoints(url, wanted, registered)]
     finally:
         await auth.aclose()
@@ -145,10 +145,10 @@ def check_public_url(setup: Setup) -> Iterator[Finding]:
     A delivery without headers is posted. A receiver refuses it before it asks Redis, and the id in its answer tells
     which process it was (receiver/refusals.py). Nothing is stored; the receiver's log has one more line.
     """
-    if setup.endpoint.settings is None:
+    if setup.endpoint is None:
         yield from (skipped(name, "CREDHOOK_PUBLIC_URL is missing or wrong") for name in URL_NAMES)
         return
-    url = setup.endpoint.settings.public_url
+    url = setup.endpoint.public_url
     parts = urlsplit(url)
     connection = http.client.HTTPSConnection(
         str(parts.hostname), parts.port or 443, timeout=_ANSWER_SECONDS, context=shared_ssl_context()
@@ -196,9 +196,9 @@ def _post(connection: http.client.HTTPSConnection, path: str) -> PublicAnswer:
 
 def _receivers(setup: Setup) -> tuple[Sequence[ReceiverProcess] | None, str]:
     """Return the live receivers, None if Redis cannot be asked; and our queue."""
-    if setup.ledger.settings is None:
+    if setup.ledger is None:
         return None, ""
-    settings = setup.ledger.settings
+    settings = setup.ledger
     try:
         with open_briefly(RedisAddress.parse(settings.redis_url.get_secret_value())) as redis:
             return read_receivers(redis), settings.queue

@@ -13,14 +13,12 @@ from typing import Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint, EndpointRequest
+from credhook.worker.commands.events.tables import print_table
 from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
 
@@ -85,9 +83,9 @@ def types_of(endpoint: Endpoint) -> frozenset[str]:
     return frozenset(endpoint.filter_types or EVENT_TYPES)
 
 
-def described(types: frozenset[str], separator: str = ", ") -> str:
+def described(types: frozenset[str]) -> str:
     """Return the names of the types, or "all events". Pure."""
-    return separator.join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
+    return ", ".join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
 
 
 def _in_order(types: Iterable[str]) -> tuple[str, ...]:
@@ -105,11 +103,12 @@ def list_handlers() -> None:
     registry = load(HandlerSettings().handlers)
     if not registry.handlers:
         click.echo("no handlers are loaded")
-    table = Table("handler", "runs as", "event types")
-    for handler in registry.handlers:
-        types = "all" if len(handler.types) == len(EVENT_TYPES) else "\n".join(_in_order(handler.types))
-        table.add_row(handler.name, "coroutine" if handler.is_async else "thread", types)
-    _print(table, width=120)
+        return
+    rows = [
+        (handler.name, "coroutine" if handler.is_async else "thread", described(handler.types))
+        for handler in registry.handlers
+    ]
+    print_table(("handler", "runs as", "event types"), rows)
 
 
 @click.group()
@@ -121,16 +120,14 @@ def endpoints() -> None:
 def list_endpoints() -> None:
     """Print every endpoint of the organisation."""
     registered = _call(lambda api: api.endpoints.list())
-    table = Table("id", "url", "event types", "created")
-    for endpoint in registered:
-        types = described(types_of(endpoint), "\n")
-        table.add_row(*map(Text, (endpoint.id, shown(endpoint.url), types, str(endpoint.created_at or ""))))
-    _print(table if registered else "no endpoints are registered", width=160)
-
-
-def _print(shown: Table | str, *, width: int) -> None:
-    """Print as wide as the terminal, or `width` characters wide if there is none."""
-    Console(width=None if sys.stdout.isatty() else width).print(shown)
+    if not registered:
+        click.echo("no endpoints are registered")
+        return
+    rows = [
+        (endpoint.id, shown(endpoint.url), described(types_of(endpoint)), str(endpoint.created_at or ""))
+        for endpoint in registered
+    ]
+    print_table(("id", "url", "event types", "created"), rows)
 
 
 _named_types = click.option(
