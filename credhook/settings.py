@@ -8,18 +8,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from credhook.store import PER_ID
 from credhook.store.address import RedisAddress
 
 
 def _checked_redis(value: SecretStr) -> SecretStr:
     RedisAddress.parse(value.get_secret_value())
-    return value
-
-
-def _queue(value: str) -> str:
-    if value in PER_ID:
-        raise ValueError("is a name that keys of another kind have; choose another")
     return value
 
 
@@ -40,7 +33,7 @@ class LedgerSettings(BaseSettings):
         description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
-    queue: Annotated[str, AfterValidator(_queue)] = Field(
+    queue: str = Field(
         "credhook",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         validation_alias="CREDHOOK_QUEUE",

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from credhook.receiver.inbox import Inbox
 from credhook.receiver.refusals import INSTANCE_KEY, RefusalLog
 from credhook.receiver.settings import ReceiverSettings
-from credhook.store import RECEIVERS
+from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCE, ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
 
 log = structlog.get_logger("credhook.receiver")
@@ -44,6 +44,8 @@ class Announcer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`clock`: monotonic seconds, the same clock as the inbox's and the refusals'."""
+        index = Keys(settings.queue)
+        self._key, self._jobs = index.receivers, index.jobs
         self._script = redis.register_script(ANNOUNCE)
         self._redis = redis
         self._inbox = inbox
@@ -96,11 +98,12 @@ class Announcer:
         }
         self._counted, self._at = count, now
         mine = self._identity.model_copy(update=figures).model_dump_json()
-        await self._script(keys=[RECEIVERS], args=[self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)])
+        await self._redis.sadd("rq:queues", self._jobs)  # `credhook status` finds the queue there.
+        await self._script(keys=[self._key], args=[self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)])
 
     async def leave(self) -> None:
         """Remove the announcement."""
         with suppress(RedisError, OSError):  # It lapses within a minute.
             async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._redis.hdel(RECEIVERS, self._token)
+                await self._redis.hdel(self._key, self._token)
                 await self._redis.aclose()

@@ -22,7 +22,7 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError, Respons
 from credhook import store
 from credhook.events import Event
 from credhook.receiver import metrics
-from credhook.store import EVENT, accepting, lua
+from credhook.store import accepting, lua
 from credhook.store.connection import REDIS_TIMEOUT
 from credhook.store.health import Check, ask, examine, promises
 from credhook.store.hints import hint
@@ -87,9 +87,8 @@ _Waiting = tuple[Delivery, "asyncio.Future[Outcome]"]
 
 def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
     """Return the command that runs the script for a group. Its reply has an outcome for each."""
-    keys = accepting.keys(store.Keys(queue))
     arguments = accepting.arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
-    return "EVALSHA", _ACCEPT_SHA, len(keys), *keys, *arguments
+    return "EVALSHA", _ACCEPT_SHA, 1, store.Keys(queue).prefix, *arguments
 
 
 class Inbox:
@@ -265,7 +264,7 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
             log.info("events_" + outcome.value, events=ids[first : first + _MAX_LOGGED])
     elif outcome is Outcome.UNREADABLE:
         for each in ids:
-            log.error("event_unreadable", **each, hint=f"repair or delete the key {EVENT}{each['webhook_id']}")
+            log.error("event_unreadable", **each, hint="repair or delete the key of its record, which is no hash")
     else:
         for each in ids:
             log.warning("event_" + outcome.value, **each)

@@ -20,7 +20,7 @@ from credhook.console.live import Streams
 from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
-from credhook.store import EVENT, Keys, State
+from credhook.store import Keys, State
 from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import heading, story_of, told_of
 from credhook.worker.commands.history.times import time_of
@@ -122,7 +122,7 @@ def routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
 
     async def _sought(request: Request, sought: str) -> Response:
         """Redirect to the event of that id, else to the events of that resource."""
-        if await fleet.ask(lambda redis, _: redis.exists(raw(EVENT + sought))):
+        if await fleet.ask(lambda redis, keys: redis.exists(raw(keys.event + sought))):
             return RedirectResponse(f"/event?{urlencode({'id': sought})}", 303)
         if not is_resource_id(sought):
             return _list(
@@ -232,4 +232,4 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
 
 def _story(redis: Redis, keys: Keys, webhook_id: str) -> dict[str, Any] | None:
     record = next(records(redis, keys, [webhook_id]), None)
-    return record and record | story_of(redis, raw(webhook_id))
+    return record and record | story_of(redis, keys, raw(webhook_id))

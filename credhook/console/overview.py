@@ -146,7 +146,7 @@ class FleetWatch:
         self._address = str(address)
         self._clock = clock
         self._latest: Reading | None = None
-        self._platform = platform_of_host()
+        self._platform = platform_of_host(settings.queue)
 
     async def ask(self, question: Callable[[Redis, Keys], T]) -> T:
         """Run the question in a thread.

@@ -17,7 +17,7 @@ from credhook.events import EVENT_TYPES
 from credhook.ops.doctor import Setup, of_certificate
 from credhook.ops.doctor_redis import of_clock
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
-from credhook.ops.fleet import ReceiverProcess, open_briefly, read_receivers
+from credhook.ops.fleet import ReceiverProcess, open_briefly, queues_of, read_receivers
 from credhook.receiver.refusals import has_made
 from credhook.store.address import RedisAddress
 from credhook.worker.api.calls.errors import ApiError
@@ -201,7 +201,7 @@ def _receivers(setup: Setup) -> tuple[Sequence[ReceiverProcess] | None, str]:
     settings = setup.ledger
     try:
         with open_briefly(RedisAddress.parse(settings.redis_url.get_secret_value())) as redis:
-            return read_receivers(redis), settings.queue
+            return read_receivers(redis, queues_of(redis) | {settings.queue}), settings.queue
     except (RedisError, OSError):
         return None, settings.queue
 

@@ -14,7 +14,7 @@ from redis.retry import Retry
 from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.ops.counts import EventCounts, read_counts, request_counts
-from credhook.store import RECEIVERS, Keys, health
+from credhook.store import Keys, health
 from credhook.store.address import RedisAddress
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
@@ -173,8 +173,8 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     pipeline = redis.pipeline(transaction=False)
     request_counts(pipeline, keys, now=now)
     counts = read_counts(pipeline.execute(), keys)
-    receivers = read_receivers(redis)
-    queues = {queue, *(receiver.queue for receiver in receivers), *_queues_of_rq(redis)}
+    queues = queues_of(redis) | {queue}
+    receivers = read_receivers(redis, queues)
     workers, platforms = _workers(redis, queues, now)
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
     complete = receivers and any(worker.queue == queue for worker in workers)
@@ -191,14 +191,14 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     )
 
 
-def read_receivers(redis: Redis) -> tuple[ReceiverProcess, ...]:
-    """Return the live receivers of all queues.
+def read_receivers(redis: Redis, queues: Iterable[str]) -> tuple[ReceiverProcess, ...]:
+    """Return the live receivers of these queues.
 
     Raises:
         RedisError, OSError: Redis failed.
     """
     now, found = _now(redis), []
-    for one in announced(redis.hgetall(RECEIVERS)):
+    for one in (one for queue in queues for one in announced(redis.hgetall(Keys(queue).receivers))):
         if _is_alive(one, now):
             said = ReceiverAnnouncement.model_validate_json(one.text)
             later = now - one.renewed / 1_000
@@ -214,13 +214,13 @@ def read_receivers(redis: Redis) -> tuple[ReceiverProcess, ...]:
     return tuple(sorted(found, key=lambda receiver: (receiver.queue, receiver.host)))
 
 
-def platform_of_host() -> PlatformKeys | None:
+def platform_of_host(queue: str) -> PlatformKeys | None:
     """Return where the platform's state is, if this host's settings name the platform."""
     try:
         settings = PlatformSettings()
     except ValidationError:
         return None
-    return PlatformKeys(circuit=circuit_key(settings.api_url), token=name_from(settings))
+    return PlatformKeys(circuit=circuit_key(settings.api_url, queue), token=name_from(settings))
 
 
 def _now(redis: Redis) -> float:
@@ -266,14 +266,21 @@ def _is_alive(one: Announced, now: float) -> bool:
     return now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS
 
 
-def _queues_of_rq(redis: Redis) -> set[str]:
-    """Return the queues that RQ's workers take jobs from. Each of our workers is an RQ worker, too."""
+def queues_of(redis: Redis) -> set[str]:
+    """Return the queues of this Redis: those that RQ lists, and those that RQ's workers, ours as well, take jobs from.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    keys: Any = redis.smembers("rq:queues")
     names: Any = redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
     pipeline = redis.pipeline(transaction=False)
     for name in names:
         pipeline.hget(name, "queues")
     listed = [reply.decode().split(",") for reply in pipeline.execute() if reply]
-    return {queue for queues in listed for queue in queues if queue}
+    return {key.decode().removeprefix("rq:queue:") for key in keys} | {
+        name for names in listed for name in names if name
+    }
 
 
 def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
@@ -306,7 +313,7 @@ def _elsewhere(redis: Redis, queue: str, now: float) -> Iterator[OtherDatabase]:
         with redis.client() as other:  # type: ignore[no-untyped-call]  # redis-py's gap
             try:
                 other.select(number)
-                receivers = sum(receiver.queue == queue for receiver in read_receivers(other))
+                receivers = len(read_receivers(other, {queue}))
                 workers = len(_workers(other, {queue}, now)[0])
             except ResponseError:
                 return

@@ -35,7 +35,7 @@ def status(*, oldest: float, as_json: bool) -> None:
     settings = LedgerSettings()
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with open_briefly(address) as redis:
-        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(), Limits(oldest))
+        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(settings.queue), Limits(oldest))
     if as_json:
         named = [one._asdict() for one in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))

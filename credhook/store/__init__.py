@@ -2,14 +2,13 @@
 
 One hash per event is its record and its mark of having been seen, so that neither can exist without the other:
 
-    credhook:event:<webhook-id>   type, resource, state, received; while open also due, error, seen; attempts, fence
-                                  and holder, the worker's token, of the last claim, which the lock of its resource
-                                  has while a worker has the event, see lock.lua; deaths and killed, how often a
-                                  worker has died with it among others, and with it alone; only and pending, the
-                                  handlers that it still waits for; h:<name> as each handler ends; c:<name> as
-                                  long as it stands with a cause of failures; again and again_at, how often the
-                                  delivery has come again, and when it last did; reconciled, if no delivery had
-                                  brought it; trace, where the receiver traces, see traces.py
+    credhook:<queue>:event:<webhook-id>
+        type, resource, state, received; while open also due, error, seen; attempts, fence and holder, the worker's
+        token, of the last claim, which the lock of its resource has while a worker has the event, see lock.lua; deaths
+        and killed, how often a worker has died with it among others, and with it alone; only and pending, the handlers
+        that it still waits for; h:<name> as each handler ends; c:<name> as long as it stands with a cause of failures;
+        again and again_at, how often the delivery has come again, and when it last did; reconciled, if no delivery had
+        brought it; trace, where the receiver traces, see traces.py
 
     accepted ──▶ done             every matching handler has run
         │  ▲──── waiting          an attempt failed; due says when the next one is, until it is queued
@@ -42,12 +41,8 @@ from typing import Final
 from credhook.events import EVENT_TYPES
 
 PREFIX: Final = "credhook:"
-#: Hash per event; the webhook-id follows.
-EVENT: Final = PREFIX + "event:"
 #: Fields that accept.lua gives the record of a new event; with a trace it gives one more.
 NEW_FIELDS: Final = 4
-#: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
-CONFLICT: Final = PREFIX + "conflict:"
 #: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
 MOST_CONFLICTS: Final = 100
 #: Field of an event's hash that says how a handler ended; the handler's name follows.
@@ -70,41 +65,20 @@ TRACE: Final = "trace"
 REPLAYED: Final = "~"
 #: Causes that are kept for a queue; beyond them, those that have been silent for longest go.
 MOST_CAUSES: Final = 1_000
-#: List of what has happened to an event, "<ms> <JSON>", where it was more than a handling that succeeded at once; the
-#: webhook-id follows.
-STORY: Final = PREFIX + "story:"
-#: Entries of it that are kept, the last.
+#: Entries of an event's history that are kept, the last ones.
 MOST_TOLD: Final = 30
-#: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
-RESOURCE: Final = PREFIX + "resource:"
 #: What the id of an event begins with that a reconciliation has accepted; its type, a colon and its resource follow.
 RECONCILED: Final = "reconciled:"
-#: The details of presented data, sealed, until every handler has run; the webhook-id follows.
-SNAPSHOT: Final = PREFIX + "snapshot:"
-#: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is within
-#: `LAG` ms after its event came.
-LISTED: Final = PREFIX + "index:"
-#: Sorted set of webhook-ids, by when they came, in ms; likewise. For events that their stream cannot hold at their
-#: time: those from before there was an index, and those that came while Redis's clock was behind the stream.
-LATE: Final = PREFIX + "index:late:"
-#: String: when all that the ledger holds was last seen to be listed, in ms.
-WHOLE: Final = PREFIX + "index:whole"
-#: Hash: `first`, when that had been seen for the first time, and `pruned`, when the sorted sets last were, in ms.
-ROUNDS: Final = PREFIX + "index:rounds"
 #: What stands for the type there if this version does not know it.
 OTHER: Final = "other"
 #: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
 BUCKETS: Final = 64
 #: Milliseconds between an event and its entry in the stream, at most.
 LAG: Final = 100
-#: Hash of what each receiver process announces, those of all queues together; see announcements.py.
-RECEIVERS: Final = PREFIX + "receivers"
 #: Milliseconds that a lease can last, and a lock with it: twice the longest that CREDHOOK_LEASE allows.
 LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
-#: What stands where a queue's name stands in the keys of a queue.
-PER_ID: Final = frozenset({"event", "conflict", "resource", "snapshot", "story", "token", "platform", "index"})
 
 
 class _Key:
@@ -119,10 +93,35 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys under which the events of one queue are found: queues of one Redis do not see each other's events."""
+    """The keys of one queue. Queues that share a Redis do not see each other's events."""
 
     queue: str
 
+    #: What every key but RQ's begins with: the first key of each script; keys.lua derives the others.
+    prefix = _Key(PREFIX, ":")
+    #: Hash per event; the webhook-id follows.
+    event = _Key(PREFIX, ":event:")
+    #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
+    conflict = _Key(PREFIX, ":conflict:")
+    #: List per event of what has happened to it, "<ms> <JSON>", unless it was handled at once; the webhook-id follows.
+    story = _Key(PREFIX, ":story:")
+    #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
+    resource = _Key(PREFIX, ":resource:")
+    #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
+    snapshot = _Key(PREFIX, ":snapshot:")
+    #: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is
+    #: within `LAG` ms after its event came.
+    listed = _Key(PREFIX, ":index:")
+    #: Sorted set of webhook-ids, by when they came, in ms, for events that their stream cannot hold at their time.
+    late = _Key(PREFIX, ":index:late:")
+    #: String: when all that the ledger holds was last seen to be listed, in ms.
+    whole = _Key(PREFIX, ":index:whole")
+    #: Hash: `first`, when that had been seen for the first time, and `pruned`, when the sorted sets last were, in ms.
+    rounds = _Key(PREFIX, ":index:rounds")
+    #: Hash of what each receiver process announces; see announcements.py.
+    receivers = _Key(PREFIX, ":receivers")
+    #: What is known of a platform; a digest of its API's URL follows, see circuit_store.py.
+    platform = _Key(PREFIX, ":platform:")
     #: Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through.
     open = _Key(PREFIX, ":open")
     #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
@@ -210,7 +209,7 @@ class State(StrEnum):
 
 
 def place(event_type: str, bucket: int) -> str:
-    """What follows `LISTED` and `LATE` for events of that type and of resources in that bucket."""
+    """What follows `listed` and `late` for events of that type and of resources in that bucket."""
     return f"{event_type if event_type in EVENT_TYPES else OTHER}:{bucket}"
 
 

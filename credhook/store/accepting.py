@@ -4,13 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from credhook.events import Event
-from credhook.store import Keys
-from credhook.store.job import job_data, job_fields, job_id
-
-
-def keys(index: Keys) -> list[str]:
-    """KEYS of the script."""
-    return [index.open, index.quarantined, index.jobs, index.unfinished, index.urgent, index.reconciled, index.arrivals]
+from credhook.store.job import job_fields, job_id
 
 
 def arguments(
@@ -26,13 +20,12 @@ def arguments(
         now: when their jobs are enqueued.
     """
     fields = job_fields(queue, now)
-    each = 5 if not events or events[0][2] is None else 6
+    each = 4 if not events or events[0][2] is None else 5
     found: list[str | int | bytes] = [retention, each, len(fields)]
     for name, value in fields.items():
         found += name, value
     for id_, event, trace in events:
-        job = (job_id(id_), job_data(id_)) if event.known else ("", b"")
-        found += id_, event.type, event.resource_id, *job
+        found += id_, event.type, event.resource_id, job_id(queue, id_) if event.known else ""
         if trace is not None:
             found.append(trace)
     return found

@@ -13,14 +13,13 @@ import httpx
 import pytest
 from mortal_redis import mortal_redis
 from redis import Redis
+from redis_keys import job_id
 from redis_proxy import redis_proxy
 from rq.utils import as_text
 from sending import deliver_all
 from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until_async
-
-from credhook.store.job import job_id
 
 Breaks = Callable[[], Awaitable[None]]
 
@@ -36,7 +35,7 @@ def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int
     """Every acknowledged delivery has one record and one job, and there is nothing else."""
     pipeline = redis.pipeline(transaction=False)
     for webhook_id in acknowledged:
-        pipeline.exists("credhook:event:" + webhook_id)
+        pipeline.exists("credhook:credhook:event:" + webhook_id)
     missing = sum(not exists for exists in pipeline.execute())
     queued = Counter(as_text(job) for job in redis.lrange("rq:queue:credhook", 0, -1))
     doubled = sum(count - 1 for count in queued.values())

@@ -9,9 +9,10 @@ import pytest
 import trustme
 from backfilling import backfilled_ids, scene
 from fleet_harness import LONG, SHORT
+from redis_keys import EVENT
 from waiting import until
 
-from credhook.store import EVENT, Keys
+from credhook.store import Keys
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]

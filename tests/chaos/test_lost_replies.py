@@ -8,6 +8,7 @@ from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis_keys import job_id
 from redis_proxy import redis_proxy
 from serving import children
 from waiting import until
@@ -15,7 +16,6 @@ from waiting import until
 from credhook.events import Event
 from credhook.store import State
 from credhook.store.connection import open_redis
-from credhook.store.job import job_id
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 

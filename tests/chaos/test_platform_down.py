@@ -162,4 +162,4 @@ def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
         for number in range(10):
             rig.accept(*events(number, 1))
             rig.reaches(f"m{number}", "done")
-            until(lambda: not list(rig.redis.scan_iter("credhook:platform:*:bucket")), what="a full bucket")
+            until(lambda: not list(rig.redis.scan_iter("credhook:credhook:platform:*:bucket")), what="a full bucket")

@@ -9,6 +9,7 @@ from subprocess import Popen
 import pytest
 from accepting import record
 from harness import DATA, Harness
+from redis_keys import job_id
 from serving import Process, children, running
 from waiting import until
 
@@ -165,7 +166,7 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
         assert worker.process.wait(60) == 0
     assert ended(harness) == ["m1"]
     assert record(harness.redis, "m1")["state"] == "done"
-    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m2"]
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m2").encode()]
 
 
 def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(harness: Harness) -> None:
@@ -175,7 +176,7 @@ def test_what_the_grace_time_does_not_suffice_for_is_handed_back_unspent(harness
         until(lambda: len(begun(harness)) == 1)
         assert first.stop() == 0
     assert record(harness.redis, "m1")["attempts"] == "0"
-    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
     (harness.folder / "go").touch()
     with harness.worker("second"):
         assert "attempts" not in harness.reaches("m1", "done")
@@ -193,7 +194,7 @@ def test_a_second_sigterm_hands_back_at_once(harness: Harness) -> None:
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(60) == 0
     assert record(harness.redis, "m1")["attempts"] == "0"
-    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [b"e-m1"]
+    assert harness.redis.lrange("rq:queue:credhook", 0, -1) == [job_id("m1").encode()]
 
 
 def test_a_process_whose_handlers_hang_is_replaced(harness: Harness) -> None:

@@ -14,6 +14,7 @@ from accepting import record
 from harness import Harness
 from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
+from redis_keys import EVENT, job_id
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job, JobStatus
@@ -22,9 +23,6 @@ from rq.serializers import JSONSerializer
 from serving import children, runs
 from stock import rq, stock_worker
 from waiting import until
-
-from credhook.store import EVENT
-from credhook.store.job import job_id
 
 SECOND_TIME = """
 @handlers.on("*")
@@ -270,7 +268,7 @@ def test_a_retry_waits_for_no_scheduler(harness: Harness) -> None:
     with stock_worker(harness, "--burst") as stock:
         assert stock.process.wait(60) == 0
     assert record(harness.redis, "m2")["state"] == "waiting"
-    assert sorted(harness.redis.zrange(INDEX.scheduled, 0, -1)) == [b"e-m1", b"e-m2"]
+    assert sorted(harness.redis.zrange(INDEX.scheduled, 0, -1)) == [job_id("m1").encode(), job_id("m2").encode()]
     for one in ("m1", "m2"):  # Ten minutes pass.
         harness.redis.hset(EVENT + one, "due", 1)
         harness.redis.zadd(INDEX.scheduled, {job_id(one): 1})

@@ -106,16 +106,16 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     await made.accept("e1", DATA, "pre_1")
     told.ends["second"] = Retry(after=0.05)
     await made.next()
-    assert redis_client.exists("credhook:snapshot:e1")
+    assert redis_client.exists("credhook:credhook:snapshot:e1")
     async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
-    assert redis_client.exists("credhook:snapshot:e1")
+    assert redis_client.exists("credhook:credhook:snapshot:e1")
     Replay(redis_client, queue="credhook")([Settled("e1", "unhandled")], how=How.RESUME)
     told.ends["second"] = None
     assert (await made.next()).state is State.DONE
     assert len(stub.calls) == 1
     assert told.ran == [("first", False), ("second", False), ("second", False)]
-    assert not redis_client.exists("credhook:snapshot:e1")
+    assert not redis_client.exists("credhook:credhook:snapshot:e1")
 
 
 async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: Attempts, redis_client: Redis) -> None:

@@ -9,9 +9,9 @@ from claiming import INDEX
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
+from redis_keys import EVENT, STORY, job_id
 
-from credhook.store import BLAMED, EVENT, STORY
-from credhook.store.job import job_id
+from credhook.store import BLAMED
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -26,7 +26,7 @@ async def failed_and_taken(ledger: Ledger) -> None:
 
 async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
     of_events = [INDEX.open, INDEX.opened, INDEX.dead]
-    keys = [INDEX.leases, INDEX.started, INDEX.locks, INDEX.parked, INDEX.causes, *of_events, INDEX.scheduled]
+    keys = [INDEX.prefix, *of_events, INDEX.scheduled]
     arguments = [len(of_events), "doomed", job_id("doomed"), ""]
     redis_client.flushall()
     ledger = Ledger(redis_client)

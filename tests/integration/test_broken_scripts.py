@@ -15,13 +15,11 @@ from breaking import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding
 from claiming import INDEX
 from redis import Redis
 from redis.exceptions import ResponseError
+from redis_keys import EVENT
 from rq import Queue
-from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from credhook.store import EVENT, State
-from credhook.store.job import job_id
-from credhook.worker.queue import scripts
+from credhook.store import State
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.reclaim import arguments
@@ -83,13 +81,6 @@ async def claiming(ledger: Ledger) -> None:
         await ledger.handle(claim)
 
 
-async def saved_by_rq(ledger: Ledger) -> Script:
-    """One whose job's id does not say whose it is."""
-    ledger.deliver(("e:1", COMPLETED, "r1"))
-    Job.fetch(job_id("e:1"), connection=ledger.redis, serializer=JSONSerializer).save()
-    return ledger.claims._take_read  # type: ignore[return-value]
-
-
 async def planted(ledger: Ledger) -> Script:
     ledger.deliver(EVENTS[0])
     Queue("credhook", connection=ledger.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
@@ -144,7 +135,7 @@ async def died(ledger: Ledger) -> Script:
 
 
 async def reclaiming(ledger: Ledger) -> None:
-    ledger.reclaiming(scripts.keys(INDEX), arguments("w", "1", retention=3_600))
+    ledger.reclaiming([INDEX.prefix], arguments("w", "1", retention=3_600))
 
 
 async def unhandled(ledger: Ledger) -> Script:
@@ -187,7 +178,6 @@ CASES: dict[str, tuple[Step, Run]] = {
     "take": (to_be_taken, taking),
     "take alone": (suspected, taking_alone),
     "claim": (popped, claiming),
-    "take what RQ has saved": (saved_by_rq, taking),
     "refuse": (planted, taking),
     "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
     "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **BLAMED))),
@@ -269,7 +259,7 @@ async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Cal
         assert not [key for key in redis.scan_iter("rq:job:e-*") if redis.ttl(key) < 0], everything(redis)
 
 
-EXPECTED = {"accept": {"e1", "u1", "e2", "q1"}, "take what RQ has saved": {"e:1"}}
+EXPECTED = {"accept": {"e1", "u1", "e2", "q1"}}
 LEAN = ("accept", "take", "settle as done", "put back", "replay")
 REFUSALS = [
     pytest.param(FORBIDDEN, id="forbidden"),

@@ -124,7 +124,7 @@ def outcomes(browser: Chrome) -> list[str]:
 
 
 def records(harness: Harness) -> list[dict[str, str]]:
-    prefix = b"credhook:event:"
+    prefix = b"credhook:credhook:event:"
     keys: list[bytes] = list(harness.redis.scan_iter(prefix + b"*"))
     return [record(harness.redis, key.removeprefix(prefix).decode()) for key in keys]
 

@@ -82,7 +82,9 @@ async def test_a_worker_without_it_leaves_the_event_to_one_that_has_it(
     ran: list[str] = []
     async with attempts(redis_url, stub, handlers(ran, first=None, later=None)) as old:
         await old.accept("m1", COMPLETED, "r1")
-        redis_client.hset("credhook:event:m1", mapping={"h:test.first": "done", "only": "test.late", "fence": 1})
+        redis_client.hset(
+            "credhook:credhook:event:m1", mapping={"h:test.first": "done", "only": "test.late", "fence": 1}
+        )
         assert (await old.next()).state is State.UNHANDLED
     assert record(redis_client, "m1")["only"] == "test.late"
     without = Unhandled(redis_client, queue="credhook", wanted={COMPLETED: ("test.first", "test.later")})

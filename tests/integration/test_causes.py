@@ -12,9 +12,10 @@ from harness import COMPLETED
 from planting import INDEX, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, STORY, job_id
 
 from credhook import GiveUp
-from credhook.store import BLAMED, EVENT, MOST_CAUSES, STORY, State
+from credhook.store import BLAMED, MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement, Worker
@@ -100,7 +101,7 @@ def test_what_waits_with_a_cause_is_due_at_once_when_that_is_replayed(redis_clie
     redis_client.zadd(INDEX.standing("0123abcd"), {"w1": -1})
     assert events("replay", "--id", "w1").stdout == "replayed 0, left 1 (1 open)\n"
     assert events("replay", "--cause", "0123abcd").stdout == "replayed 1\n"
-    assert redis_client.lrange(INDEX.jobs, 0, -1) == [b"e-w1"]
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("w1").encode()]
 
 
 async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(

@@ -10,8 +10,9 @@ from events_command import Run
 from harness import DATA
 from planting import INDEX, plant
 from redis import Redis
+from redis_keys import EVENT
 
-from credhook.store import EVENT, State
+from credhook.store import State
 from credhook.worker.commands.events.command import causes as command
 from credhook.worker.commands.history.causes import standing as still_standing
 from credhook.worker.commands.search import reading

@@ -9,10 +9,10 @@ from claiming import COMPLETED, accept, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
+from redis_keys import job_id
 from waiting import until_async
 
 from credhook.store import State
-from credhook.store.job import job_id
 from credhook.worker.attempt.details import version
 from credhook.worker.queue.claim import Settlement, claims_from
 from credhook.worker.queue.group_commit import operation
@@ -41,8 +41,8 @@ async def test_what_cannot_be_written_fails_alone(async_redis: AsyncRedis, redis
     await accept(async_redis, ("e1", "r1"), ("e2", "r2"), ("e3", "r3"))
     claims = worker(async_redis, "w")
     one, two, three = (await claims.take(10, urgent=0)).claims
-    redis_client.delete("credhook:event:e2")
-    redis_client.set("credhook:event:e2", "of another kind")
+    redis_client.delete("credhook:credhook:event:e2")
+    redis_client.set("credhook:credhook:event:e2", "of another kind")
     settlement = Settlement(State.DONE)
     results = await asyncio.gather(
         *(claims.settle(each, settlement) for each in (one, two, three)), return_exceptions=True
@@ -57,13 +57,13 @@ async def test_words_that_are_no_unicode_are_written_all_the_same(async_redis: A
     (claim,) = (await claims.take(1, urgent=0)).claims
     settled, _ = await claims.settle(claim, Settlement(State.DEAD, "t.f: \udc80 closed"))
     assert settled
-    assert await async_redis.hget("credhook:event:e1", "error") == b"t.f: ? closed"
+    assert await async_redis.hget("credhook:credhook:event:e1", "error") == b"t.f: ? closed"
 
 
 async def test_a_planted_job_with_an_odd_id_is_refused_and_stops_nobody(async_redis: AsyncRedis) -> None:
     await accept(async_redis, ("e1", "r1"))
     data: Any = await async_redis.hget("rq:job:" + job_id("e1"), "data")
-    for name in (b"\xff\xfe", b"e-other"):
+    for name in (b"\xff\xfe", job_id("other").encode()):
         await async_redis.hset(b"rq:job:" + name, mapping={b"data": data})
         await async_redis.lpush("rq:queue:credhook", name)
     taken = await worker(async_redis, "w").take(10, urgent=0)
@@ -126,9 +126,11 @@ async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_
     (claim,) = (await worker(async_redis, "dies").take(1, urgent=0)).claims
     redis_client.delete("credhook:credhook:leases", "credhook:credhook:locks")
     put_back = PutBack(redis_client, queue="credhook", retention=3_600)
-    redis_client.hset("credhook:event:e1", mapping={"state": "waiting", "due": 1})
+    redis_client.hset("credhook:credhook:event:e1", mapping={"state": "waiting", "due": 1})
     assert put_back(claim.event_id, in_transit=0, first=True) == 1
-    assert not redis_client.hexists("credhook:event:e1", "due")  # What is queued is due, whatever the clock does.
+    assert not redis_client.hexists(
+        "credhook:credhook:event:e1", "due"
+    )  # What is queued is due, whatever the clock does.
     assert [one.event_id for one in (await worker(async_redis, "next").take(1, urgent=0)).claims] == ["e1"]
 
 
@@ -138,16 +140,16 @@ def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -
     for number in range(10_050):
         event_id = f"m{number}"
         pipeline.hset(
-            "credhook:event:" + event_id, mapping={"state": "waiting", "type": COMPLETED, "resource": event_id}
+            "credhook:credhook:event:" + event_id, mapping={"state": "waiting", "type": COMPLETED, "resource": event_id}
         )
         pipeline.zadd("credhook:credhook:open", {event_id: number})
-        pipeline.zadd("rq:scheduled:credhook", {"e-" + event_id: now + 3_600})
+        pipeline.zadd("rq:scheduled:credhook", {job_id(event_id): now + 3_600})
     orphan: dict[Any, Any] = {"state": "accepted", "type": COMPLETED, "resource": "r"}
-    pipeline.hset("credhook:event:orphan", mapping=orphan)
+    pipeline.hset("credhook:credhook:event:orphan", mapping=orphan)
     pipeline.zadd("credhook:credhook:open", {"orphan": 20_000})
     pipeline.execute()
     assert Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run() == 1
-    assert redis_client.lrange("rq:queue:credhook", 0, -1) == [b"e-orphan"]
+    assert redis_client.lrange("rq:queue:credhook", 0, -1) == [job_id("orphan").encode()]
 
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.

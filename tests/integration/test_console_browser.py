@@ -48,8 +48,8 @@ def eventful(redis_client: Redis) -> None:
     plant_many(redis_client, 300, State.DEAD)
     told = json.dumps({"attempt": 1, "began": 1_700_000_000_000, "state": "dead", "error": "a.bad: ValueError"})
     plant(redis_client, "story", State.DONE, ended=HANDLED)
-    redis_client.hset("credhook:event:story", "c:a.bad", "0123abcd")
-    redis_client.rpush("credhook:story:story", f"1700000000100 {told}")
+    redis_client.hset("credhook:credhook:event:story", "c:a.bad", "0123abcd")
+    redis_client.rpush("credhook:credhook:story:story", f"1700000000100 {told}")
     redis_client.zadd(INDEX.causes, {"0123abcd": 1_700_000_000_000})
     mapping: dict[Any, Any] = {"who": "a.bad", "what": "ValueError", "at": "plugin.py:7 fail", "failures": 3}
     redis_client.hset(INDEX.cause("0123abcd"), mapping=mapping)
@@ -114,7 +114,7 @@ def test_what_has_come_or_changed_is_announced_and_moves_nothing(
     plant(redis_client, "new", State.DEAD)
     until(lambda: text(browser, ".news span") == "1 new", what="the news")
     assert "changed" in str(browser.find_element(By.CSS_SELECTOR, "[data-tells]").get_attribute("textContent"))
-    redis_client.hset("credhook:event:msg_00299", "error", "a.other: KeyError")
+    redis_client.hset("credhook:credhook:event:msg_00299", "error", "a.other: KeyError")
     until(lambda: text(browser, ".news span") == "1 new, others changed", what="the change")
     assert browser.execute_script(places) == before
     press(browser, ".news a")

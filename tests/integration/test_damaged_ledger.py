@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
+from redis_keys import CONFLICT, EVENT, RESOURCE, job_id
 from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.listener.admin import create_admin
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.store import CONFLICT, EVENT, RESOURCE, Keys, State
-from credhook.store.job import job_id
+from credhook.store import Keys, State
 from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.events import command as history
 from credhook.worker.commands.events.command import causes
@@ -229,9 +229,9 @@ async def test_a_resources_latest_state_that_makes_no_sense_is_none(
 
 async def test_a_job_of_another_type_is_written_anew(async_redis: AsyncRedis, redis_client: Redis) -> None:
     await accept(async_redis, "m1", "m2")
-    redis_client.delete("rq:job:e-m1")
-    redis_client.set("rq:job:e-m1", "of another kind")
-    redis_client.zadd(INDEX.scheduled, {"e-m1": 1})
+    redis_client.delete("rq:job:" + job_id("m1"))
+    redis_client.set("rq:job:" + job_id("m1"), "of another kind")
+    redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
     assert await take(async_redis) == ["m1", "m2"]
     lose_all(redis_client)
     assert reconciler(redis_client).run() == 2

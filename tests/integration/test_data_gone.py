@@ -80,12 +80,12 @@ def test_with_a_key_the_second_attempt_has_the_data_and_then_nothing_is_kept(
     rig.accept(("m1", kind, "pre_1"))
     with rig.worker(CREDHOOK_SNAPSHOT_KEY=KEY):
         rig.reaches("m1", "waiting")
-        assert 0 < rig.redis.ttl("credhook:snapshot:m1") <= 86_400
+        assert 0 < rig.redis.ttl("credhook:credhook:snapshot:m1") <= 86_400
         wait_no_longer(rig)
         rig.reaches("m1", "done")
     assert given(rig) == [("m1", "Ada"), ("m1", "Ada")]
     assert len(rig.stub.calls) == 1
-    assert not rig.redis.exists("credhook:snapshot:m1")
+    assert not rig.redis.exists("credhook:credhook:snapshot:m1")
 
 
 @pytest.mark.parametrize(("kind", "gone"), [(DATA, empty), (VERIFIED, unknown)])
@@ -98,7 +98,7 @@ def test_without_a_key_the_event_ends_as_data_gone_and_no_handler_sees_nothing(
     with rig.worker():
         assert rig.reaches("m1", "data_gone")["error"] == "DataGone"
     assert given(rig) == [("m1", "Ada")]
-    assert not rig.redis.exists("credhook:snapshot:m1")
+    assert not rig.redis.exists("credhook:credhook:snapshot:m1")
 
 
 def test_with_another_key_the_event_ends_as_data_gone(rig: FleetHarness) -> None:
@@ -134,7 +134,7 @@ def test_after_the_death_of_its_worker_an_event_has_the_data_or_says_that_it_is_
         rig.reaches("kept", "done")
         rig.reaches("unkept", "data_gone")
     assert sorted(given(rig)) == [("kept", "Ada"), ("kept", "Ada"), ("unkept", "Ada")]
-    assert not rig.redis.keys("credhook:snapshot:*")
+    assert not rig.redis.keys("credhook:credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("late", GONE)
@@ -158,7 +158,7 @@ def test_one_look_serves_both_events_of_a_presentation_and_is_kept_for_both(rig:
         rig.settles()
     assert [rig.record(one)["state"] for one in ("m1", "m2")] == ["done", "done"]
     assert given(rig) == [("m1", "Ada"), ("m2", "Ada"), ("m2", "Ada")]
-    assert not rig.redis.keys("credhook:snapshot:*")
+    assert not rig.redis.keys("credhook:credhook:snapshot:*")
 
 
 @pytest.mark.parametrize("kind", [VERIFIED, "openid4vc.verification.requested"])

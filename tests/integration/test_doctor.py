@@ -20,6 +20,7 @@ import pytest
 import trustme
 from clinic import PATH_SECRET, Break, Clinic, clinic
 from harness import COMPLETED, DATA
+from redis_keys import RECEIVERS
 from redis_proxy import redis_proxy
 from serving import Platform
 from signing import SECRET
@@ -28,7 +29,7 @@ from tunnel import tunnel
 from credhook.ops.doctor import Setup
 from credhook.ops.doctor_platform import check_platform
 from credhook.ops.doctor_redis import check_redis
-from credhook.store import RECEIVERS, Keys
+from credhook.store import Keys
 
 NOWHERE = "nowhere.invalid"
 WORKERS = Keys("credhook").handlers

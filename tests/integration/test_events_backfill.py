@@ -14,9 +14,10 @@ from events_command import Run
 from planting import contents
 from receiving import settled
 from redis import Redis
+from redis_keys import EVENT, RECEIVERS
 from waiting import until
 
-from credhook.store import EVENT, RECEIVERS, Keys
+from credhook.store import Keys
 
 OFFERED, COMPLETED, PARTLY = (f"openid4vc.issuance.{each}" for each in ("offered", "completed", "partiallyIssued"))
 REQUESTED, VERIFIED, DATA = (f"openid4vc.verification.{each}" for each in ("requested", "verified", "data"))

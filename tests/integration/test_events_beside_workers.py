@@ -6,9 +6,8 @@ from collections import Counter
 from accepting import everything, record
 from events_command import Run
 from harness import Harness
+from redis_keys import EVENT
 from waiting import until
-
-from credhook.store import EVENT
 
 TWO_HANDLERS = """
 @handlers.on("*")

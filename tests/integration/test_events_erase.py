@@ -7,9 +7,9 @@ from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, plant
 from redis import Redis
+from redis_keys import CONFLICT, RESOURCE, ROUNDS, SNAPSHOT, WHOLE, job_id
 
-from credhook.store import CONFLICT, RESOURCE, ROUNDS, SNAPSHOT, WHOLE, State
-from credhook.store.job import job_id
+from credhook.store import State
 
 
 def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str, events: Run) -> None:

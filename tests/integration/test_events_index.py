@@ -13,10 +13,11 @@ from large_ledger import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
 from planting import HANDLED, INDEX, plant, plant_many
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, LATE, LISTED, WHOLE, job_id
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import EVENT, LATE, LISTED, WHOLE, State, bucket, place
+from credhook.store import State, bucket, place
 from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.search.reading import read_page
 from credhook.worker.commands.search.selection import Selection
@@ -212,7 +213,7 @@ async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis:
     await settle_all(async_redis, State.WAITING)
     assert oldest_open(redis_client, INDEX) is not None
     redis_client.hset(EVENT + "m1", "due", 1)
-    redis_client.zadd(INDEX.scheduled, {"e-m1": 1})
+    redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
     await settle_all(async_redis, state)
     assert oldest_open(redis_client, INDEX) is None
     assert not redis_client.exists(LATE + PLACE)

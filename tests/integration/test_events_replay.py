@@ -9,9 +9,9 @@ from events_command import Run
 from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, contents, plant, plant_many
 from redis import Redis
+from redis_keys import EVENT, SNAPSHOT, WHOLE, job_id
 
-from credhook.store import EVENT, SNAPSHOT, WHOLE, State
-from credhook.store.job import job_id
+from credhook.store import State
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DATA_GONE])

@@ -13,11 +13,11 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MasterDownError, NoPermissionError, OutOfMemoryError, ReadOnlyError, ResponseError
+from redis_keys import EVENT, job_id
 from structlog.testing import capture_logs
 from waiting import until_async
 
-from credhook.store import EVENT, State
-from credhook.store.job import job_id
+from credhook.store import State
 from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
@@ -295,7 +295,7 @@ async def test_behind_a_long_queue_only_what_is_not_in_it_is_put_back(redis_clie
         fields: dict[Any, Any] = {"state": "accepted", "type": COMPLETED, "resource": webhook_id, "received": now}
         pipeline.hset(EVENT + webhook_id, mapping=fields)
         pipeline.zadd(INDEX.open, {webhook_id: now - 100_000 + number})
-        pipeline.rpush(INDEX.jobs, f"e-{webhook_id}")
+        pipeline.rpush(INDEX.jobs, job_id(f"{webhook_id}"))
     pipeline.hset(EVENT + "orphan", mapping={"state": "accepted", "type": COMPLETED, "resource": "r", "received": now})
     pipeline.zadd(INDEX.open, {"orphan": now - 200_000})
     pipeline.execute()

@@ -10,13 +10,13 @@ from planting import INDEX
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
+from redis_keys import job_id
 from scraping import worker_settings
 from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, announced, handler_difference
-from credhook.store.job import job_id
 from credhook.worker.commands.history.records import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat

@@ -105,7 +105,7 @@ def test_a_token_host_that_is_not_known(harness: Harness) -> None:
 )
 def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str, rights: str, named: str) -> None:
     redis_client.execute_command(f"ACL SETUSER limited reset on >pw {rights}")  # type: ignore[no-untyped-call]
-    redis_client.hset("credhook:event:m", "state", "done")
+    redis_client.hset("credhook:credhook:event:m", "state", "done")
     url = redis_url.replace("redis://", "redis://limited:pw@")
     options = [] if "scan" in rights else ["--id", "m"]
     done = credhook("events", "list", *options, environment={"REDIS_URL": url})

@@ -6,12 +6,13 @@ from typing import Any
 from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, job_id
 from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import EVENT, LONGEST_LOCK, Keys, State
-from credhook.worker.queue import reclaim, scripts
+from credhook.store import LONGEST_LOCK, Keys, State
+from credhook.worker.queue import reclaim
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reconcile import MOST, Reconciler
@@ -144,7 +145,7 @@ async def test_events_that_stay_where_they_are_do_not_hide_those_behind_them(
     orphan(redis_client, "good")
     leader = reconciler(redis_client)
     assert [leader.run(), leader.run()] == [0, 1]
-    assert redis_client.lrange(INDEX.jobs, 0, -1) == [b"e-good"]
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("good").encode()]
 
 
 async def test_a_retry_that_is_due_in_a_thousand_years_cannot_be_read(
@@ -160,7 +161,7 @@ async def test_a_retry_that_is_due_in_a_thousand_years_cannot_be_read(
 async def test_what_stands_in_the_way_of_a_delivery_is_replaced_or_passed_over(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
-    for key in ("rq:job:e-m1", "rq:queues"):
+    for key in ("rq:job:" + job_id("m1"), "rq:queues"):
         redis_client.flushall()
         redis_client.set(key, "x")
         assert await accept(async_redis, "m1", "m2") == [Outcome.ACCEPTED] * 2
@@ -176,6 +177,6 @@ async def test_a_death_costs_the_same_however_many_leases_somebody_has_made_up(
     redis_client.zadd(INDEX.leases, {f"z{number}": far for number in range(5_000)})
     redis_client.config_resetstat()
     script = redis_client.register_script(reclaim.RECLAIM)
-    assert len(script(keys=scripts.keys(INDEX), args=reclaim.arguments("w", "1", retention=3_600))) == 1
+    assert len(script(keys=[INDEX.prefix], args=reclaim.arguments("w", "1", retention=3_600))) == 1
     stats: Any = redis_client.info("commandstats")
     assert stats["cmdstat_hget"]["calls"] < 10

@@ -63,7 +63,7 @@ async def test_a_request_that_went_away_is_written_with_its_group(
         await asyncio.sleep(0)
         gone.cancel()
         assert await stays is Outcome.ACCEPTED
-    assert redis_client.exists("credhook:event:m1")
+    assert redis_client.exists("credhook:credhook:event:m1")
 
 
 @contextmanager
@@ -101,7 +101,7 @@ async def test_a_redis_that_would_not_keep_what_is_promised_gets_no_acknowledgem
             async with inbox_on(async_redis, strict=profile) as inbox:
                 with pytest.raises(StoreUnavailable, match=remedy):
                     await inbox.accept("m1", EVENT)
-    assert not redis_client.exists("credhook:event:m1")
+    assert not redis_client.exists("credhook:credhook:event:m1")
     async with inbox_on(async_redis, strict=True) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
 
@@ -295,7 +295,7 @@ async def test_many_deliveries_are_logged_in_lines_that_collectors_of_logs_take(
 async def test_a_delivery_that_did_not_go_as_expected_has_a_line_of_its_own(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
-    redis_client.set("credhook:event:bad", "somebody else's")
+    redis_client.set("credhook:credhook:event:bad", "somebody else's")
     with capture_logs() as lines:
         async with inbox_on(async_redis) as inbox:
             await inbox.accept("m1", EVENT)

@@ -11,9 +11,9 @@ from claiming import INDEX, accept, died, lapse, reconciler, take_one, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
+from redis_keys import EVENT, job_id
 
-from credhook.store import EVENT, State
-from credhook.store.job import job_id
+from credhook.store import State
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue import reclaim, scripts

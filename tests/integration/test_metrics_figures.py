@@ -11,6 +11,7 @@ from planting import INDEX, plant, plant_many
 from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import job_id
 from scraping import Scrape, needs_promtool, promtool, well_formed, worker_settings
 
 from credhook.listener.admin import create_admin
@@ -74,9 +75,9 @@ async def target(async_redis: AsyncRedis, settings: WorkerSettings) -> Target:
 async def test_no_event_stands_in_two_places(target: Target, redis_client: Redis) -> None:
     for number in range(12):
         plant(redis_client, f"open{number}", State.ACCEPTED, resource=f"r{number}")
-    redis_client.rpush(INDEX.jobs, *(f"e-open{number}" for number in range(5)))
+    redis_client.rpush(INDEX.jobs, *(job_id(f"open{number}") for number in range(5)))
     redis_client.zadd(INDEX.leases, {"open5": 1, "open6": 1})
-    redis_client.zadd(INDEX.scheduled, {"e-open7": 1, "e-open8": 1, "e-open9": 1})
+    redis_client.zadd(INDEX.scheduled, {job_id("open7"): 1, job_id("open8"): 1, job_id("open9"): 1})
     for number in range(3):
         plant(redis_client, f"dead{number}", State.DEAD)
     plant(redis_client, "gone", State.DATA_GONE)
@@ -125,7 +126,7 @@ async def test_breaker_pause_and_token(
     assert scrape.series("credhook_platform_breaker") == states
     assert scrape.value("credhook_platform_pause_seconds") == 0
     assert scrape.value("credhook_token_age_seconds") is None
-    store = CircuitStore(async_redis, circuit_key(settings.api_url), clock=time.monotonic)
+    store = CircuitStore(async_redis, circuit_key(settings.api_url, "credhook"), clock=time.monotonic)
     await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
     redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
     assert "credhook_token_age_seconds" not in (await target.scrape()).names
@@ -172,7 +173,7 @@ async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_a
     for planted in (0, 200, 5_000):
         plant_many(redis_client, planted, State.ACCEPTED)
         if planted:
-            redis_client.rpush(INDEX.jobs, *(f"e-msg_{number:05}" for number in range(planted)))
+            redis_client.rpush(INDEX.jobs, *(job_id(f"msg_{number:05}") for number in range(planted)))
         assert await target.keep() == [True, True]
         await target.scrape()
         with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis-py's gap

@@ -190,7 +190,7 @@ async def test_failures_that_are_told_at_the_same_moment_all_count(
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         await asyncio.gather(*(one.fetch() for one in fleet))
         await asyncio.gather(*(one.breaker.aclose() for one in fleet))
-        assert redis_client.hget(circuit_key(stub.url), "score") == str(THRESHOLD - 1).encode()
+        assert redis_client.hget(circuit_key(stub.url, "credhook"), "score") == str(THRESHOLD - 1).encode()
 
 
 async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub: Stub) -> None:
@@ -225,7 +225,7 @@ async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
         assert await one.breaker.admit(1) == 1
-        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         assert -1 != redis_client.pttl(probe) <= 5_000  # A dead prober costs seconds.
         await one.breaker.give_back(1)
         assert await other.breaker.admit(1) == 1
@@ -316,7 +316,7 @@ async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, r
     async with members(2, redis_url, stub.url, rate=50) as fleet, fetching(fleet, at_once=1):
         await until_async(all_are_seen, what="the circuit, the probe and the bucket")
     assert {"bucket", "probe"} < seen
-    assert all(key.startswith(b"credhook:platform:") for key in redis_client.scan_iter())
+    assert all(key.startswith(b"credhook:credhook:platform:") for key in redis_client.scan_iter())
 
 
 async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_back(tmp_path: Path, stub: Stub) -> None:
@@ -361,7 +361,7 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
 async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
         async with open_redis(redis_url) as client:
-            watching = asyncio.create_task(CircuitBreaker(client, api_url=stub.url).watch())
+            watching = asyncio.create_task(CircuitBreaker(client, api_url=stub.url, queue="credhook").watch())
             for _ in range(after):
                 await asyncio.sleep(0)
             watching.cancel()

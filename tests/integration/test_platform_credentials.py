@@ -98,7 +98,7 @@ async def outcome(api: AsyncApi, resource: str = "pre") -> object:
 
 @pytest.fixture
 async def breaker(async_redis: Redis, stub: Stub) -> AsyncIterator[CircuitBreaker]:
-    breaker = CircuitBreaker(async_redis, api_url=stub.url, timeout=5.0)
+    breaker = CircuitBreaker(async_redis, api_url=stub.url, queue="credhook", timeout=5.0)
     yield breaker
     await breaker.aclose()
 

@@ -50,7 +50,7 @@ async def test_whoever_is_done_with_a_probe_that_has_lapsed_leaves_the_next_ones
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
         assert await one.breaker.admit(1) == 1
-        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         stub.takes = 0.5
         call = asyncio.create_task(one.fetch())
         await until_async(lambda: stub.under_way, what="the call")
@@ -67,7 +67,7 @@ async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
         await paused_briefly([one], stub)
         calls = len(stub.arrivals)
         assert await one.breaker.admit(1) == 1
-        (probe,) = redis_client.keys("credhook:platform:*:probe")
+        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         redis_client.set(probe, "another's", px=60_000)
         assert isinstance(await one.fetch(), PlatformPaused)
         assert len(stub.arrivals) == calls
@@ -96,4 +96,4 @@ async def test_what_happens_while_the_others_are_told_is_told_next(
         goes_on.set()
         await one.breaker.aclose()
         assert one.breaker._circuit == Circuit(score=3)
-        assert redis_client.hget(circuit_key(stub.url), "score") == b"3"
+        assert redis_client.hget(circuit_key(stub.url, "credhook"), "score") == b"3"

@@ -9,6 +9,7 @@ from accepting import inbox_on, record
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
 from waiting import until
@@ -16,7 +17,6 @@ from waiting import until
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store import Keys, State
-from credhook.store.job import job_id
 from credhook.worker.queue.claim import Settlement, Worker
 from credhook.worker.queue.claims import Claims
 
@@ -75,7 +75,7 @@ def test_urgent_events_without_end_leave_one_slot_in_four_to_the_others(harness:
 
 
 async def test_the_urgent_list_is_bounded_and_expires(inbox: Inbox, redis_client: Redis) -> None:
-    redis_client.rpush(INDEX.urgent, *(f"e-old{number}" for number in range(10_000)))
+    redis_client.rpush(INDEX.urgent, *(job_id(f"old{number}") for number in range(10_000)))
     await inbox.accept("m1", Event(DATA, "pre_1"))
     assert redis_client.llen(INDEX.urgent) == 10_000
     assert redis_client.lindex(INDEX.urgent, -1) == job_id("m1").encode()
@@ -110,7 +110,7 @@ def test_stale_hints_do_no_harm(harness: Harness) -> None:
     redis.zadd(INDEX.leases, {"held": int(redis.time()[0]) * 1_000 + 300_000})
     redis.hset(INDEX.locks, resource, "held 1 1 another")
     harness.happens("m1")
-    redis.rpush(INDEX.urgent, "evil", "e-never", job_id("done"), job_id("m1"), job_id("m1"))
+    redis.rpush(INDEX.urgent, "evil", job_id("never"), job_id("done"), job_id("m1"), job_id("m1"))
     with harness.worker("second") as worker:
         harness.reaches("m1", "done")
         until(lambda: not redis.exists(INDEX.urgent), what="the end of the hints")

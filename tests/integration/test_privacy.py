@@ -22,14 +22,13 @@ import pytest
 from accepting import RANGE, READ
 from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
 from redis import Redis
+from redis_keys import LISTED, job_id
 from rq import Queue
 from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port
-from credhook.store import LISTED
-from credhook.store.job import job_id
 
 DATA = "openid4vc.verification.data"
 CLAIM, SECRET, TOKEN, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e", "Canary-message-52e8"
@@ -217,7 +216,7 @@ def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
         until(lambda: "stopped" in notes(rig))
         until(lambda: rig.redis.hget("rq:job:" + job_id("stopped"), "worker_name"))
         send_stop_job_command(rig.redis, job_id("stopped"), serializer=JSONSerializer)
-        assert rig.redis.exists("credhook:snapshot:stopped")
+        assert rig.redis.exists("credhook:credhook:snapshot:stopped")
         assert_nowhere(rig)
         rig.settles()
         metrics = plain.get(f"http://127.0.0.1:{port}/metrics").text
@@ -363,7 +362,7 @@ def test_every_key_has_a_ttl_save_what_is_live(rig: FleetHarness) -> None:
     index: Any = rig.redis.zrange("credhook:credhook:open", 0, -1)
     still_open = {one.decode() for one in index}
     assert {"killed", "parked", "last", "queued"} <= still_open
-    ours = {f"credhook:event:{one}" for one in still_open} | {f"rq:job:{job_id(one)}" for one in still_open}
+    ours = {f"credhook:credhook:event:{one}" for one in still_open} | {f"rq:job:{job_id(one)}" for one in still_open}
     assert {key for key in lasting if not key.startswith(LISTED)} - LIVE - ours == set()
     assert max(found.values()) <= 7 * 86_400
     assert json.dumps(sorted(found)).count("snapshot") >= 2

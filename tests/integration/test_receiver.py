@@ -12,13 +12,13 @@ import plain
 import pytest
 import trustme
 from redis import Redis
+from redis_keys import job_id
 from rq import Queue
 from serving import Receiver, receiver, running
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port, start_server
-from credhook.store.job import job_id
 
 PATH_SECRET = "an-unguessable-path-0123456789"
 
@@ -40,12 +40,12 @@ def status_of(response: httpx.Response) -> str:
 
 
 def events(redis: Redis) -> int:
-    return len(list(redis.scan_iter("credhook:event:*")))
+    return len(list(redis.scan_iter("credhook:credhook:event:*")))
 
 
 def test_a_signed_delivery_becomes_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
     assert status_of(post(inbox.url)) == "accepted"
-    record = redis_client.hgetall("credhook:event:msg_1")
+    record = redis_client.hgetall("credhook:credhook:event:msg_1")
     assert record.pop(b"received").isdigit()
     assert record == {b"type": b"openid4vc.issuance.completed", b"resource": b"iss_1", b"state": b"accepted"}
     assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
@@ -63,16 +63,16 @@ def test_a_duplicate_is_acknowledged_and_creates_nothing(inbox: Receiver, redis_
 def test_the_same_id_for_something_else_is_kept_aside(inbox: Receiver, redis_client: Redis) -> None:
     post(inbox.url)
     assert status_of(post(inbox.url, content=body(resource_id="iss_2"))) == "conflict"
-    assert list(redis_client.hgetall("credhook:conflict:msg_1")) == [b"openid4vc.issuance.completed iss_2"]
-    assert redis_client.ttl("credhook:conflict:msg_1") > 0
-    assert redis_client.hget("credhook:event:msg_1", "resource") == b"iss_1"
+    assert list(redis_client.hgetall("credhook:credhook:conflict:msg_1")) == [b"openid4vc.issuance.completed iss_2"]
+    assert redis_client.ttl("credhook:credhook:conflict:msg_1") > 0
+    assert redis_client.hget("credhook:credhook:event:msg_1", "resource") == b"iss_1"
     assert Queue("credhook", connection=redis_client).count == 1
     until(lambda: '"event_conflict"' in inbox.text)
 
 
 def test_a_type_of_tomorrow_is_acknowledged_and_quarantined(inbox: Receiver, redis_client: Redis) -> None:
     assert status_of(post(inbox.url, content=body("openid4vc.issuance.revoked"))) == "quarantined"
-    assert redis_client.hget("credhook:event:msg_1", "state") == b"quarantined"
+    assert redis_client.hget("credhook:credhook:event:msg_1", "state") == b"quarantined"
     assert redis_client.zrange("credhook:credhook:quarantined", 0, -1) == [b"msg_1"]
     assert not redis_client.exists("rq:queue:credhook")
     assert status_of(post(inbox.url, content=body("openid4vc.issuance.revoked"))) == "duplicate"
@@ -129,7 +129,7 @@ def test_a_sender_that_does_not_sign_is_served_at_the_secret_path_only(
             assert refused.status_code == 404, path
         accepted = plain.post(f"{process.url}/{PATH_SECRET}", content=body(), headers={"webhook-id": "a.b/c"})
         assert status_of(accepted) == "accepted"
-        assert redis_client.exists("credhook:event:a.b/c")
+        assert redis_client.exists("credhook:credhook:event:a.b/c")
         assert PATH_SECRET not in process.text
 
 

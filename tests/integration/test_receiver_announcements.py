@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 from redis import Redis
+from redis_keys import RECEIVERS
 from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
 from credhook.receiver.refusals import has_made
-from credhook.store import RECEIVERS
 from credhook.store.announcements import announced
 
 
@@ -27,9 +27,9 @@ def refused(server: Receiver) -> str:
 
 
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
-    with receiver(tmp_path, redis_url, CREDHOOK_QUEUE="other", CREDHOOK_PATH_SECRET="p" * 30) as server:
+    with receiver(tmp_path, redis_url, CREDHOOK_PATH_SECRET="p" * 30) as server:
         (one,) = until(lambda: said(redis_client), what="the announcement")
-        assert (one["queue"], one["strict"], one["acknowledged"]) == ("other", True, 0)
+        assert (one["queue"], one["strict"], one["acknowledged"]) == ("credhook", True, 0)
         text = str(redis_client.hgetall(RECEIVERS))
         assert "whsec" not in text
         assert "ppp" not in text

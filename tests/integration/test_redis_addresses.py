@@ -33,4 +33,7 @@ def test_a_delivery_is_stored_and_stored_again_when_the_connection_was_cut(
         until(lambda: post("m1") == 202, what="a delivery that is stored")
         redis.client_kill_filter(_type="normal", skipme=True)
         assert post("m2") == 202
-        assert set(redis.scan_iter("credhook:event:*")) == {b"credhook:event:m1", b"credhook:event:m2"}
+        assert set(redis.scan_iter("credhook:credhook:event:*")) == {
+            b"credhook:credhook:event:m1",
+            b"credhook:credhook:event:m2",
+        }

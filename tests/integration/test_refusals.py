@@ -63,7 +63,7 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
         until(lambda: json.dumps(row.reason) in server.text[before:], what=row.reason)
     assert "Traceback" not in server.text
     with Redis.from_url(redis_server) as redis:
-        assert not redis.exists("credhook:event:refused_1", "credhook:event:refused_2")
+        assert not redis.exists("credhook:credhook:event:refused_1", "credhook:credhook:event:refused_2")
 
 
 def test_headers_of_almost_16_kib_are_read(server: Receiver) -> None:
@@ -124,5 +124,5 @@ async def test_a_client_that_goes_away_mid_body_leaves_nothing(server: Receiver,
             raw.sendall(request(*signed("msg_gone"))[:-5])
     assert answer(server.port, request(*signed("msg_after")))[0] == 202
     with Redis.from_url(redis_server) as redis:
-        assert not redis.exists("credhook:event:msg_gone")
+        assert not redis.exists("credhook:credhook:event:msg_gone")
     assert "receiver_failed" not in server.text

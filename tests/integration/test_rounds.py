@@ -8,8 +8,9 @@ from accepting import accept
 from harness import COMPLETED
 from planting import INDEX
 from redis import Redis
+from redis_keys import EVENT, LATE, LISTED, ROUNDS, WHOLE
 
-from credhook.store import EVENT, LATE, LISTED, ROUNDS, WHOLE, bucket, place
+from credhook.store import bucket, place
 from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.queue.rounds import read_rounds
 
@@ -51,7 +52,7 @@ def test_a_note_of_another_type_costs_a_round_a_day_and_stops_nothing(redis_clie
     for _ in range(3):
         reconcile(redis_client)
     assert redis_client.zrange(LATE + PLACE, 0, -1) == [b"m1"]
-    assert not read_rounds(redis_client).prune_is_due(int(time.time() * 1_000))
+    assert not read_rounds(redis_client, INDEX).prune_is_due(int(time.time() * 1_000))
 
 
 def test_what_is_listed_beside_the_streams_is_pruned_however_long_a_look_at_the_whole_ledger_takes(

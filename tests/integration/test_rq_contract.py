@@ -38,7 +38,7 @@ def written_by_rq(redis: Redis, event_id: str) -> dict[Any, Any]:
     job = queue.enqueue(
         JOB_FUNCTION,
         args=(),
-        job_id=job_id(event_id),
+        job_id=job_id("q", event_id),
         job_timeout=JOB_TIMEOUT,
         result_ttl=0,
         failure_ttl=FAILURE_TTL,
@@ -74,7 +74,7 @@ async def test_a_job_is_what_enqueue_writes_but_for_empty_fields(redis_client: R
     redis_client.flushall()
 
     assert await written_by_us(async_redis, "msg_1") is Outcome.ACCEPTED
-    ours = redis_client.hgetall("rq:job:" + job_id("msg_1"))
+    ours = redis_client.hgetall("rq:job:" + job_id("q", "msg_1"))
 
     assert everything(redis_client) == rq_wrote
     assert list(map(len, (ours[name] for name in TIMES))) == list(map(len, (theirs[name] for name in TIMES)))
@@ -84,9 +84,9 @@ async def test_a_job_is_what_enqueue_writes_but_for_empty_fields(redis_client: R
 async def test_rq_reads_the_job_back(redis_client: Redis, async_redis: AsyncRedis) -> None:
     for event_id in ("msg_1", "a:b", "~!@#" * 60):
         await written_by_us(async_redis, event_id)
-        job = Job.fetch(job_id(event_id), connection=redis_client, serializer=JSONSerializer)
+        job = Job.fetch(job_id("q", event_id), connection=redis_client, serializer=JSONSerializer)
         assert job.func_name == JOB_FUNCTION
-        assert event_of(job.id, job.args) == event_id
+        assert event_of("q", job.id) == event_id
         assert job.kwargs == {}
         assert job.timeout == JOB_TIMEOUT
         assert job.get_result_ttl(500) == 0
@@ -99,12 +99,12 @@ async def test_redis_keeps_a_job_in_one_piece(redis_client: Redis, async_redis: 
     """Of which no value may have more than 64 bytes; the other way takes it three times the memory."""
     event_id = "msg_" + "x" * 200
     await written_by_us(async_redis, event_id)
-    assert redis_client.object("encoding", "rq:job:" + job_id(event_id)) in {b"ziplist", b"listpack"}
+    assert redis_client.object("encoding", "rq:job:" + job_id("q", event_id)) in {b"ziplist", b"listpack"}
 
 
 def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
-    ids = ["msg_1", "e-msg_1", "a:b", "a.b", job_id("a:b"), "é", "x" * 256]
-    jobs = [job_id(event_id) for event_id in ids]
+    ids = ["msg_1", "e-msg_1", "a:b", "a.b", job_id("q", "a:b"), "é", "x" * 256]
+    jobs = [job_id("q", event_id) for event_id in ids]
     assert len(set(jobs)) == len(ids)
     for name in jobs:
         assert Job(id=name, connection=Redis()).id == name
@@ -121,7 +121,7 @@ async def taken(claims: Claims) -> list[Claim]:
 
 
 def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
-    return Job.fetch(job_id(event_id), connection=redis, serializer=JSONSerializer)
+    return Job.fetch(job_id("q", event_id), connection=redis, serializer=JSONSerializer)
 
 
 def started_by_rq(redis: Redis) -> str:
@@ -292,9 +292,9 @@ async def test_a_job_that_rq_has_saved_anew_is_ours_still(
     redis_client: Redis, async_redis: AsyncRedis, claims: Claims
 ) -> None:
     await written_by_us(async_redis, "msg_1")
-    before = redis_client.hget("rq:job:" + job_id("msg_1"), "data")
+    before = redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data")
     our_job(redis_client).save()
-    assert redis_client.hget("rq:job:" + job_id("msg_1"), "data") != before
+    assert redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data") != before
     assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
     assert not redis_client.exists(Keys("q").intermediate)
 
@@ -323,9 +323,9 @@ async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(
     await claims.settle(claim, Settlement(State.WAITING, "NotFound 404", wait=1.5))
     scheduler: Any = RQScheduler(["q"], connection=redis_client, serializer=JSONSerializer)
     scheduler.acquire_locks()
-    redis_client.zadd("rq:scheduled:q", {job_id("msg_1"): 1})
+    redis_client.zadd("rq:scheduled:q", {job_id("q", "msg_1"): 1})
     scheduler.enqueue_scheduled_jobs()
-    assert redis_client.lrange("rq:queue:q", 0, -1) == [job_id("msg_1").encode()]
+    assert redis_client.lrange("rq:queue:q", 0, -1) == [job_id("q", "msg_1").encode()]
     assert [claim.attempt for claim in await taken(claims)] == [2]
     assert not redis_client.exists("rq:scheduled:q")
 

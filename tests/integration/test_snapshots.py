@@ -2,9 +2,10 @@ import pytest
 import redis.asyncio
 from pydantic import SecretStr
 from redis import Redis
+from redis_keys import SNAPSHOT
 from structlog.testing import capture_logs
 
-from credhook.worker.attempt.snapshots import LARGEST, LIFETIME, Snapshots, key_name
+from credhook.worker.attempt.snapshots import LARGEST, LIFETIME, Snapshots
 
 OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
 
@@ -13,11 +14,11 @@ OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters
 def events(redis_client: Redis) -> None:
     """Two events in the ledger: nothing is kept of any other."""
     for event_id in ("e1", "e2"):
-        redis_client.hset("credhook:event:" + event_id, "state", "accepted")
+        redis_client.hset("credhook:credhook:event:" + event_id, "state", "accepted")
 
 
 def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
-    return Snapshots(client, SecretStr(key) if key else None)
+    return Snapshots(client, "credhook", SecretStr(key) if key else None)
 
 
 async def test_what_is_kept_is_found_and_noted_in_the_ledger(async_redis: redis.asyncio.Redis) -> None:
@@ -26,20 +27,20 @@ async def test_what_is_kept_is_found_and_noted_in_the_ledger(async_redis: redis.
     await kept.keep("e1", b"details")
     assert await kept.find("e1") == b"details"
     assert await kept.find("e2") is None
-    assert await async_redis.hget("credhook:event:e1", "seen") == b"1"
+    assert await async_redis.hget("credhook:credhook:event:e1", "seen") == b"1"
 
 
 async def test_keeping_again_takes_the_new_details_but_not_a_longer_life(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     await kept.keep("e1", b"first")
-    assert LIFETIME - 60 < await async_redis.ttl(key_name("e1")) <= LIFETIME == 24 * 3_600
-    await async_redis.expire(key_name("e1"), 100)
+    assert LIFETIME - 60 < await async_redis.ttl(SNAPSHOT + "e1") <= LIFETIME == 24 * 3_600
+    await async_redis.expire(SNAPSHOT + "e1", 100)
     await kept.keep("e1", b"second")
-    assert 0 < await async_redis.ttl(key_name("e1")) <= 100
+    assert 0 < await async_redis.ttl(SNAPSHOT + "e1") <= 100
     assert await kept.find("e1") == b"second"
-    await async_redis.pexpire(key_name("e1"), 450)  # Redis's TTL says 0 of that.
+    await async_redis.pexpire(SNAPSHOT + "e1", 450)  # Redis's TTL says 0 of that.
     await kept.keep("e1", b"third")
-    assert await async_redis.pttl(key_name("e1")) <= 450
+    assert await async_redis.pttl(SNAPSHOT + "e1") <= 450
 
 
 async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyncio.Redis, redis_client: Redis) -> None:
@@ -49,15 +50,15 @@ async def test_redis_never_sees_the_details_in_the_clear(async_redis: redis.asyn
         commands = []
         while "the end" not in (line := seen.next_command()["command"]):
             commands.append(line)
-    assert any(key_name("e1") in line for line in commands)
+    assert any(SNAPSHOT + "e1" in line for line in commands)
     assert not [line for line in commands if "Readable" in line]
 
 
 async def test_without_a_key_nothing_is_kept_or_found(async_redis: redis.asyncio.Redis) -> None:
     kept, without = snapshots(async_redis), snapshots(async_redis, None)
     await without.keep("e1", b"details")
-    assert await async_redis.keys("credhook:snapshot:*") == []
-    assert await async_redis.hget("credhook:event:e1", "seen") == b"1"
+    assert await async_redis.keys("credhook:credhook:snapshot:*") == []
+    assert await async_redis.hget("credhook:credhook:event:e1", "seen") == b"1"
     await kept.keep("e1", b"details")
     assert await without.find("e1") is None
 
@@ -75,10 +76,10 @@ async def test_what_cannot_be_opened_is_logged_and_counts_as_absent(
     async_redis: redis.asyncio.Redis, broken: str
 ) -> None:
     await snapshots(async_redis).keep("e1", b"details")
-    sealed = await async_redis.get(key_name("e1"))
+    sealed = await async_redis.get(SNAPSHOT + "e1")
     assert isinstance(sealed, bytes)
     event, key = ("e2", OLD) if broken == "moved" else ("e1", NEW if broken == "another key" else OLD)
-    await async_redis.set(key_name(event), {"cut": sealed[:-1], "empty": b""}.get(broken, sealed))
+    await async_redis.set(SNAPSHOT + event, {"cut": sealed[:-1], "empty": b""}.get(broken, sealed))
     kept = snapshots(async_redis, key)
     with capture_logs() as logs:
         assert await kept.find(event) is None
@@ -95,4 +96,4 @@ async def test_nothing_is_kept_of_an_event_that_was_erased_nor_what_is_too_large
     with capture_logs() as logs:
         await kept.keep("e1", b"x" * (LARGEST + 1))
     assert [line["event"] for line in logs] == ["snapshot_too_large"]
-    assert await async_redis.keys("credhook:snapshot:*") == []
+    assert await async_redis.keys("credhook:credhook:snapshot:*") == []

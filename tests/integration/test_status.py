@@ -12,6 +12,7 @@ from commands import Done, credhook
 from harness import DATA, Harness
 from planting import INDEX
 from redis import Redis
+from redis_keys import job_id
 from serving import receiver
 from signing import body, headers
 from waiting import until
@@ -70,7 +71,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
     api = "http://127.0.0.1:9"
-    redis_client.hset(circuit_key(api), mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
+    redis_client.hset(circuit_key(api, "credhook"), mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
     knows = {
         "CREDHOOK_API_URL": api,
         "CREDHOOK_TOKEN_URL": api,
@@ -146,7 +147,7 @@ def test_it_asks_the_same_however_many_events_there_are_and_writes_nothing(redis
         pipeline = redis_client.pipeline(transaction=False)
         pipeline.zadd(INDEX.open, {f"m{one}": one for one in range(number)})
         pipeline.zadd(INDEX.dead, {f"d{one}": one for one in range(number)})
-        pipeline.rpush(INDEX.jobs, *[f"e-m{one}" for one in range(number)])
+        pipeline.rpush(INDEX.jobs, *[job_id(f"m{one}") for one in range(number)])
         pipeline.execute()
         before = everything(redis_client)
         redis_client.config_resetstat()

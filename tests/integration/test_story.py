@@ -13,11 +13,12 @@ from harness import COMPLETED
 from planting import HANDLED, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, STORY
 
 from credhook import Retry
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import EVENT, MOST_TOLD, STORY, State
+from credhook.store import MOST_TOLD, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Settlement, Worker

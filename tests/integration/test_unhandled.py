@@ -15,12 +15,12 @@ from fleet_harness import Stub
 from planting import INDEX, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, job_id
 from structlog.testing import capture_logs
 
 from credhook.backoff import Backoff
 from credhook.listener.admin import create_admin
-from credhook.store import EVENT, State
-from credhook.store.job import job_id
+from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
@@ -152,7 +152,12 @@ def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(
     for number, kind in enumerate((COMPLETED, OFFERED, FAILED, OFFERED, COMPLETED)):
         plant(redis_client, f"m{number}", State.UNHANDLED, kind, age=number, attempts="0", error="NoHandler")
     assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 4
-    assert redis_client.lrange(INDEX.jobs, 0, -1) == [b"e-m4", b"e-m3", b"e-m1", b"e-m0"]
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [
+        job_id("m4").encode(),
+        job_id("m3").encode(),
+        job_id("m1").encode(),
+        job_id("m0").encode(),
+    ]
     assert record(redis_client, "m2")["state"] == "unhandled"
     assert not {"error", "settled"} & record(redis_client, "m0").keys()
     assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 0

@@ -10,12 +10,12 @@ import commands
 import forked
 from accepting import accept, everything, record
 from harness import COMPLETED, DATA, Harness
+from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port, start_server
-from credhook.store.job import job_id
 
 
 def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harness) -> None:
@@ -27,7 +27,7 @@ def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harne
         }  # fmt: skip
         harness.reaches("m2", "done")
     assert sorted(harness.notes()) == ["first m1 1 completed", "first m2 1 verified"]
-    assert 0 < harness.redis.ttl("credhook:event:m1") <= 7 * 86_400
+    assert 0 < harness.redis.ttl("credhook:credhook:event:m1") <= 7 * 86_400
     for key in ("credhook:credhook:open", "credhook:credhook:leases", "rq:queue:credhook", "rq:job:" + job_id("m1")):
         assert not harness.redis.exists(key), key
 
@@ -100,7 +100,7 @@ async def never(event, context):
     assert dead["h:test.good"].startswith("done ")
     assert harness.notes() == ["good"]
     assert harness.redis.zrange("credhook:credhook:dead", 0, -1) == [b"m1"]
-    assert harness.redis.ttl("credhook:event:m1") > 0
+    assert harness.redis.ttl("credhook:credhook:event:m1") > 0
 
 
 def test_what_is_never_there_waits_and_ends_dead_with_its_status(harness: Harness) -> None:
@@ -133,14 +133,23 @@ async def harmless(event, context):
     assert harness.notes() == ["run 1", "run 2"]
 
 
-def test_a_worker_of_another_queue_leaves_the_event_alone(harness: Harness) -> None:
-    harness.happens("m1")
-    harness.redis.delete("rq:queue:credhook")  # As if lost: its own workers would put it back.
-    with harness.worker("other", CREDHOOK_QUEUE="other") as other:
-        until(lambda: harness.redis.exists("credhook:other:reconciler"))
-        with harness.worker("own"):
-            harness.reaches("m1", "done")
-        assert "m1" not in other.text
+def test_two_queues_of_one_redis_handle_the_same_webhook_ids_once_each(harness: Harness) -> None:
+    harness.plugin("""
+@handlers.on("*")
+async def first(event, context):
+    import os
+    note(os.environ.get("CREDHOOK_QUEUE", "credhook"), event.webhook_id)
+""")
+    ids = [f"m{number}" for number in range(10)] + ["m:1", "m.1"]
+    for webhook_id in ids:
+        accept(harness.redis_url, webhook_id, COMPLETED, harness.happens(webhook_id), queue="credhook-e")
+    with harness.worker("one"), harness.worker("two", CREDHOOK_QUEUE="credhook-e"):
+        until(lambda: not harness.redis.exists("credhook:credhook:open", "credhook:credhook-e:open"), what="the end")
+    assert sorted(harness.notes()) == sorted(f"{queue} {one}" for queue in ("credhook", "credhook-e") for one in ids)
+    ours = {key.decode() for key in harness.redis.scan_iter("credhook:*")}
+    assert {key for key in ours if not key.startswith(("credhook:credhook:", "credhook:credhook-e:"))} <= {
+        key for key in ours if key.startswith("credhook:token:")
+    }
 
 
 def test_a_lost_connection_does_not_cost_the_lease(harness: Harness) -> None:
@@ -278,7 +287,7 @@ async def second_time(event, context):
     with harness.worker():
         harness.reaches("m1", "waiting")
         until(lambda: harness.redis.zrem("rq:scheduled:credhook", job_id("m1")), what="RQ's schedule")
-        harness.redis.hset("credhook:event:m1", "due", 1)  # Ten minutes pass.
+        harness.redis.hset("credhook:credhook:event:m1", "due", 1)  # Ten minutes pass.
         assert harness.reaches("m1", "done")["attempts"] == "2"
 
 

@@ -23,11 +23,11 @@ READ = {
 RANGE = {b"list": (0, -1), b"zset": (0, -1), b"stream": ("-", "+")}
 
 
-def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str) -> None:
+def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str, *, queue: str = "credhook") -> None:
     """Write one event down, as the receiver does."""
 
     async def write() -> None:
-        async with inbox_on(AsyncRedis.from_url(redis_url)) as inbox:
+        async with inbox_on(AsyncRedis.from_url(redis_url), queue=queue) as inbox:
             await inbox.accept(webhook_id, Event(event_type, resource_id))
 
     asyncio.run(write())
@@ -45,7 +45,7 @@ async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook", strict: bool =
 
 def record(redis: Redis, webhook_id: str) -> dict[str, str]:
     """What the ledger says of it."""
-    fields: dict[Any, Any] = redis.hgetall("credhook:event:" + webhook_id)
+    fields: dict[Any, Any] = redis.hgetall("credhook:credhook:event:" + webhook_id)
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 

@@ -16,10 +16,11 @@ from forked import Forked
 from harness import Harness
 from receiving import happen, register
 from redis import Redis
+from redis_keys import EVENT
 from serving import Platform, Receiver, platform
 from waiting import until
 
-from credhook.store import EVENT, RECONCILED
+from credhook.store import RECONCILED
 
 #: Writes down which types of which resources a handler has run for.
 NOTING = """

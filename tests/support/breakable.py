@@ -8,11 +8,12 @@ from breaking import AsyncScript, Script
 from claiming import INDEX, lapse
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, job_id
 
 from credhook.events import EVENT_TYPES, Event
 from credhook.receiver.inbox import ACCEPT, Delivery, accept_command
-from credhook.store import EVENT, State
-from credhook.store.job import job_data, job_fields, job_id
+from credhook.store import State
+from credhook.store.job import job_fields
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands.events import erase
 from credhook.worker.queue import put_back, reclaim, replay, scripts
@@ -40,14 +41,14 @@ class Ledger:
         self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
         self.resuming = Script(redis, replay.REPLAY)
         self.reconciler.unhandled._replay._script = self.resuming  # type: ignore[assignment]
-        self.snapshots = snapshots.Snapshots(AsyncRedis(), None)
+        self.snapshots = snapshots.Snapshots(AsyncRedis(), "credhook", None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
         self.reclaiming = Script(redis, reclaim.RECLAIM)
 
     def _look_through(self) -> None:
         """As every ledger is after its first rounds: what an older version left unlisted is looked for once a month."""
         seconds, _ = self.redis.time()
-        write_rounds(self.redis, Rounds(1, seconds * 1_000, seconds * 1_000))
+        write_rounds(self.redis, INDEX, Rounds(1, seconds * 1_000, seconds * 1_000))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
@@ -89,8 +90,7 @@ class Ledger:
 
     def replay(self, webhook_id: str, state: str | bytes) -> Any:
         fields = [2, "origin", "credhook", "data", job_fields("credhook", datetime.now(UTC))["data"]]
-        job, data = job_id(webhook_id), job_data(webhook_id)
-        return self.replaying(replay.keys(INDEX), ["", "", "", "{}", *fields, webhook_id, job, data, state])
+        return self.replaying([INDEX.prefix], ["", "", "", "{}", *fields, webhook_id, job_id(webhook_id), state])
 
     async def recover(self) -> None:
         """Workers and reconciler, until nothing is open."""

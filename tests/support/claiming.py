@@ -8,7 +8,6 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.store import Keys
-from credhook.worker.queue import scripts
 from credhook.worker.queue.claim import Claim, Worker
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reclaim import RECLAIM, arguments
@@ -50,4 +49,4 @@ def reconciler(redis: Redis) -> Reconciler:
 def died(redis: Redis, name: str, *, own_fault: bool = True) -> int:
     """Note that this worker has died; how many events it had."""
     script = redis.register_script(RECLAIM)
-    return len(script(keys=scripts.keys(INDEX), args=arguments(name, "1" if own_fault else "0", retention=3_600)))
+    return len(script(keys=[INDEX.prefix], args=arguments(name, "1" if own_fault else "0", retention=3_600)))

@@ -11,13 +11,14 @@ from typing import Any
 import commands
 import trustme
 from redis import Redis
+from redis_keys import RECEIVERS
 from serving import Platform, Process, Receiver, receiver, running
 from signing import SECRET
 from tunnel import tunnel
 from waiting import until
 
 from credhook.sandbox.local.local_redis import local_redis
-from credhook.store import RECEIVERS, Keys
+from credhook.store import Keys
 
 HANDLERS = """
 from credhook import Handlers

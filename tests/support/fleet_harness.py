@@ -254,7 +254,7 @@ class FleetHarness:
         ids = list(webhook_ids)
         pipeline = self.redis.pipeline(transaction=False)
         for webhook_id in ids:
-            pipeline.hgetall("credhook:event:" + webhook_id)
+            pipeline.hgetall("credhook:credhook:event:" + webhook_id)
         found = ({k.decode(): v.decode() for k, v in fields.items()} for fields in pipeline.execute())
         return dict(zip(ids, found, strict=True))
 

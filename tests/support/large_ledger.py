@@ -11,7 +11,7 @@ from typing import Final
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.store import EVENT, HANDLER, LISTED, WHOLE, Keys, State, lua
+from credhook.store import HANDLER, Keys, State, lua
 
 #: Events that one script writes.
 _BLOCK: Final = 2_000
@@ -21,7 +21,7 @@ OPEN: Final = 100
 RARE_TYPE: Final = EVENT_TYPES[-1]
 COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
 
-# KEYS: dead, open, open by when they came, the prefix of the unhandled.
+# KEYS: as in keys.lua.
 # ARGV: first number, how many, of how many; now and the time of the first, in ms; seconds until records expire; then
 #   the types.
 _FILL: Final = f"""
@@ -37,22 +37,22 @@ for number = first, first + count - 1 do
     if number % 50 == 7 then state, error = '{State.DEAD}', '{COMMON_HANDLER}: ValueError' end
     if number % 1000 == 11 then state, error = '{State.UNHANDLED}', 'NoHandler' end
     if number >= total - {OPEN} then state, error = '{State.WAITING}', 'Unavailable' end
-    local key = '{EVENT}' .. id
+    local key = EVENT .. id
     redis.call('HSET', key, 'type', kind, 'resource', resource, 'received', received, 'state', state,
                '{HANDLER}{COMMON_HANDLER}', state == '{State.DEAD}' and 'dead: ValueError' or 'done')
     if number % 100 == 3 then redis.call('HSET', key, '{HANDLER}{RARE_HANDLER}', 'done') end
     if error ~= '' then redis.call('HSET', key, 'error', error) end
     if state == '{State.WAITING}' then
-        redis.call('ZADD', KEYS[2], received, id)
-        redis.call('ZADD', KEYS[3], received, id)
+        redis.call('ZADD', open, received, id)
+        redis.call('ZADD', opened, received, id)
     else
         redis.call('HSET', key, 'settled', received + 200)
         redis.call('EXPIRE', key, retention)
     end
-    if state == '{State.DEAD}' then redis.call('ZADD', KEYS[1], received + 200, id) end
-    if state == '{State.UNHANDLED}' then redis.call('ZADD', KEYS[4] .. kind, received + 200, id) end
+    if state == '{State.DEAD}' then redis.call('ZADD', dead, received + 200, id) end
+    if state == '{State.UNHANDLED}' then redis.call('ZADD', unhandled .. kind, received + 200, id) end
     local place, mark = place_of(kind, resource)
-    redis.call('XADD', '{LISTED}' .. place, received .. '-' .. (number - first), 'i', mark .. id)
+    redis.call('XADD', LISTED .. place, received .. '-' .. (number - first), 'i', mark .. id)
 end
 """
 
@@ -61,8 +61,7 @@ def fill(redis: Redis, number: int, *, queue: str = "credhook") -> None:
     """Write that many events into an empty ledger."""
     now, index = int(time.time() * 1_000), Keys(queue)
     script = redis.register_script(_FILL)
-    keys = [index.dead, index.open, index.opened, index.unhandled]
     for first in range(0, number, _BLOCK):
         count = min(_BLOCK, number - first)
-        script(keys=keys, args=[first, count, number, now, now - _SPREAD, _RETENTION, *EVENT_TYPES])
-    redis.set(WHOLE, now)
+        script(keys=[index.prefix], args=[first, count, number, now, now - _SPREAD, _RETENTION, *EVENT_TYPES])
+    redis.set(index.whole, now)

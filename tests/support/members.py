@@ -130,7 +130,10 @@ async def member(
 ) -> AsyncIterator[Member]:
     """One of the fleet. Where Redis is slow since the machine is busy, it waits rather than go by itself."""
     async with open_redis(redis_url) as client:
-        one = Member(CircuitBreaker(client, api_url=url, rate=rate, timeout=5.0, redis_timeout=redis_timeout), url)
+        one = Member(
+            CircuitBreaker(client, api_url=url, queue="credhook", rate=rate, timeout=5.0, redis_timeout=redis_timeout),
+            url,
+        )
         watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))
         try:
             yield one

@@ -8,8 +8,9 @@ from typing import Any
 from accepting import everything
 from harness import COMPLETED
 from redis import Redis
+from redis_keys import EVENT, LATE, WHOLE
 
-from credhook.store import EVENT, LATE, WHOLE, Keys, State, bucket, place
+from credhook.store import Keys, State, bucket, place
 
 INDEX = Keys("credhook")
 OPEN = {State.ACCEPTED, State.WAITING}

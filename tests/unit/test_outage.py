@@ -73,7 +73,13 @@ async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT
         for _ in range(MEMBERS):
             redis = await stack.enter_async_context(Redis())  # Nobody connects.
             breaker = CircuitBreaker(
-                redis, api_url="http://platform.example", rate=rate, timeout=5.0, clock=now, chance=dice.random
+                redis,
+                api_url="http://platform.example",
+                queue="credhook",
+                rate=rate,
+                timeout=5.0,
+                clock=now,
+                chance=dice.random,
             )
             memory.serve(breaker, rate)
             tasks.append(asyncio.create_task(breaker.watch()))

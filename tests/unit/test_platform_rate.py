@@ -34,7 +34,9 @@ def bucket() -> Bucket:
 @pytest.fixture
 async def breaker(bucket: Bucket) -> AsyncIterator[CircuitBreaker]:
     async with Redis() as never_connected:
-        breaker = CircuitBreaker(never_connected, api_url="http://platform.example", rate=5, clock=lambda: 1_000.0)
+        breaker = CircuitBreaker(
+            never_connected, api_url="http://platform.example", queue="credhook", rate=5, clock=lambda: 1_000.0
+        )
         breaker._rate_limit = bucket  # type: ignore[assignment]
         breaker._shared = SharedCircuit()
         yield breaker

@@ -79,7 +79,6 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", "/nowhere/cert.pem"),
         (ReceiverSettings, "CREDHOOK_TLS_CERTFILE", __file__),
         (ReceiverSettings, "CREDHOOK_RETENTION", "5"),
-        (ReceiverSettings, "CREDHOOK_QUEUE", "event"),
         (ReceiverSettings, "CREDHOOK_WEBHOOK_SECRETS", "Hush!_%%%"),
         (WorkerSettings, "CREDHOOK_API_URL", "ftp://x"),
         (WorkerSettings, "CREDHOOK_API_URL", "https://user:pw@x"),

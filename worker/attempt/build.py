@@ -176,7 +176,7 @@ async def build_worker(
         claims,
         registry,
         breaker,
-        snapshots=Snapshots(redis, settings.snapshot_key),
+        snapshots=Snapshots(redis, settings.queue, settings.snapshot_key),
         semaphores=Semaphores(redis, settings.queue),
         states=lifespan.states,
         tracer=attempt_tracer,

@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
 from credhook.events import concerns_issuance
-from credhook.store import EVENT, SNAPSHOT, lua
+from credhook.store import Keys, lua
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.models.base import mismatch
 from credhook.worker.platform.cipher import Cipher, NotOurs
@@ -28,25 +28,26 @@ _KEEP: Final = lua.load("keep.lua")
 class Snapshots:
     """The snapshots of all open events."""
 
-    def __init__(self, redis: Redis, key: SecretStr | None) -> None:
+    def __init__(self, redis: Redis, queue: str, key: SecretStr | None) -> None:
         """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
         self._redis = redis
+        self._index = Keys(queue)
         self._keep = redis.register_script(_KEEP)
         keys = key.get_secret_value().split() if key else ()
         self._ciphers = tuple(Cipher(SecretStr(each), "snapshot") for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
-        name, sealed = key_name(event_id), b""
+        name, sealed = self._index.snapshot + event_id, b""
         if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._ciphers:
             sealed = self._ciphers[0].encrypt(details, name)
-        await self._keep(keys=[name, EVENT + event_id], args=[sealed, LIFETIME])
+        await self._keep(keys=[name, self._index.event + event_id], args=[sealed, LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""
-        name = key_name(event_id)
+        name = self._index.snapshot + event_id
         sealed = await self._redis.get(name) if self._ciphers else None
         if not isinstance(sealed, bytes):
             return None
@@ -58,11 +59,6 @@ class Snapshots:
         hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
         log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
         return None
-
-
-def key_name(event_id: str) -> str:
-    """Return the name of the Redis key that holds the details of an event."""
-    return SNAPSHOT + event_id
 
 
 def to_bytes(details: Issuance | Presentation) -> bytes:

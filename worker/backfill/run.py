@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
 from credhook.events import RESOURCES, Event, resource_of
-from credhook.store import EVENT, RECONCILED, Keys, accepting, lua
+from credhook.store import RECONCILED, Keys, accepting, lua
 from credhook.worker.api.calls.errors import InvalidResponse, Unavailable
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.client import AsyncApi
@@ -162,7 +162,7 @@ class Backfill:
         events = [Event(missing.types[0], missing.resource) for missing in batch]
         named = [(f"{RECONCILED}{event.type}:{event.resource_id}", event, None) for event in events]
         outcomes = await self._script(
-            keys=accepting.keys(self._index),
+            keys=[self._index.prefix],
             args=accepting.arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),
         )
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
@@ -185,7 +185,7 @@ class Backfill:
     async def _records(self) -> AsyncIterator[tuple[str, str]]:
         """Yield resource and type of every event in the store, some perhaps twice."""
         keys: list[bytes] = []
-        async for key in self._redis.scan_iter(match=EVENT + "*", count=_RECORDS):
+        async for key in self._redis.scan_iter(match=self._index.event + "*", count=_RECORDS):
             keys.append(key)
             if len(keys) == _RECORDS:
                 for record in await self._read(keys):

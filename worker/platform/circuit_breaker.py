@@ -59,6 +59,7 @@ class CircuitBreaker:
         redis: Redis,
         *,
         api_url: str,
+        queue: str,
         rate: float | None = None,
         timeout: float = 10.0,
         redis_timeout: float = REDIS_TIMEOUT_SECONDS,
@@ -69,7 +70,8 @@ class CircuitBreaker:
 
         Args:
             redis: Shared by the fleet. The caller closes it.
-            api_url: Root of the API. Processes with the same URL share the circuit.
+            api_url: Root of the API.
+            queue: Processes with the same queue and API share the circuit.
             rate: Requests per second of the whole fleet; None for no limit.
             timeout: Seconds that a call may take, and that it may wait for the rate limit.
             redis_timeout: Seconds until a silent Redis counts as down.
@@ -77,7 +79,7 @@ class CircuitBreaker:
             chance: Draws from 0 to 1.
         """
         self.clock, self._chance, self._timeout = clock, chance, timeout
-        key = circuit_key(api_url)
+        key = circuit_key(api_url, queue)
         self._store = CircuitStore(redis, key, timeout=redis_timeout, clock=clock)
         self._rate_limit = RateLimit(redis, f"{key}:bucket", per_second=rate) if rate is not None else None
         #: The circuit in Redis (None before its first answer), the outcomes that Redis lacks, the circuit after both.
@@ -96,7 +98,9 @@ class CircuitBreaker:
     @classmethod
     def from_settings(cls, redis: Redis, settings: WorkerSettings) -> Self:
         """Create the breaker of the platform in the settings."""
-        return cls(redis, api_url=settings.api_url, rate=settings.rate, timeout=settings.fetch_timeout)
+        return cls(
+            redis, api_url=settings.api_url, queue=settings.queue, rate=settings.rate, timeout=settings.fetch_timeout
+        )
 
     async def watch(self) -> None:
         """Follow the circuit in Redis until cancelled."""

@@ -1,8 +1,8 @@
 """A platform's circuit in Redis, where all processes of the fleet read and replace it.
 
-credhook:platform:<digest of the API's URL>         the circuit, a hash; also the channel that announces changes
-credhook:platform:<digest of the API's URL>:probe   lease of the process that probes the platform
-credhook:platform:<digest of the API's URL>:bucket  the rate limit's token bucket
+credhook:<queue>:platform:<digest of the API's URL>         the circuit, a hash; also the channel of its changes
+credhook:<queue>:platform:<digest of the API's URL>:probe   lease of the process that probes the platform
+credhook:<queue>:platform:<digest of the API's URL>:bucket  the rate limit's token bucket
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.store import PREFIX, lua
+from credhook.store import Keys, lua
 from credhook.store.lease import RedisLease
 from credhook.worker.platform.circuit import Circuit
 
@@ -34,9 +34,9 @@ PAUSE_LASTS_SECONDS: Final = 600.0
 _CIRCUIT: Final = lua.load("circuit.lua")
 
 
-def circuit_key(api_url: str) -> str:
-    """Return the Redis key of a platform's circuit. Processes with the same API URL share it."""
-    return f"{PREFIX}platform:{sha256(api_url.encode()).hexdigest()[:16]}"
+def circuit_key(api_url: str, queue: str) -> str:
+    """Return the Redis key of a platform's circuit. Processes with the same API URL and queue share it."""
+    return Keys(queue).platform + sha256(api_url.encode()).hexdigest()[:16]
 
 
 def circuit_in(fields: Mapping[bytes, bytes], *, redis_now: float, now: float) -> Circuit:

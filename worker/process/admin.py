@@ -55,7 +55,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
 
 def exporter_key(settings: WorkerSettings) -> str:
     """Return the key of the lease to export a platform's figures, one for all queues."""
-    return f"{circuit_key(settings.api_url)}:exporter"
+    return f"{circuit_key(settings.api_url, settings.queue)}:exporter"
 
 
 class PlatformFigures:
@@ -64,7 +64,7 @@ class PlatformFigures:
     def __init__(self, redis: Redis, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
         self._redis = redis
         self._exporter = exporter
-        self._circuit_key = circuit_key(settings.api_url)
+        self._circuit_key = circuit_key(settings.api_url, settings.queue)
         self._token_key = name_from(settings)
 
     async def __call__(self) -> list[Metric]:

@@ -80,7 +80,9 @@ class Heartbeat:
             handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
             slots=settings.concurrency if worker else 1,
             in_flight=None,
-            platform=PlatformKeys(circuit=circuit_key(settings.api_url), token=name_from(settings), rate=settings.rate),
+            platform=PlatformKeys(
+                circuit=circuit_key(settings.api_url, settings.queue), token=name_from(settings), rate=settings.rate
+            ),
             config_fingerprint=fingerprint(
                 {
                     "CREDHOOK_API_URL": settings.api_url,

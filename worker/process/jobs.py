@@ -74,7 +74,7 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
 
 def _of_current_job() -> str:
     job = rq.get_current_job()
-    event_id = event_of(job.id, ()) if job else None
+    event_id = event_of(job.origin, job.id) if job else None
     if event_id is None:
         raise TypeError("neither its arguments nor its id say which event this job is for")
     return event_id
@@ -112,7 +112,7 @@ class EventJob(Job):
     def restore(self, raw_data: Any) -> None:
         """Read the hash as RQ does, then drop the callbacks and webhooks that it names."""
         super().restore(raw_data)
-        self.event_id = read_job(self.id, raw_data[b"data"])
+        self.event_id = read_job(self.origin, self.id, raw_data[b"data"])
         self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
         self.webhooks = []
 
@@ -132,7 +132,7 @@ class IsolatingWorker(ForkingWorker):
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: False if `work` returned because Redis failed.
         self.stop_asked = False
-        self._keys = scripts.keys(Keys(queue))
+        self._keys = [Keys(queue).prefix]
         self._refuse = connection.register_script(scripts.REFUSE)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False

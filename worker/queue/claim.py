@@ -175,14 +175,12 @@ class Taken:
     suspects: bool = False
 
 
-def read_job(job: str, data: bytes) -> str | None:
+def read_job(queue: str, job: str, data: bytes) -> str | None:
     """The event of a job as RQ itself writes it, by its id and its `data`; None for one that is none of ours. Pure."""
     try:
         # A stranger's may unpack to anything.
         name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, LONGEST_JOB))
-        if (name, instance, named) != (JOB_FUNCTION, None, {}) or not isinstance(arguments, list):
-            return None
-        return event_of(job, arguments)
+        return event_of(queue, job) if [name, instance, arguments, named] == [JOB_FUNCTION, None, [], {}] else None
     except (zlib.error, ValueError, TypeError, AttributeError, RecursionError):
         return None
 

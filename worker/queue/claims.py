@@ -64,7 +64,7 @@ class Claims:
         self._before = before
         self._redis = redis
         self._index = Keys(queue)
-        self._keys = scripts.keys(self._index)
+        self._keys = [self._index.prefix]
         self._claim = redis.register_script(scripts.CLAIM)
         self._take_read = redis.register_script(scripts.TAKE_READ)
         self._refuse = redis.register_script(scripts.REFUSE)
@@ -73,7 +73,7 @@ class Claims:
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
-        reply = await self._claim(keys=self._keys, args=[event_id, job_id(event_id), self._lease_ms])
+        reply = await self._claim(keys=self._keys, args=[event_id, job_id(self._index.queue, event_id), self._lease_ms])
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
     async def take(self, wanted: int, *, urgent: int, idle: bool = False) -> Taken:
@@ -170,7 +170,7 @@ class Claims:
         ours: list[str] = []
         foreign: list[bytes] = []
         for job, data in zip(odd[::2], odd[1::2], strict=True):
-            event_id = read_job(job.decode("ascii", "backslashreplace"), data)
+            event_id = read_job(self._index.queue, job.decode("ascii", "backslashreplace"), data)
             if event_id is None:
                 foreign.append(job)
             else:

@@ -6,8 +6,8 @@ from zlib import crc32
 
 from redis import Redis
 
-from credhook.store import EVENT, Keys, lua
-from credhook.store.job import job_data, job_fields, job_id
+from credhook.store import Keys, lua
+from credhook.store.job import job_fields, job_id
 
 #: Milliseconds that an event may be between two homes: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT: Final = 5_000
@@ -31,18 +31,13 @@ class PutBack:
 
         `in_transit`: milliseconds that it may be between two homes; `first`: whether it goes to the head of the queue.
         """
-        index, job, name = self._index, job_id(event_id), event_id.encode(errors="surrogateescape")
-        keys: list[str | bytes] = [
-            EVENT.encode() + name, index.open, index.leases, index.scheduled, index.failed, index.jobs,
-            f"rq:job:{job}", index.started, f"rq:executions:{job}", index.urgent, index.intermediate, index.dead,
-            index.unreadable, index.unhandled, index.opened, index.locks,
-        ]  # fmt: skip
+        index, name = self._index, event_id.encode(errors="surrogateescape")
         # The same for all rounds, another for each event: those that died together should not return together.
         chance = crc32(name) / 2**32
         arguments: list[str | int | float | bytes] = [
-            *(name, job, job_data(event_id), in_transit, PATIENT_FOR, chance, self._retention),
+            *(name, job_id(index.queue, event_id), in_transit, PATIENT_FOR, chance, self._retention),
             "LPUSH" if first else "RPUSH",
         ]
         for field, value in job_fields(index.queue, datetime.now(UTC)).items():
             arguments += field, value
-        return cast("int | bytes", self._script(keys=keys, args=arguments))
+        return cast("int | bytes", self._script(keys=[index.prefix], args=arguments))

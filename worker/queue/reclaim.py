@@ -15,7 +15,6 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from credhook.store import Keys, lua
-from credhook.worker.queue import scripts
 from credhook.worker.queue.failure import worker_died
 from credhook.worker.queue.put_back import PutBack
 
@@ -34,7 +33,7 @@ def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -
     try:
         redis.zrem(Keys(queue).workers, token)
         script = redis.register_script(RECLAIM)
-        held = script(keys=scripts.keys(Keys(queue)), args=arguments(token, how, retention=retention))
+        held = script(keys=[Keys(queue).prefix], args=arguments(token, how, retention=retention))
         became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
     except RedisError as error:
         log.warning("death_not_noted", error=type(error).__name__)

@@ -23,7 +23,7 @@ from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
 from credhook.store import Keys
-from credhook.store.job import job_id
+from credhook.store.job import event_of, job_id
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.queue.put_back import IN_TRANSIT, PutBack
@@ -188,7 +188,7 @@ class Reconciler:
         for start in itertools.count(self._start, PAGE):
             page = cast(list[bytes], self._redis.zrangebyscore(index.open, 0, until, start=start, num=PAGE))
             ids = [one.decode(errors="surrogateescape") for one in page]
-            found += (one for one in ids if job_id(one).encode() not in at_home)
+            found += (one for one in ids if job_id(index.queue, one).encode() not in at_home)
             if len(page) < PAGE or len(found) >= MOST:
                 # What stays where it is, whatever is done about it, should not hide what comes after it.
                 self._start = 0 if len(page) < PAGE else start + PAGE
@@ -197,8 +197,9 @@ class Reconciler:
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """When the event that has waited longest among those of these jobs moved, in ms; 0 if none of them is known."""
-        # A digest does not say whose it is.
-        ids = [job.removeprefix(b"e-") for job in jobs if job.startswith(b"e-")]
+        queue = self._index.queue
+        named = (event_of(queue, job.decode(errors="surrogateescape")) for job in jobs)
+        ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
         moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 from redis import Redis
 
 from credhook.store import Keys, lua
-from credhook.store.job import job_data, job_fields, job_id
+from credhook.store.job import job_fields, job_id
 
 #: Characters of it that are kept.
 _LONGEST_NAME: Final = 100
@@ -64,13 +64,5 @@ class Replay:
         for name, value in fields.items():
             arguments += name, value
         for event_id, state in events:
-            arguments += event_id.encode(errors="surrogateescape"), job_id(event_id), job_data(event_id), state
-        return cast(Sequence[bytes], self._script(keys=keys(index), args=arguments))
-
-
-def keys(index: Keys) -> list[str]:
-    """KEYS of the script."""
-    return [
-        index.open, index.leases, index.dead, index.quarantined, index.scheduled, index.failed, index.jobs,
-        index.unreadable, index.unhandled, index.opened, index.causes, index.locks,
-    ]  # fmt: skip
+            arguments += event_id.encode(errors="surrogateescape"), job_id(index.queue, event_id), state
+        return cast(Sequence[bytes], self._script(keys=[index.prefix], args=arguments))

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.store import ROUNDS, WHOLE
+from credhook.store import Keys
 
 #: Milliseconds between two prunings, and between the first two rounds; between any later two.
 DAY: Final = 86_400_000
@@ -58,33 +58,33 @@ def clock(redis: Redis) -> int:
     return int(seconds * 1_000 + microseconds // 1_000)
 
 
-def read_rounds(redis: Redis) -> Rounds:
+def read_rounds(redis: Redis, index: Keys) -> Rounds:
     """What has been done so far."""
-    whole = last_whole(redis)
+    whole = last_whole(redis, index)
     try:
-        first, pruned = cast("list[bytes | None]", redis.hmget(ROUNDS, "first", "pruned"))
+        first, pruned = cast("list[bytes | None]", redis.hmget(index.rounds, "first", "pruned"))
     except ResponseError:  # Of another type: somebody else has written it. A round through all of it prunes, too.
         return Rounds(None, whole, whole)
     return Rounds(_time(first), whole, _time(pruned))
 
 
-def last_whole(redis: Redis) -> int | None:
+def last_whole(redis: Redis, index: Keys) -> int | None:
     """When all that the ledger held was last seen to be listed, in ms; None if that was never."""
     try:
-        return _time(cast("bytes | None", redis.get(WHOLE)))
+        return _time(cast("bytes | None", redis.get(index.whole)))
     except ResponseError:  # Likewise.
         return None
 
 
-def write_rounds(redis: Redis, rounds: Rounds) -> None:
+def write_rounds(redis: Redis, index: Keys, rounds: Rounds) -> None:
     """Note what has been done."""
     if rounds.whole is not None:
-        redis.set(WHOLE, rounds.whole)
+        redis.set(index.whole, rounds.whole)
     noted: dict[Any, Any] = {
         name: when for name, when in (("first", rounds.first), ("pruned", rounds.pruned)) if when is not None
     }
     try:
-        redis.hset(ROUNDS, mapping=noted)
+        redis.hset(index.rounds, mapping=noted)
     except ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise

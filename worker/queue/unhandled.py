@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 from redis import Redis
 
-from credhook.store import EVENT, ONLY, Keys, State
+from credhook.store import ONLY, Keys, State
 from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.worker")
@@ -87,7 +87,7 @@ class Unhandled:
         """Those of them that a handler is here for, by when they came."""
         pipeline = self._redis.pipeline(transaction=False)
         for one in found:
-            pipeline.hmget(EVENT.encode() + one.name, "received", ONLY)
+            pipeline.hmget(self._index.event.encode() + one.name, "received", ONLY)
         ours: list[tuple[int, Found]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # It may be no hash.

@@ -11,7 +11,7 @@ import structlog
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.store import BUCKETS, EVENT, LATE, LISTED, OTHER, Keys, lua, place
+from credhook.store import BUCKETS, OTHER, Keys, lua, place
 from credhook.worker.queue.rounds import clock, read_rounds, write_rounds
 
 log = structlog.get_logger("credhook.reconciler")
@@ -56,17 +56,18 @@ class Upkeep:
             RedisError: Redis failed.
         """
         self._sweep_all(now - self._retention * 1_000 - _SETTLED)
-        gone, more = self._reopen(keys=[self._index.open, self._index.opened], args=[self._start, PAGE])
+        gone, more = self._reopen(keys=[self._index.prefix], args=[self._start, PAGE])
         self._start = self._start + PAGE - gone if more else 0
         self._step()
 
     def _sweep_all(self, before: int) -> None:
         left, odd = MOST_SWEPT, set[str]()
+        lists = self._index.listed, self._index.late
         for event_type in (*EVENT_TYPES, OTHER):
-            keys = [LIST + place(event_type, each) for each in range(BUCKETS) for LIST in (LISTED, LATE)]
+            keys = [prefix + place(event_type, each) for each in range(BUCKETS) for prefix in lists]
             taken = PAGE
             while taken == PAGE and left > 0:
-                taken, *others = self._sweep(keys=keys, args=[before, PAGE])
+                taken, *others = self._sweep(keys=[self._index.prefix, *keys], args=[before, PAGE])
                 left -= taken
                 odd.update(key.decode() for key in others)
         if new := sorted(odd - self._odd):
@@ -88,19 +89,19 @@ class Upkeep:
             log.info("events_listed", count=self._listed, hint="an older version had accepted them")
             self._listed = 0
         # By the clock as it is now: what has ended in this step would otherwise have ended in the future, and be due.
-        rounds, now = read_rounds(self._redis), clock(self._redis)
+        rounds, now = read_rounds(self._redis, self._index), clock(self._redis)
         # Pruning first: a look through a large ledger takes hours, and each leader begins it anew.
         if rounds.prune_is_due(now) and not self._pruned:
-            self._steps, self._pruned = prune_late(self._redis), True
+            self._steps, self._pruned = prune_late(self._redis, self._index), True
             return True
         self._pruned = False
         if rounds.whole_is_due(now):
-            self._steps = list_all(self._redis)
+            self._steps = list_all(self._redis, self._index)
             return True
         return False
 
 
-def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
+def list_all(redis: Redis, index: Keys, *, looked: Callable[[int], None] = lambda _: None) -> Iterator[int]:
     """List all that is not listed, and no longer list beside the streams what was forgotten, a step at a time.
 
     `looked` is called with the number of keys that were looked at.
@@ -115,15 +116,15 @@ def list_all(redis: Redis, *, looked: Callable[[int], None] = lambda _: None) ->
     cursor, begun = 0, False
     while cursor or not begun:
         begun = True
-        cursor, found = redis.scan(cursor, match=EVENT + "*", count=PAGE)
+        cursor, found = redis.scan(cursor, match=index.event + "*", count=PAGE)
         keys = cast(list[bytes], found)
-        yield relist(args=[key.removeprefix(EVENT.encode()) for key in keys]) if keys else 0
+        yield relist(keys=[index.prefix], args=[key.removeprefix(index.event.encode()) for key in keys]) if keys else 0
         looked(len(keys))
-    write_rounds(redis, read_rounds(redis).after_whole(clock(redis)))
-    yield from prune_late(redis)
+    write_rounds(redis, index, read_rounds(redis, index).after_whole(clock(redis)))
+    yield from prune_late(redis, index)
 
 
-def prune_late(redis: Redis) -> Iterator[int]:
+def prune_late(redis: Redis, index: Keys) -> Iterator[int]:
     """No longer list beside the streams what was forgotten, a step at a time.
 
     Yields:
@@ -133,20 +134,20 @@ def prune_late(redis: Redis) -> Iterator[int]:
         RedisError: Redis failed; begin anew.
     """
     forget_gone = redis.register_script(FORGET_GONE)
-    for key in _late(redis):
+    for key in _late(redis, index):
         cursor, begun = 0, False
         while cursor or not begun:
             begun = True
             cursor, members = redis.zscan(key, cursor, count=PAGE)
             if members:
-                forget_gone(keys=[key], args=[member for member, _ in members])
+                forget_gone(keys=[index.prefix, key], args=[member for member, _ in members])
             yield 0
-    write_rounds(redis, read_rounds(redis)._replace(pruned=clock(redis)))
+    write_rounds(redis, index, read_rounds(redis, index)._replace(pruned=clock(redis)))
 
 
-def _late(redis: Redis) -> list[str]:
+def _late(redis: Redis, index: Keys) -> list[str]:
     """The sorted sets of listed events that there are."""
-    keys = [LATE + place(event_type, each) for event_type in (*EVENT_TYPES, OTHER) for each in range(BUCKETS)]
+    keys = [index.late + place(event_type, each) for event_type in (*EVENT_TYPES, OTHER) for each in range(BUCKETS)]
     pipeline = redis.pipeline(transaction=False)
     for key in keys:
         pipeline.type(key)

@@ -5,11 +5,10 @@
 -- come last: whichever command fails, an event without a record is accepted when it is sent again. It is then listed
 -- twice, of which readers and eraser know.
 --
--- KEYS: open events, quarantined events, RQ's queue, where a record stands until it has its expiry, urgent jobs,
---   reconciled events, the arrivals of a reconciliation.
+-- KEYS: as in keys.lua.
 -- ARGV: retention in s; how many arguments each event has; number of job fields, then these fields and their values;
---   then of each event webhook-id, type, resource, job's id, its data unless that is among the fields, and if there is
---   a sixth, the trace that it is of. Job's id and data are '' if the type is not known.
+--   then of each event webhook-id, type, resource, the job's id, or '' if the type is not known, and if there is a
+--   fifth, the trace that it is of.
 --
 -- What became of each event is one of: accepted, quarantined, duplicate, conflict (seen before with another type or
 -- resource), unreadable (somebody else has written to where its record would be), and arrived (a delivery has brought
@@ -17,21 +16,21 @@
 --
 -- Defines: outcomes.
 
+--! include keys.lua
 --! include listed.lua
 --! include now.lua
 --! include unless_odd.lua
 --! include urgent.lua
 
-local open, quarantined, queue, unfinished, urgent, reconciled, arrivals = unpack(KEYS)
 local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local first = 4 + 2 * fields
-local outcomes, fresh, records, moved, jobs, urgent_jobs, job_keys, job_data = {}, {}, {}, {}, {}, {}, {}, {}
+local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}
 
 --! include changes.lua
 --! include reconciled.lua
 
 local function keep_conflict(id, type, resource)
-    local key = $CONFLICT .. id
+    local key = CONFLICT .. id
     local kept = unless_odd('HLEN', key)
     if kept and kept < $MOST_CONFLICTS then
         redis.call('HSETNX', key, type .. ' ' .. resource, now)
@@ -45,11 +44,11 @@ local function count_again(key)
 end
 
 local keys = {}
-for i = first, #ARGV, each do keys[#keys + 1] = $EVENT .. ARGV[i] end
+for i = first, #ARGV, each do keys[#keys + 1] = EVENT .. ARGV[i] end
 local any_seen = redis.call('EXISTS', unpack(keys)) > 0
 
 for i = first, #ARGV, each do
-    local id, type, resource, job, data = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
+    local id, type, resource, job = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
     local key = keys[#outcomes + 1]
     local seen = fresh[id] or not any_seen and {} or unless_odd('HMGET', key, 'type', 'resource')
     local outcome
@@ -73,8 +72,7 @@ for i = first, #ARGV, each do
             redis.call('ZADD', quarantined, now_text, id)
         else
             outcome = 'accepted'
-            jobs[#jobs + 1], job_keys[#jobs + 1] = job, 'rq:job:' .. job
-            if data ~= '' then job_data[#jobs] = data end
+            job_ids[#job_ids + 1], job_keys[#job_keys + 1] = job, 'rq:job:' .. job
             moved[#moved + 1] = now_text
             moved[#moved + 1] = id
             if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
@@ -83,20 +81,19 @@ for i = first, #ARGV, each do
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received, id = id}
         record.place, record.mark = place_of(type, resource)
         record.received = received
-        if each > 5 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 5] end
+        if each > 4 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 4] end
         if reconciles then record[#record + 1], record[#record + 2] = 'reconciled', 1 end
         records[#records + 1] = record
     end
     outcomes[#outcomes + 1] = outcome
 end
-if #jobs > 0 then
+if #job_ids > 0 then
     redis.call('ZADD', open, unpack(moved))  -- First what needs memory: after a DEL, a Redis that is full allows all.
     redis.call('DEL', unpack(job_keys))
     redis.call('HSET', job_keys[1], unpack(ARGV, 4, first - 1))
     for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- 2.4 us, and HSET takes 4.4.
-    for place, data in pairs(job_data) do redis.call('HSET', job_keys[place], 'data', data) end
-    unless_odd('SADD', 'rq:queues', queue)  -- For RQ's tools alone.
-    redis.call('RPUSH', queue, unpack(jobs))
+    unless_odd('SADD', 'rq:queues', jobs)  -- For RQ's tools alone.
+    redis.call('RPUSH', jobs, unpack(job_ids))
 end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
 for _, record in ipairs(records) do

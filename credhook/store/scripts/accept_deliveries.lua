@@ -1,8 +1,7 @@
 -- Accept a group of deliveries.
 --
--- KEYS: as in credhook/store/accept.lua.
--- ARGV: likewise.
--- Reply: what became of each, likewise.
+-- KEYS, ARGV: as in accept.lua.
+-- Reply: what became of each event; see there.
 
 --! include accept.lua
 

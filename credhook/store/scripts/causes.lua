@@ -4,6 +4,7 @@
 --
 -- Defines: blame, stand, stands_no_more, fail, absolve.
 
+--! include keys.lua
 --! include by_field.lua
 --! include now.lua
 --! include unless_odd.lua
@@ -44,9 +45,9 @@ end
 
 -- Count a failure, and have the event stand with its cause, in place of the one with which the same has failed before.
 local function fail(causes, id, failure, is_open, retention)
-    local before = redis.call('HGET', $EVENT .. id, $BLAMED .. failure.who)
+    local before = redis.call('HGET', EVENT .. id, $BLAMED .. failure.who)
     if before and before ~= failure.id then stands_no_more(causes, id, before) end
-    redis.call('HSET', $EVENT .. id, $BLAMED .. failure.who, failure.id)
+    redis.call('HSET', EVENT .. id, $BLAMED .. failure.who, failure.id)
     blame(causes, failure, retention)
     stand(causes, id, failure.id, is_open, retention)
 end
@@ -54,7 +55,7 @@ end
 -- Take the event from the causes that it stands with: from all, or, while it is open, from all save those of handlers
 -- that stay given up.
 local function absolve(causes, id, all)
-    local ended = by_field(unless_odd('HGETALL', $EVENT .. id) or {})
+    local ended = by_field(unless_odd('HGETALL', EVENT .. id) or {})
     for field, cause in pairs(ended) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then
             local how = ended[$HANDLER .. string.sub(field, #$BLAMED + 1)] or ''
@@ -62,7 +63,7 @@ local function absolve(causes, id, all)
                 unless_odd('ZADD', causes .. ':' .. cause .. ':events', 'XX', -now, id)
             else
                 stands_no_more(causes, id, cause)
-                redis.call('HDEL', $EVENT .. id, field)
+                redis.call('HDEL', EVENT .. id, field)
             end
         end
     end

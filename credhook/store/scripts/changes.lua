@@ -5,6 +5,7 @@
 --
 -- Defines: listened, publish.
 
+--! include keys.lua
 --! include now.lua
 
 local channel = open .. ':changes'

@@ -10,7 +10,7 @@
 --! include now.lua
 --! include readable.lua
 --! include unless_odd.lua
---! include worker_keys.lua
+--! include keys.lua
 --! include lock.lua
 
 -- Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
@@ -40,7 +40,7 @@ end
 -- Fields of `who`: `lease`, in ms; `alone`, whether the process would have nothing else under way; for a worker of ours
 -- also `name` and `token`. For its own workers RQ keeps the job's records.
 local function claim(id, job, who)
-    local key = $EVENT .. id
+    local key = EVENT .. id
     local fields = unless_odd('HGETALL', key)
     if not fields then return 'unreadable' end
     if #fields == 0 then return 'missing' end
@@ -96,7 +96,7 @@ local function hold(claims, who)
         locked[2 * place - 1] = got[5]
         locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. got[8] .. ' ' .. token
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
-        resources[place] = $RESOURCE .. got[5]
+        resources[place] = RESOURCE .. got[5]
     end
     redis.call('HSET', locks, unpack(locked))
     redis.call('ZADD', leases, unpack(held))

@@ -4,13 +4,13 @@
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
 -- last, so that an erasure that was broken off can be asked for again.
 --
--- KEYS: leases; RQ's started jobs; the locks of resources, and the prefix of the jobs parked behind one; the causes of
---   failures; then all other sorted sets of events, and all other sorted sets of jobs.
--- ARGV: how many of the latter are of events; then webhook-id and job's id of each event, and the state in which it was
+-- KEYS: as in keys.lua; then the sorted sets of events, and the sorted sets of jobs.
+-- ARGV: how many of the former there are; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. An event whose record does not say where it is listed stays there: see erase.py.
 
+--! include keys.lua
 --! include causes.lua
 --! include listed.lua
 --! include now.lua
@@ -20,8 +20,6 @@
 -- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
-
-local leases, started, locks, parked, causes = unpack(KEYS)
 
 --! include lock.lua
 
@@ -42,7 +40,7 @@ local function executions_of(job)
 end
 
 local function erase(id, job, selected)
-    local key = $EVENT .. id
+    local key = EVENT .. id
     local there = redis.call('EXISTS', key) == 1
     local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received') or {}
     local state, type, resource, received = unpack(record)
@@ -55,19 +53,19 @@ local function erase(id, job, selected)
         unless_odd('ZREM', started, execution)
     end
     if resource then
-        redis.call('DEL', $RESOURCE .. resource)
+        redis.call('DEL', RESOURCE .. resource)
         unless_odd('ZREM', parked .. resource, job)
     end
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
     unless_odd('ZREM', leases, id)
-    for i = 6, #KEYS do unless_odd('ZREM', KEYS[i], i < 6 + of_events and id or job) end
+    for i = 2, #KEYS do unless_odd('ZREM', KEYS[i], i < 2 + of_events and id or job) end
     if resource and is_count(received) then
         unlist((place_of(type or '', resource)), id, received)
         unlist((place_of('', resource)), id, received)
     end
     absolve(causes, id, true)
-    redis.call('DEL', $CONFLICT .. id, $SNAPSHOT .. id, $STORY .. id)
+    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, STORY .. id)
     redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'

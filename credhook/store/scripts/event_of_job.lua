@@ -1,10 +1,19 @@
--- Which event a job is for, read from its data as `job_data` in credhook/store writes it.
+-- Which event a job is for: its id says so, and its data that it is ours.
 --
--- Defines: event_of, oversized.
+-- Defines: event_in, event_of, oversized.
 
+--! include keys.lua
 --! include unless_odd.lua
 
 local oversized = false  -- Whether a job was met that is larger than any of ours.
+
+-- The webhook-id that the id of a job names, or nil if it is none of this queue's.
+local function event_in(job)
+    local event = string.sub(job, #legible + 1)
+    if string.sub(job, 1, #legible) == legible then return event end
+    if string.sub(job, 1, #hexed) ~= hexed then return nil end
+    return (string.gsub(event, '%x%x', function(byte) return string.char(tonumber(byte, 16)) end))
+end
 
 -- The webhook-id and the job's data. The id is nil if we did not write the job like this: it is a stranger's, or RQ has
 -- packed it anew. The data is nil if there is no such job, and '' if it is too large: each look at it would copy it.
@@ -24,7 +33,5 @@ local function event_of(job)
         return nil, data
     end
     if type(arguments) ~= 'table' then return nil, data end
-    if not next(arguments) and string.sub(job, 1, 2) == 'e-' then return string.sub(job, 3), data end
-    if #arguments ~= 1 or type(arguments[1]) ~= 'string' then return nil, data end
-    return arguments[1], data
+    return not next(arguments) and event_in(job) or nil, data
 end

@@ -7,7 +7,7 @@
 
 --! include now.lua
 --! include unless_odd.lua
---! include worker_keys.lua
+--! include keys.lua
 
 -- Milliseconds, and part of the lease, for which no claim is renewed: half of what worker/queue/leases.py waits, since
 -- clocks differ. What is left of an earlier renewal expires.

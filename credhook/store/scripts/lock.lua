@@ -4,6 +4,7 @@
 --
 -- Defines: lock_of, last_claim, runs, holder_of, remember, keep_lock, unlock.
 
+--! include keys.lua
 --! include now.lua
 --! include readable.lua
 --! include unless_odd.lua
@@ -41,10 +42,10 @@ end
 
 -- Keep in the event's record what its lock says of a claim that has lapsed, unless the record knows of a later one.
 local function remember(id)
-    local state, resource, known = unpack(unless_odd('HMGET', $EVENT .. id, 'state', 'resource', 'fence') or {})
+    local state, resource, known = unpack(unless_odd('HMGET', EVENT .. id, 'state', 'resource', 'fence') or {})
     local locked_by, fence, attempts, token = lock_of(resource)
     if state == $ACCEPTED and locked_by == id and tonumber(fence) > (tonumber(known) or 0) then
-        redis.call('HSET', $EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
+        redis.call('HSET', EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
     end
 end
 

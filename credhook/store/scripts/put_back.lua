@@ -5,14 +5,13 @@
 -- the queue for each event, so the caller has looked. On the way, a record that cannot be read is set aside, and a
 -- settlement that was broken off is completed.
 --
--- KEYS: event, open events, leases, RQ's schedule, RQ's failed jobs, RQ's queue, job, RQ's started jobs, the job's
---   executions, urgent jobs, jobs that were popped and not looked at yet, dead events, unreadable events,
---   the prefix of the unhandled events of a type, open events by when they came, the locks of resources.
--- ARGV: webhook-id; job's id; its data unless that is among the fields; ms that an event may be on its way from one
---   place to the next; attempts after which an event whose worker has died has to wait; which part of that wait, from
---   0 to 1; retention in s; LPUSH or RPUSH; then the fields of the job and their values.
+-- KEYS: as in keys.lua.
+-- ARGV: webhook-id; job's id; ms that an event may be on its way from one place to the next; attempts after which an
+--   event whose worker has died has to wait; which part of that wait, from 0 to 1; retention in s; LPUSH or RPUSH; then
+--   the fields of the job and their values.
 -- Reply: 1 if the event was put back, 0 if not, or which part of its record cannot be read.
 
+--! include keys.lua
 --! include now.lua
 --! include readable.lua
 --! include unless_odd.lua
@@ -23,12 +22,10 @@
 local FIRST_DELAY, LONGEST_DELAY = 5000, 600000
 
 local call = redis.call
-local event, open, leases, scheduled, failed, jobs, rq_job = unpack(KEYS)
-local started, executions, urgent, intermediate, dead, unreadable, unhandled, opened, locks = unpack(KEYS, 8)
-
 --! include lock.lua
 
-local id, job, data, transit, patient, chance, retention, push = unpack(ARGV)
+local id, job, transit, patient, chance, retention, push = unpack(ARGV)
+local event, rq_job, executions = EVENT .. id, 'rq:job:' .. job, 'rq:executions:' .. job
 local moved = call('ZSCORE', open, id)
 local since = moved and now - moved
 if not since or since >= 0 and since < tonumber(transit) then return 0 end  -- The clock may have gone back since.
@@ -91,8 +88,7 @@ remember(id)
 if not holder then unlock(id, resource) end
 call('HDEL', event, 'due', 'holder')
 call('DEL', rq_job, executions)
-call('HSET', rq_job, unpack(ARGV, 9))
-if data ~= '' then call('HSET', rq_job, 'data', data) end
+call('HSET', rq_job, unpack(ARGV, 8))
 unless_odd('SADD', 'rq:queues', jobs)
 call(push, jobs, job)
 if is_urgent(type) then hint(urgent, job) end

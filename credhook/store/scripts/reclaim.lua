@@ -3,7 +3,7 @@
 -- If the process was working on one event only, that event has killed it. If there were several, each of them may have:
 -- their attempts do not count, and after a few such deaths an event is worked on alone.
 --
--- KEYS: as in worker_keys.lua.
+-- KEYS: as in keys.lua.
 -- ARGV: the worker's token; '1' if the process ended by itself, '0' if somebody ended it, 'host' if it may have gone
 --   down with its host; the death as a failure, in JSON as `blame` wants it; retention in s.
 -- Reply: the webhook-ids of the events that it held.
@@ -12,7 +12,7 @@
 --! include readable.lua
 --! include story.lua
 --! include unless_odd.lua
---! include worker_keys.lua
+--! include keys.lua
 --! include lock.lua
 
 local MOST_LEASES = 20000  -- Leases that are looked at: more than any fleet has events under way.
@@ -21,7 +21,7 @@ local call = redis.call
 local death, retention = cjson.decode(ARGV[3]), ARGV[4]
 local held = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now + $LONGEST_LOCK, 'LIMIT', 0, MOST_LEASES)) do
-    local state, resource, holder = unpack(unless_odd('HMGET', $EVENT .. id, 'state', 'resource', 'holder') or {})
+    local state, resource, holder = unpack(unless_odd('HMGET', EVENT .. id, 'state', 'resource', 'holder') or {})
     local locked_by, _, _, token = lock_of(resource)
     local is_its = holder == ARGV[1] or locked_by == id and token == ARGV[1]
     if state == $ACCEPTED and is_its then held[#held + 1] = id end
@@ -42,7 +42,7 @@ local function explain(id)
 end
 
 for _, id in ipairs(held) do
-    local key = $EVENT .. id
+    local key = EVENT .. id
     remember(id)
     keep_lock(id, call('HGET', key, 'resource'))
     call('HDEL', key, 'holder')  -- Before anything is counted, so that nothing is counted twice.

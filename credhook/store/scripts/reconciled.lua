@@ -6,6 +6,7 @@
 --
 -- Defines: reconciles, concerned, known_otherwise, note.
 
+--! include keys.lua
 --! include now.lua
 --! include unless_odd.lua
 
@@ -21,7 +22,7 @@ local repeatable = $REPEATABLE_TYPES
 local function known_otherwise(type, resource)
     if reconciles then return unless_odd('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
     -- Of a type that a resource can have more than once, it may be another one: rather twice than never.
-    return not repeatable[type] and redis.call('EXISTS', $EVENT .. $RECONCILED .. type .. ':' .. resource) == 1
+    return not repeatable[type] and redis.call('EXISTS', EVENT .. $RECONCILED .. type .. ':' .. resource) == 1
 end
 
 -- Note that the event is being accepted. Returns when it counts as received, as a text: those of a reconciliation a

@@ -3,12 +3,12 @@
 -- A refused job may be in the queue once more; whoever pops it then finds nothing. Looking for it there would mean a
 -- walk through the whole queue for each job: three hundred thousand of them kept Redis busy for hours.
 --
--- KEYS: as in worker_keys.lua.
+-- KEYS: as in keys.lua.
 -- ARGV: seconds for which the jobs are kept, then the id of each.
 -- Reply: nothing.
 
 --! include unless_odd.lua
---! include worker_keys.lua
+--! include keys.lua
 
 for i = 2, #ARGV do
     local job = ARGV[i]

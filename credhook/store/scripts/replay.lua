@@ -5,15 +5,14 @@
 -- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
 -- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
 --
--- KEYS: open events, leases, dead events, quarantined events, RQ's schedule, RQ's failed jobs, RQ's queue,
---   unreadable events, the prefix of the unhandled events of a type, open events by when they came, the
---   causes of failures, the locks of resources.
+-- KEYS: as in keys.lua.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
 --   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
 --   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
---   webhook-id, job's id, its data unless that is among the fields, and the state in which it was selected.
+--   webhook-id, job's id, and the state in which it was selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
+--! include keys.lua
 --! include causes.lua
 --! include listed.lua
 --! include now.lua
@@ -21,28 +20,24 @@
 --! include story.lua
 --! include unless_odd.lua
 
-local open, leases, dead, quarantined, scheduled, failed, queue, unreadable, unhandled, opened, causes, locks =
-    unpack(KEYS)
-
 --! include changes.lua
 --! include lock.lua
 
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
 local told, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
-local outcomes, jobs = {}, {}
+local outcomes, replayed = {}, {}
 
-local function enqueue(id, resource, job, data, received)
+local function enqueue(id, resource, job, received)
     redis.call('DEL', 'rq:job:' .. job)
     redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
-    if data ~= '' then redis.call('HSET', 'rq:job:' .. job, 'data', data) end
     redis.call('ZADD', open, now, id)
     unless_odd('ZADD', opened, received or now, id)
     unlock(id, resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     unless_odd('ZREM', scheduled, job)
     unless_odd('ZREM', failed, job)
-    jobs[#jobs + 1] = job
+    replayed[#replayed + 1] = job
 end
 
 -- Forget how handlers ended: those that gave up, or all. Returns their names.
@@ -80,7 +75,7 @@ local function start_over(id, key, state)
         redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
     end
     -- A snapshot was kept because the platform may not show the data again: the worker should look for it first.
-    if redis.call('EXISTS', $SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
+    if redis.call('EXISTS', SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
 
 -- Once more from the beginning: what has failed so far speaks against the event no longer.
@@ -89,8 +84,8 @@ local function explain(id)
     tell(id, told)
 end
 
-local function replay(id, job, data, selected)
-    local key = $EVENT .. id
+local function replay(id, job, selected)
+    local key = EVENT .. id
     local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
     if not record then return 'unreadable' end
     local state, type, resource, received = unpack(record)
@@ -105,7 +100,7 @@ local function replay(id, job, data, selected)
         local lease = redis.call('ZSCORE', leases, id)
         if lease and tonumber(lease) > now then return 'open' end
         redis.call('HDEL', key, 'due')
-        enqueue(id, resource, job, data, received)
+        enqueue(id, resource, job, received)
         pcall(explain, id)
         publish(id, state, type, resource, {replayed = true})
         return 'replayed'
@@ -119,7 +114,7 @@ local function replay(id, job, data, selected)
         if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
         if not fits then return 'unrelated' end
     end
-    enqueue(id, resource, job, data, received)
+    enqueue(id, resource, job, received)
     if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
         list_missing((place_of(type, resource)), id, received)
         unlist((place_of('', resource)), id, received)
@@ -139,11 +134,11 @@ local function replay(id, job, data, selected)
     return 'replayed'
 end
 
-for i = 6 + 2 * fields, #ARGV, 4 do
-    outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+for i = 6 + 2 * fields, #ARGV, 3 do
+    outcomes[#outcomes + 1] = replay(ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
-if #jobs > 0 then
-    redis.call('SADD', 'rq:queues', queue)
-    redis.call('RPUSH', queue, unpack(jobs))
+if #replayed > 0 then
+    redis.call('SADD', 'rq:queues', jobs)
+    redis.call('RPUSH', jobs, unpack(replayed))
 end
 return outcomes

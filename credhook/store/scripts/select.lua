@@ -3,7 +3,7 @@
 -- What does not belong to a selection is left out here, so that looking through many events for few costs no round trip
 -- for each page of them.
 --
--- KEYS: streams of listed events, then sorted sets of such; or sorted sets of states; none if events are named.
+-- KEYS: as in keys.lua; streams of listed events, then sorted sets of such; or sorted sets of states; none if events are named.
 -- ARGV: what is meant, as JSON; then the webhook-ids, each followed by a time for where its record says none.
 --   Fields of the former: `streams`, how many of the KEYS are; `from` and `until`, the span of time, in ms, the end not
 --   included; `most`, how many events to look at, or 0; `types`, `states`, `sets`, `resource`, `handler`, or null where
@@ -36,8 +36,8 @@ local function listed_at(id)
     return tonumber(string.match(times[id], '^%d+') or 0)  -- Somebody else may have written what is no time.
 end
 
-local function is_in_one_of(sets, most, id)
-    for i = 1, most do
+local function is_in_one_of(sets, first, last, id)
+    for i = first, last do
         if unless_odd('ZSCORE', sets[i], id) then return true end
     end
     return false
@@ -49,8 +49,9 @@ local function collect()
     local before = string.format('(%.0f', until_)
     local lowest = from > 0 and first or '-inf'
     local function left() return most > 0 and most - looked + 1 or -1 end
-    for i, key in ipairs(KEYS) do
-        if i <= what.streams then
+    for i = 2, #KEYS do
+        local key = KEYS[i]
+        if i <= what.streams + 1 then
             local entries
             if most > 0 then entries = unless_odd('XRANGE', key, first, last, 'COUNT', left())
             else entries = unless_odd('XRANGE', key, first, last) end
@@ -67,7 +68,7 @@ local function collect()
                 local id, time = listed[n], listed[n + 1]
                 looked = looked + 1
                 -- One that moves from a state to another may be in both sets: it is taken from the first of them.
-                if not (what.moved and is_in_one_of(KEYS, i - 1, id)) then add(id, time) end
+                if not (what.moved and is_in_one_of(KEYS, 2, i - 1, id)) then add(id, time) end
             end
         end
         if most > 0 and looked > most then return false end
@@ -81,15 +82,15 @@ end
 
 -- Whether the handler has ended for the event, or is waited for. Of most it has not: the rest is not asked for then.
 local function concerns_handler(id)
-    local ended, only, pending = unpack(unless_odd('HMGET', $EVENT .. id, $HANDLER .. handler, $ONLY, $PENDING) or {})
+    local ended, only, pending = unpack(unless_odd('HMGET', EVENT .. id, $HANDLER .. handler, $ONLY, $PENDING) or {})
     return ended or has_word(only, handler) or has_word(pending, handler)
 end
 
 -- Type, state and time of the event if it is meant. One whose record cannot be read is unreadable, whatever it says.
 local function meant(id)
     if handler and not concerns_handler(id) then return nil end
-    if sets and not is_in_one_of(sets, #sets, id) then return nil end
-    local record = unless_odd('HMGET', $EVENT .. id, 'type', 'state', 'received', 'resource')
+    if sets and not is_in_one_of(sets, 1, #sets, id) then return nil end
+    local record = unless_odd('HMGET', EVENT .. id, 'type', 'state', 'received', 'resource')
     local type, state, received, resource = unpack(record or {})
     if record and not (type or state or received or resource) then  -- It has expired, or was erased.
         local time = listed_at(id)
@@ -112,7 +113,7 @@ for i = 2, #ARGV, 2 do
     looked = looked + 1
     add(ARGV[i], ARGV[i + 1])
 end
-if #KEYS > 0 and not collect() then return {-1} end
+if #KEYS > 1 and not collect() then return {-1} end
 local reply, counts = {looked}, {}
 for _, id in ipairs(candidates) do
     local type, state, time = meant(id)

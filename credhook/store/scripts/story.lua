@@ -4,6 +4,7 @@
 --
 -- Defines: tell.
 
+--! include keys.lua
 --! include now.lua
 --! include unless_odd.lua
 
@@ -13,7 +14,7 @@ local LONGEST_PAUSE = 604800
 -- Add to the story what happens now, an object in JSON. It then lasts so many seconds, as the record of a settled event
 -- does, or, of an open one, until more has happened.
 local function tell(id, entry, seconds)
-    local key = $STORY .. id
+    local key = STORY .. id
     unless_odd('RPUSH', key, string.format('%.0f ', now) .. entry)
     unless_odd('LTRIM', key, -$MOST_TOLD, -1)
     unless_odd('EXPIRE', key, seconds or LONGEST_PAUSE)

@@ -11,7 +11,7 @@
 
 local MOST_DUE = 500       -- Due retries that one call moves from RQ's schedule to the queue.
 local MOST_SUSPECTS = 100  -- Suspects that one call looks at to find one that can be worked on.
-local LONGEST_NAME = 512   -- Bytes of a job's id beyond which it is none of ours. Ours have 258 at most.
+local LONGEST_NAME = 600   -- Bytes of a job's id beyond which it is none of ours. Ours have 522 at most.
 
 local claims, odd = {}, {}
 
@@ -25,8 +25,8 @@ local function queue_due_retries()
             if id then
                 redis.call('ZADD', open, 'XX', now, id)
                 -- It has been due: should the clock go back, it would be in the queue and nobody could claim it.
-                unless_odd('HDEL', $EVENT .. id, 'due')
-                if is_urgent(unless_odd('HGET', $EVENT .. id, 'type')) then hint(urgent, job) end
+                unless_odd('HDEL', EVENT .. id, 'due')
+                if is_urgent(unless_odd('HGET', EVENT .. id, 'type')) then hint(urgent, job) end
             end
         end
     end
@@ -43,7 +43,8 @@ end
 
 local function take_job(job, is_hint)
     -- Of most jobs the name says whose they are.
-    if string.sub(job, 1, 2) == 'e-' and claim_into(claims, string.sub(job, 3), job, who) ~= 'missing' then return end
+    local named = event_in(job)
+    if named and claim_into(claims, named, job, who) ~= 'missing' then return end
     local id, data = event_of(job)
     if not data then return end  -- Settled since an earlier look at its hint, or lost: the reconciler sees to that.
     if id then

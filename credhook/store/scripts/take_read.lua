@@ -1,6 +1,6 @@
 -- Claim the events of jobs that take.lua could not read and Python could.
 --
--- KEYS: as in worker_keys.lua.
+-- KEYS: as in keys.lua.
 -- ARGV: lease in ms, worker's name, its token; then the id of each job and its webhook-id.
 -- Reply: the claims, in one list.
 

@@ -4,7 +4,7 @@
 -- event from the open ones last: if it breaks off in between, the reconciler does the rest. What all settlements of a
 -- script write to the same keys is written for all of them together.
 --
--- KEYS: as in worker_keys.lua.
+-- KEYS: as in keys.lua.
 -- ARGV: retention in s; for whom events are claimed: lease in ms, worker's name or '', and its token; then each
 --   operation, settlements first: its name, how many arguments it has, and these:
 --   settle: webhook-id, its resource, how many fields its record had if it was new, or '', fence, job, since when there
@@ -49,24 +49,24 @@ write.take = take
 -- True whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure is
 -- counted here and now: once the handler is given up, no later attempt would.
 function write.record(id, handler, how, pending, failure)
-    local state, before = unpack(call('HMGET', $EVENT .. id, 'state', $HANDLER .. handler))
-    if state then call('HSET', $EVENT .. id, $HANDLER .. handler, how) end
+    local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
+    if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
     if state and failure ~= '' and before ~= how then
         pcall(fail, causes, id, cjson.decode(failure), state == $ACCEPTED or state == $WAITING, retention)
     end
     -- If this process dies now, the next may lack a handler that has begun.
     if pending ~= '' and (state == $ACCEPTED or state == $WAITING) then
-        call('HSET', $EVENT .. id, $PENDING, pending)
+        call('HSET', EVENT .. id, $PENDING, pending)
     end
     return 1
 end
 
 function write.ended(id, handler)
-    return call('HGET', $EVENT .. id, $HANDLER .. handler)
+    return call('HGET', EVENT .. id, $HANDLER .. handler)
 end
 
 function write.renew(id, fence, job, since, started_at, time)
-    local resource = unless_odd('HGET', $EVENT .. id, 'resource')
+    local resource = unless_odd('HGET', EVENT .. id, 'resource')
     local locked_by, held = lock_of(resource)
     if locked_by ~= id or held ~= fence then return 0 end
     call('PERSIST', leases)  -- Changes nothing and needs no memory: first, as with settlements.
@@ -119,7 +119,7 @@ end
 -- them; `failures`, as `blame` wants them; `causes` and `absolved`, who has failed and with which cause the event
 -- stands, and stands no more; `story`, an object in JSON.
 function write.settle(id, resource, fields, fence, job, since, state, latest, follow, sealed, more, ...)
-    local key, records, what = $EVENT .. id, {...}, more ~= '' and cjson.decode(more) or NOTHING
+    local key, records, what = EVENT .. id, {...}, more ~= '' and cjson.decode(more) or NOTHING
     local record
     if fields ~= '' and state == $DONE and more == '' and not listened() and call('HLEN', key) == tonumber(fields) then
         record = {resource = resource}  -- As it was: nothing else of it matters now. To read it takes 2.5 us.
@@ -177,7 +177,7 @@ function write.settle(id, resource, fields, fence, job, since, state, latest, fo
         unless_odd('ZADD', open, now, id)
     else
         call('PEXPIREAT', key, forgotten)
-        if state == $DONE and sealed == '1' then gone[#gone + 1] = $SNAPSHOT .. id end
+        if state == $DONE and sealed == '1' then gone[#gone + 1] = SNAPSHOT .. id end
         if since ~= '' then gone[#gone + 1] = 'rq:job:' .. job end
         closes = closes or unless_odd('ZADD', state == $UNHANDLED and unhandled .. (type or '') or dead, now, id)
     end
@@ -210,7 +210,7 @@ local function release()
         for _, key in ipairs(one.gone) do gone[#gone + 1] = key end
         if one.closes then closed[#closed + 1] = one.id end
         if one.locked then resources[#resources + 1] = one.resource end
-        if one.resource and one.latest ~= '' then keys[#keys + 1] = $RESOURCE .. one.resource end
+        if one.resource and one.latest ~= '' then keys[#keys + 1] = RESOURCE .. one.resource end
     end
     if #resources > 0 then call('HDEL', locks, unpack(resources)) end
     unless_odd('ZREM', leases, unpack(ids))
@@ -218,7 +218,7 @@ local function release()
     for place, value in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do found[keys[place]] = value end
     for _, one in ipairs(settled) do
         if one.resource and one.latest ~= '' then
-            local latest = $RESOURCE .. one.resource
+            local latest = RESOURCE .. one.resource
             found[latest] = later(one.latest, found[latest])
             call('SET', latest, found[latest], 'PXAT', latest_forgotten)
         end

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from redis import Redis
+from redis_keys import WHOLE
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
-from credhook.store import WHOLE
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 

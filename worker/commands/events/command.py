@@ -109,7 +109,7 @@ def show_event(webhook_id: str, *, as_json: bool) -> None:
         record = next(records(redis, index, [webhook_id]), None)
         if record is None:
             raise click.ClickException(f"the store has no event {webhook_id}")
-        record |= story_of(redis, raw(webhook_id))
+        record |= story_of(redis, index, raw(webhook_id))
     if as_json:
         click.echo(json.dumps(record))
         return

@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from credhook.settings import LedgerSettings
-from credhook.store import CONFLICT, LATE, LISTED, RESOURCE, Keys, State, lua
+from credhook.store import Keys, State, lua
 from credhook.store.job import job_id
 from credhook.worker.commands.events.options import by_handler, refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
@@ -57,7 +57,7 @@ def erase(
             events = find(redis, index, selection)[::-1]
             if events and not yes:
                 ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
-            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, index, selection)]
         erasure = Erasure(redis, index, selection)
         erasure.begin()
         result = work_through(events, erasure, "erasing")
@@ -81,12 +81,13 @@ class Erasure:
         of_events = (index.open, index.opened, *settled, index.reconciled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         self._of_events = len(of_events)
-        self._keys = [index.leases, index.started, index.locks, index.parked, index.causes, *of_events, *of_jobs]
+        self._index = index
+        self._keys = [index.prefix, *of_events, *of_jobs]
 
     def begin(self) -> None:
         """Forget what names the resource outside its events, if one was asked for."""
         if self._selection.resource is not None:
-            _forget_resource(self._redis, self._selection.resource)
+            _forget_resource(self._redis, self._index, self._selection.resource)
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
         """Erase these; what became of each.
@@ -98,24 +99,24 @@ class Erasure:
         for event in batch:
             # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
             state = event.state if self._selection.states else ""
-            arguments += raw(event.webhook_id), job_id(event.webhook_id), state
+            arguments += raw(event.webhook_id), job_id(self._index.queue, event.webhook_id), state
         return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
         """Take those of the erased events from the lists whose records do not say where they were listed."""
         strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
         if strays:
-            _unlist(self._redis, strays)
-            _unlock(self._redis, self._keys[2], frozenset(strays))
+            _unlist(self._redis, self._index, strays)
+            _unlock(self._redis, self._index.locks, frozenset(strays))
 
 
-def _unlist(redis: Redis, strays: Sequence[bytes]) -> None:
+def _unlist(redis: Redis, index: Keys, strays: Sequence[bytes]) -> None:
     """Take events from wherever they are listed; this looks at all that is."""
     script = redis.register_script(_UNLIST_STRAYS)
-    for place in {key.removeprefix(LATE).removeprefix(LISTED) for key in lengths(redis)}:
+    for place in {key.removeprefix(index.late).removeprefix(index.listed) for key in lengths(redis, index)}:
         start = b"-"
         while start:
-            start = cast(bytes, script(keys=[LISTED + place, LATE + place], args=[start, PAGE, *strays]))
+            start = cast(bytes, script(keys=[index.listed + place, index.late + place], args=[start, PAGE, *strays]))
 
 
 def _unlock(redis: Redis, locks: str, strays: Collection[bytes]) -> None:
@@ -126,10 +127,10 @@ def _unlock(redis: Redis, locks: str, strays: Collection[bytes]) -> None:
                 redis.hdel(locks, resource)
 
 
-def _forget_resource(redis: Redis, resource: str) -> None:
+def _forget_resource(redis: Redis, index: Keys, resource: str) -> None:
     """Forget what names the resource outside its events: what handlers have seen of it, and deliveries kept aside."""
-    redis.delete(RESOURCE + resource)
-    for page in batched(redis.scan_iter(match=CONFLICT + "*", count=PAGE), PAGE):
+    redis.delete(index.resource + resource)
+    for page in batched(redis.scan_iter(match=index.conflict + "*", count=PAGE), PAGE):
         pipeline = redis.pipeline(transaction=False)
         for key in page:
             pipeline.hkeys(key)

@@ -88,7 +88,7 @@ def replay(
             again = sum(event.state == State.DONE for event in events)
             if again and handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, selection)]
+            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, index, selection)]
         how = How.NOW if hurry else how_to_replay(selection, handler)
         put_back = Replay(redis, queue=index.queue, by=_user() if by is None else by)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from redis import Redis
 
-from credhook.store import BLAMED, EVENT, LATEST, MOST_CAUSES, Keys, State
+from credhook.store import BLAMED, LATEST, MOST_CAUSES, Keys, State
 from credhook.worker.commands.history.times import written
 
 #: Digits of the longest time that can be written.
@@ -111,7 +111,7 @@ def _standing(redis: Redis, index: Keys, cause_id: str, who: bytes) -> Iterator[
     while page := list(islice(members, _PAGE)):
         pipeline = redis.pipeline(transaction=False)
         for member in page:
-            pipeline.hmget(EVENT.encode() + member, "state", BLAMED.encode() + who)
+            pipeline.hmget(index.event.encode() + member, "state", BLAMED.encode() + who)
         for member, record in zip(page, pipeline.execute(raise_on_error=False), strict=True):
             if isinstance(record, list) and record[0] not in _OVER and record[1] == cause_id.encode():
                 yield member.decode(errors="surrogateescape")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.store import BLAMED, EVENT, HANDLER, LATEST, ONLY, TRACE, Keys, State, ending
+from credhook.store import BLAMED, HANDLER, LATEST, ONLY, TRACE, Keys, State, ending
 from credhook.store.traces import Traced
 from credhook.worker.commands.history.times import time_of
 
@@ -28,7 +28,7 @@ def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[d
     while page := list(islice(rest, _PAGE)):
         pipeline = redis.pipeline(transaction=False)
         for webhook_id in page:
-            pipeline.hgetall(raw(EVENT + webhook_id))
+            pipeline.hgetall(raw(index.event + webhook_id))
             pipeline.zscore(index.leases, raw(webhook_id))
         replies = pipeline.execute(raise_on_error=False)
         under_way = _attempts_under_way(redis, index, replies)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from credhook.store import CONFLICT, MOST_TOLD, STORY
+from credhook.store import MOST_TOLD, Keys
 from credhook.worker.commands.history.records import text_of
 from credhook.worker.commands.history.times import time_of
 
@@ -14,7 +14,7 @@ from credhook.worker.commands.history.times import time_of
 _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}
 
 
-def story_of(redis: Redis, webhook_id: bytes) -> dict[str, Any]:
+def story_of(redis: Redis, index: Keys, webhook_id: bytes) -> dict[str, Any]:
     """What has happened to an event besides what its record says, in the order in which it happened.
 
     Returns:
@@ -25,8 +25,8 @@ def story_of(redis: Redis, webhook_id: bytes) -> dict[str, Any]:
         RedisError: Redis failed.
     """
     pipeline = redis.pipeline(transaction=False)
-    pipeline.lrange(STORY.encode() + webhook_id, 0, -1)
-    pipeline.hgetall(CONFLICT.encode() + webhook_id)
+    pipeline.lrange(index.story.encode() + webhook_id, 0, -1)
+    pipeline.hgetall(index.conflict.encode() + webhook_id)
     entries, conflicts = pipeline.execute(raise_on_error=False)
     told = [entry for one in entries if (entry := _read(one))] if isinstance(entries, list) else []
     came = conflicts.items() if isinstance(conflicts, dict) else ()

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from credhook.settings import LedgerSettings
-from credhook.store import EVENT, LATEST, Keys, State
+from credhook.store import LATEST, Keys, State
 from credhook.store.connection import open_redis_sync
 from credhook.store.hints import hint
 from credhook.worker.commands.history.causes import standing
@@ -91,7 +91,7 @@ def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int 
     """
     with bar("reading") as advance:
         if (ids := _named(redis, index, selection)) is not None:
-            search = Search(redis, selection)
+            search = Search(redis, index, selection)
             named = (Candidate(raw(one), 0) for one in dict.fromkeys(ids))
             events = itertools.chain.from_iterable(map(summaries, search.among(named)))
             # An event leaves its cause once it is done: that has happened to these since.
@@ -99,16 +99,16 @@ def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int 
         sets = present_sets(redis, selection.indexes(index))
         few = FEW_OF_ALL if selection.limit is None else FEW
         if selection.indexes(index) and sum(sets.values()) <= few:
-            search = Search(redis, selection)
+            search = Search(redis, index, selection)
             return _cut(selection, itertools.chain.from_iterable(map(summaries, search.among(members(redis, sets)))))
-        list_what_is_missing(redis)
+        list_what_is_missing(redis, index)
         # What cannot be read may not say when it came: it is found where the reconciler has set it aside.
         aside = list(members(redis, present_sets(redis, (index.unreadable,))))
-        unread = list(itertools.chain.from_iterable(map(summaries, Search(redis, selection).among(aside))))
-        search = Search(redis, selection, sets=list(sets), skip=(one.webhook_id for one in unread))
+        unread = list(itertools.chain.from_iterable(map(summaries, Search(redis, index, selection).among(aside))))
+        search = Search(redis, index, selection, sets=list(sets), skip=(one.webhook_id for one in unread))
         top = min([clock(redis), *([_last_move(redis, sets) + _CLOCK_SET] if sets else [])])
-        listed = lengths(redis, selection.types, selection.resource)
-        first = first_span(redis, listed, min(top, selection.span[1]), _wanted(selection, sets, listed))
+        listed = lengths(redis, index, selection.types, selection.resource)
+        first = first_span(redis, index, listed, min(top, selection.span[1]), _wanted(selection, sets, listed))
         found: list[EventSummary] = []
         looked = 0
         for span in search.through(list(listed), top, first):
@@ -197,20 +197,20 @@ def _time(score: float) -> int:
     return int(score) if 0 <= score <= LATEST else 0
 
 
-def list_what_is_missing(redis: Redis) -> None:
+def list_what_is_missing(redis: Redis, index: Keys) -> None:
     """See to it, once for all commands, that what an older version has accepted is listed."""
-    if last_whole(redis) is not None:
+    if last_whole(redis, index) is not None:
         return
     with bar("listing") as advance:
-        listed = sum(list_all(redis, looked=advance))
+        listed = sum(list_all(redis, index, looked=advance))
     if listed:
         click.echo(f"listed {listed} events that an older version had accepted; that was needed once", err=True)
 
 
-def absent(redis: Redis, selection: Selection) -> list[str]:
+def absent(redis: Redis, index: Keys, selection: Selection) -> list[str]:
     """The webhook-ids that were asked for by name, and that the ledger does not have."""
     wanted = tuple(dict.fromkeys(selection.ids))
     pipeline = redis.pipeline(transaction=False)
     for webhook_id in wanted:
-        pipeline.exists(EVENT + webhook_id)
+        pipeline.exists(index.event + webhook_id)
     return [webhook_id for webhook_id, there in zip(wanted, pipeline.execute(), strict=True) if not there]

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 from redis import Redis
 
 from credhook.events import EVENT_TYPES
-from credhook.store import BUCKETS, LATE, LATEST, LISTED, OTHER, bucket, lua, place
+from credhook.store import BUCKETS, LATEST, OTHER, Keys, bucket, lua, place
 from credhook.worker.commands.search.batches import batched
 from credhook.worker.commands.search.selection import EventSummary, Selection
 
@@ -56,6 +56,7 @@ class Search:
     def __init__(
         self,
         redis: Redis,
+        index: Keys,
         selection: Selection,
         *,
         sets: Sequence[str] = (),
@@ -68,6 +69,7 @@ class Search:
 
         Args:
             redis: the ledger.
+            index: its queue's keys.
             selection: which events.
             sets: sorted sets one of which holds the event; none where it does not matter.
             skip: events that are not looked for.
@@ -76,6 +78,7 @@ class Search:
             moved: whether what is looked through are sorted sets of states, by when their events moved. One that is in
                 several counts once, in the first; the others are looked for there, so that should be the largest.
         """
+        self._index = index
         self._script = redis.register_script(_SELECT)
         self._span = selection.span
         self._page_of_others = PAGE_OF_OTHERS if selection.handler or sets else PAGE
@@ -105,7 +108,7 @@ class Search:
         """
         for page in batched(candidates, PAGE):
             arguments = [part for one in page for part in one]
-            _, *reply = self._script(args=[json.dumps(self._what), *arguments])
+            _, *reply = self._script(keys=[self._index.prefix], args=[json.dumps(self._what), *arguments])
             yield reply
 
     def through(self, keys: Sequence[str], top: int, first: int = FIRST_SPAN) -> Iterator[Span]:
@@ -118,14 +121,15 @@ class Search:
         """
         bottom, end = self._span
         length = max(0, end - top) + first
-        streams = [] if self._what["moved"] else [key for key in keys if not key.startswith(LATE)]
-        ordered = streams + [key for key in keys if self._what["moved"] or key.startswith(LATE)]
+        late = self._index.late
+        streams = [] if self._what["moved"] else [key for key in keys if not key.startswith(late)]
+        ordered = streams + [key for key in keys if self._what["moved"] or key.startswith(late)]
         page = PAGE
         while end > bottom and ordered:
             start = max(bottom, end - length)
             most = page if end - start > 1 else 0
             what = {**self._what, "streams": len(streams), "from": start, "until": end, "most": most}
-            looked, *reply = self._script(keys=ordered, args=[json.dumps(what)])
+            looked, *reply = self._script(keys=[self._index.prefix, *ordered], args=[json.dumps(what)])
             # Of a span that begins before `top` and ends after it, the former part is what holds events.
             holding = top - start if start < top < end else end - start
             if looked < 0:
@@ -164,7 +168,7 @@ def _shown(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def lengths(redis: Redis, types: Iterable[str] = (), resource: str | None = None) -> dict[str, int]:
+def lengths(redis: Redis, index: Keys, types: Iterable[str] = (), resource: str | None = None) -> dict[str, int]:
     """The keys under which events are listed → how many: of these types, or all, and of that resource's bucket, or all.
 
     Raises:
@@ -173,12 +177,12 @@ def lengths(redis: Redis, types: Iterable[str] = (), resource: str | None = None
     buckets = range(BUCKETS) if resource is None else (bucket(resource),)
     # An event whose type an older version did not know stands among the others until it is replayed.
     names = [place(one, each) for one in (*(types or EVENT_TYPES), OTHER) for each in buckets]
-    keys = [prefix + name for prefix in (LISTED, LATE) for name in names]
+    keys = [prefix + name for prefix in (index.listed, index.late) for name in names]
     reply = cast(list[Any], redis.register_script(_LENGTHS)(keys=keys))
     return dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
 
 
-def first_span(redis: Redis, listed: Mapping[str, int], end: int, wanted: int) -> int:
+def first_span(redis: Redis, index: Keys, listed: Mapping[str, int], end: int, wanted: int) -> int:
     """How many ms before `end` the last `wanted` of the listed events have come, if all came as those of one list did.
 
     `listed`: keys → how many are listed there. At the most as many are looked for as one script looks at.
@@ -187,8 +191,8 @@ def first_span(redis: Redis, listed: Mapping[str, int], end: int, wanted: int) -
         RedisError: Redis failed.
     """
     share = min(wanted * _TO_SPARE, PAGE * _FILLED) / max(1, sum(listed.values()))
-    longest = max(listed, key=listed.__getitem__, default=LATE)
-    if longest.startswith(LATE):
+    longest = max(listed, key=listed.__getitem__, default=index.late)
+    if longest.startswith(index.late):
         return FIRST_SPAN
     oldest = cast(list[tuple[bytes, Any]], redis.xrange(longest, count=1))
     began = int(oldest[0][0].partition(b"-")[0]) if oldest else end

@@ -1,0 +1,20 @@
+-- The keys of a queue, as `Keys` in credhook/store has them. The first key of each script is their prefix.
+--
+-- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
+
+local prefix = KEYS[1]
+local queue = string.sub(prefix, #$PREFIX + 1, -2)
+local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
+local STORY, RESOURCE = prefix .. 'story:', prefix .. 'resource:'
+local LISTED, LATE = prefix .. 'index:', prefix .. 'index:late:'
+local open, opened, leases, locks = prefix .. 'open', prefix .. 'opened', prefix .. 'leases', prefix .. 'locks'
+local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
+local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
+local urgent, solitary, parked = prefix .. 'urgent', prefix .. 'solitary', prefix .. 'parked:'
+local refused, reconciled, arrivals = prefix .. 'refused:', prefix .. 'reconciled', prefix .. 'arrivals'
+local unfinished = prefix .. 'unfinished'
+local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
+local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue, 'rq:failed:' .. queue
+-- What stands in the id of a job before the event's: as it is, or in hexadecimal; see credhook/store/job.py.
+local legible = 'e' .. string.sub(redis.sha1hex(queue), 1, 8) .. '-'
+local hexed = 'x' .. string.sub(legible, 2)
