@@ -66,36 +66,24 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
     assert "Traceback" not in errors
 
 
-def test_a_port_in_use_is_one_line(sandbox: Platform) -> None:
-    port = sandbox.url.rpartition(":")[2]
-    refused = run("-m", "credhook.sandbox", "--port", port)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr.strip().count("\n") == 0
-    assert port in refused.stderr
-    assert "in use" in refused.stderr
-
-
-def test_a_state_file_in_use_or_not_ours_is_one_line(tmp_path: Path) -> None:
-    state = tmp_path / "state.db"
-    with platform(tmp_path, "--state", str(state)):
-        refused = run("-m", "credhook.sandbox", "--port", "0", "--state", str(state))
-        assert refused.returncode == 1
-        assert "another sandbox is using it" in refused.stderr
-    other = tmp_path / "other.db"
-    other.write_text("this is no database, however long it goes on for\n" * 100)
-    for path in (other, tmp_path / "nowhere" / "state.db"):
-        refused = run("-m", "credhook.sandbox", "--port", "0", "--state", str(path))
-        assert refused.returncode == 1
-        assert refused.stderr.strip().count("\n") == 0
-        assert str(path) in refused.stderr
-
-
-def test_an_authority_that_is_none_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "ca.pem"
-    path.write_text("nonsense")
-    refused = run("-m", "credhook.sandbox", "--port", "0", "--ca", str(path))
-    assert refused.returncode == 1
-    assert refused.stderr.strip().count("\n") == 0
+def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
+    state, other, ca = tmp_path / "state.db", tmp_path / "other.db", tmp_path / "ca.pem"
+    other.write_text("this is no database\n" * 200)
+    ca.write_text("nonsense")
+    with platform(tmp_path, "--state", str(state)) as sandbox:
+        port = sandbox.url.rpartition(":")[2]
+        for option, value, reason in (
+            ("--port", port, "in use"),
+            ("--state", str(state), "another sandbox is using it"),
+            ("--state", str(other), "not a database"),
+            ("--state", str(tmp_path / "nowhere" / "state.db"), "unable to open"),
+            ("--ca", str(ca), "cannot be read"),
+        ):
+            refused = run("-m", "credhook.sandbox", "--port", "0", option, value)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert value in refused.stderr
+            assert reason in refused.stderr
+            assert refused.stderr.strip().count("\n") == 0
 
 
 @pytest.mark.parametrize(
