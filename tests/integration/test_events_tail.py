@@ -142,23 +142,6 @@ def test_a_connection_that_is_lost_is_said_and_made_anew(redis_client: Redis, re
     ]
 
 
-def test_a_redis_that_dies_and_comes_back_is_watched_again(tmp_path: Path) -> None:
-    with (
-        mortal_redis(tmp_path) as mortal,
-        Redis.from_url(mortal.url) as client,
-        watching(client, mortal.url) as running,
-    ):
-        mortal.kill()
-        assert running.stderr is not None
-        until(lambda: "trying again" in running.stderr.readline(), what="its notice")  # type: ignore[union-attr]
-        mortal.start()
-        until(lambda: listeners(client), what="its return")
-        accept(mortal.url, "m1", COMPLETED, "r1")
-        assert running.stdout is not None
-        assert running.stdout.readline().rstrip().endswith("r1  m1")
-        ended(running)
-
-
 def test_it_follows_a_failover(tmp_path: Path) -> None:
     for name in ("master", "replica"):
         (tmp_path / name).mkdir()
@@ -183,12 +166,3 @@ def test_it_follows_a_failover(tmp_path: Path) -> None:
             assert running.stdout.readline().rstrip().endswith("r1  m1")
             _, stderr = ended(running)
     assert stderr.endswith("Redis answers again; changes in between are not shown\n")
-
-
-def test_a_line_has_nothing_that_a_terminal_obeys(redis_client: Redis, redis_url: str) -> None:
-    with watching(redis_client, redis_url) as running:
-        told = {**dict.fromkeys(("id", "state", "type"), "\x1b[2J"), "resource": "r", "at": 1}
-        redis_client.publish(CHANGES, json.dumps(told))
-        assert running.stdout is not None
-        assert "\\x1b[2J" in running.stdout.readline()
-        assert ended(running)[0] == ""

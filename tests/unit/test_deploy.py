@@ -23,12 +23,6 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 FILLED_IN = {"receiver.env", "worker.env", "tls"}
 
 
-def test_compose_has_every_part_and_each_names_an_image() -> None:
-    assert set(SERVICES) == {"proxy", "receiver", "worker", "redis"}
-    for service in SERVICES.values():
-        assert re.fullmatch(r"[a-z]+(:[\w.-]+)?", service["image"])
-
-
 def test_compose_names_no_missing_file() -> None:
     for service in SERVICES.values():
         named = [volume.split(":")[0] for volume in service.get("volumes", ())] + [service.get("env_file", "")]
@@ -164,12 +158,6 @@ def test_the_pod_that_comes_round_can_do_no_more_than_it_must() -> None:
     assert f"--uid {POD['securityContext']['runAsUser']} " in (DEPLOY / "Dockerfile").read_text()
     assert POD["automountServiceAccountToken"] is False
     assert container["image"] == SERVICES["worker"]["image"]
-
-
-def test_redis_keeps_everything() -> None:
-    text = (DEPLOY / "redis.conf").read_text()
-    for line in ("appendonly yes", "appendfsync always", "maxmemory-policy noeviction"):
-        assert f"\n{line}\n" in text
 
 
 @pytest.mark.parametrize("lock", sorted(DEPLOY.glob("requirements*.txt")), ids=lambda path: path.name)

@@ -12,48 +12,30 @@ def endpoint(name: str, url: str = URL, types: tuple[str, ...] | None = None) ->
     return Endpoint(id=name, url=url, filter_types=types)
 
 
-def test_nothing_registered_means_one_to_create() -> None:
-    steps = plan(URL, TWO, [endpoint("other", "https://elsewhere.example/")])
-    assert steps.create
-    assert steps.delete == ()
-    assert not steps.overlaps
+RIGHT = endpoint("a", types=tuple(sorted(TWO, reverse=True)))
+WRONG = endpoint("a", types=("openid4vc.issuance.failed",))
+UNFILTERED = [endpoint("a"), endpoint("a", types=()), endpoint("a", types=EVENT_TYPES)]
+FOREIGN = [endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")]
 
 
-def test_what_is_right_already_is_kept_whatever_the_order_of_its_types() -> None:
-    right = endpoint("a", types=tuple(sorted(TWO, reverse=True)))
-    steps = plan(URL, TWO, [right])
-    assert steps.empty
-    assert steps.keep is right
-
-
-@pytest.mark.parametrize("types", [None, ()])
-def test_no_types_means_all(types: tuple[str, ...] | None) -> None:
-    assert plan(URL, ALL, [endpoint("a", types=types)]).empty
-    assert plan(URL, ALL, [endpoint("a", types=EVENT_TYPES)]).empty
-    assert plan(URL, frozenset(EVENT_TYPES), [endpoint("a", types=types)]).empty
-    assert plan(URL, TWO, [endpoint("a", types=types)]).overlaps
-
-
-def test_what_is_wrong_is_replaced_and_the_overlap_announced() -> None:
-    wrong = endpoint("a", types=("openid4vc.issuance.failed",))
-    steps = plan(URL, TWO, [wrong])
-    assert steps.create
-    assert steps.delete == (wrong,)
-    assert steps.overlaps
-
-
-def test_of_two_that_are_right_one_is_deleted() -> None:
-    first, second = endpoint("a", types=tuple(TWO)), endpoint("b", types=tuple(TWO))
-    steps = plan(URL, TWO, [first, second])
-    assert not steps.create
-    assert steps.keep is first
-    assert steps.delete == (second,)
-    assert not steps.overlaps
-
-
-def test_nobody_elses_endpoint_is_ever_touched() -> None:
-    others = [endpoint("a", URL + "/x"), endpoint("b", URL + "/"), endpoint("c", "https://elsewhere.example/webhooks")]
-    assert plan(URL, TWO, others).delete == ()
+@pytest.mark.parametrize(
+    ("wanted", "registered", "create", "delete", "keep"),
+    [
+        (TWO, FOREIGN, True, [], None),
+        (TWO, [RIGHT], False, [], RIGHT),
+        (TWO, [WRONG], True, [WRONG], None),
+        (TWO, [RIGHT, endpoint("b", types=tuple(TWO))], False, [endpoint("b", types=tuple(TWO))], RIGHT),
+        *((types, [one], False, [], one) for types in (ALL, frozenset(EVENT_TYPES)) for one in UNFILTERED),
+        *((TWO, [one], True, [one], None) for one in UNFILTERED),
+    ],
+)
+def test_a_plan(
+    wanted: frozenset[str], registered: list[Endpoint], create: bool, delete: list[Endpoint], keep: Endpoint | None
+) -> None:
+    steps = plan(URL, wanted, registered)
+    assert (steps.create, list(steps.delete), steps.keep) == (create, delete, keep)
+    assert steps.empty == (not create and not delete)
+    assert steps.overlaps == (create and bool(delete))
 
 
 def test_a_path_secret_is_not_printed() -> None:
