@@ -70,7 +70,6 @@ def of_fleet(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
     checks: dict[str, tuple[Iterable[Problem], str]] = {
         "fleet.receivers": (_receivers(fleet), _alive(fleet.receivers)),
         "fleet.workers": (_workers(fleet), _alive(fleet.own_workers)),
-        "fleet.databases": (_databases(fleet), "no other database has the missing processes"),
         "fleet.queues": (_queues(fleet), "receivers and workers have the same queues"),
         "fleet.versions": (_versions(fleet), "all processes run the same version"),
         "fleet.handlers": (_handlers(fleet), "the workers of the queue have the same handlers"),
@@ -157,31 +156,23 @@ def _hosts(processes: Iterable[FleetProcess], limit: int = 5) -> str:
 def _receivers(fleet: Fleet) -> Iterator[Problem]:
     if not fleet.receivers:
         what = "no receiver has announced itself on this Redis, so no delivery is accepted here"
-        yield what, "start `credhook receiver`, with the REDIS_URL of the workers"
+        yield what, "start `credhook receiver` with the REDIS_URL of the workers, database number included"
 
 
 def _workers(fleet: Fleet) -> Iterator[Problem]:
     if not fleet.own_workers:
         waiting = f", and {fleet.counts.open} events wait" if fleet.counts.open else ""
         what = f"no worker of the queue {fleet.queue} is alive{waiting}"
-        yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue}, or see why it does not start"
-
-
-def _databases(fleet: Fleet) -> Iterator[Problem]:
-    """Find the missing processes in other databases. Receivers and workers together there are another fleet."""
-    for other in fleet.elsewhere:
-        receivers = "receivers" if other.receivers and not fleet.receivers else ""
-        workers = "workers" if other.workers and not fleet.own_workers and (receivers or not other.receivers) else ""
-        if who := " and ".join(filter(None, (receivers, workers))):
-            what = f"{who} of {fleet.queue} are alive in database {other.number} of this Redis"
-            remedy = "let REDIS_URL end in the same number for receivers, workers and commands"
-            yield f"{what}, and not in {fleet.server.address}", remedy
+        yield what, f"start `credhook worker` with CREDHOOK_QUEUE={fleet.queue} and the REDIS_URL of the receivers"
 
 
 def _queues(fleet: Fleet) -> Iterator[Problem]:
-    """Find queues that only receivers or only workers have."""
+    """Find queues that only receivers or only workers have, and other queues whose events cannot move."""
     written = {receiver.queue for receiver in fleet.receivers}
     taken = {worker.queue for worker in fleet.workers}
+    for queue in sorted(fleet.others.keys() - taken):
+        remedy = f"start `credhook worker` with CREDHOOK_QUEUE={queue}"
+        yield f"{fleet.others[queue].open} events wait in the queue {queue}, and no worker takes from it", remedy
     if not written or not taken:
         return
     remedy = "set the same CREDHOOK_QUEUE for both, unless that is intended"

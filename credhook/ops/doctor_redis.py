@@ -23,7 +23,7 @@ NAMES: Final = (
     *("redis.reached", "redis.version", "redis.no_cluster", "redis.noeviction", "redis.master"),
     *("redis.append_only_file", "redis.fsync", "redis.memory", "redis.disk", "redis.maxmemory"),
     *("redis.permissions", "redis.clock"),
-    *("fleet.receivers", "fleet.workers", "fleet.databases", "fleet.queues"),
+    *("fleet.receivers", "fleet.workers", "fleet.queues"),
     *("fleet.versions", "fleet.handlers", "fleet.settings", "fleet.refusals"),
 )
 

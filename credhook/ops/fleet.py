@@ -3,7 +3,7 @@
 Status, doctor and console all use this reader. It writes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -33,8 +33,6 @@ from credhook.worker.settings import PlatformSettings
 ANSWER_SECONDS: Final = 5.0
 #: RQ workers that are asked for their queues, at most.
 _RQ_WORKERS_LIMIT: Final = 1_000
-#: Databases of the same Redis that are searched for the rest of the fleet, at most.
-_DATABASES_LIMIT: Final = 16
 
 
 class _Model(BaseModel):
@@ -106,30 +104,26 @@ class PlatformState(_Model):
     refused: bool
 
 
-class OtherDatabase(_Model):
-    """Another database of the same Redis with live processes of this queue."""
-
-    number: int
-    receivers: int
-    workers: int
-
-
 class Fleet(_Model):
-    """The state of the fleet. Receivers and workers are those of all queues in this database.
+    """The state of the fleet. Receivers and workers are those of all queues.
 
-    `suspended`: `rq suspend` has stopped the workers. `elsewhere` is searched only if receivers or workers are missing.
-    There is one platform, unless workers have different settings.
+    Attributes:
+        counts: the events of this queue.
+        others: the events of other queues that have open events, by queue.
+        oldest_open: seconds since the oldest open event of this queue was received.
+        suspended: whether `rq suspend` has stopped the workers.
+        platforms: more than one if workers have different settings.
     """
 
     queue: str
     server: RedisServer
     counts: EventCounts = EventCounts()
+    others: dict[str, EventCounts] = {}
     oldest_open: float | None = None
     suspended: bool = False
     receivers: tuple[ReceiverProcess, ...] = ()
     workers: tuple[WorkerProcess, ...] = ()
     platforms: tuple[PlatformState, ...] = ()
-    elsewhere: tuple[OtherDatabase, ...] = ()
 
     @property
     def own_workers(self) -> tuple[WorkerProcess, ...]:
@@ -169,25 +163,22 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
         RedisError, OSError: Redis failed.
     """
     now = _now(redis)
-    keys = Keys(queue)
-    pipeline = redis.pipeline(transaction=False)
-    request_counts(pipeline, keys, now=now)
-    counts = read_counts(pipeline.execute(), keys)
-    queues = queues_of(redis) | {queue}
+    queues = sorted(queues_of(redis) | {queue})
+    counts = _counts(redis, queues, now)
     receivers = read_receivers(redis, queues)
     workers, platforms = _workers(redis, queues, now)
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
-    complete = receivers and any(worker.queue == queue for worker in workers)
+    oldest = counts[queue].oldest_received
     return Fleet(
         queue=queue,
         server=_server(redis, address, strict=strict),
-        counts=counts,
-        oldest_open=None if counts.oldest_received is None else max(0.0, now - counts.oldest_received / 1_000),
+        counts=counts[queue],
+        others={name: found for name, found in counts.items() if name != queue and found.open},
+        oldest_open=None if oldest is None else max(0.0, now - oldest / 1_000),
         suspended=bool(redis.exists(WORKERS_SUSPENDED)),
         receivers=receivers,
         workers=workers,
-        platforms=tuple(_platform(redis, one, now) for one in platforms or ([platform] if platform else [])),
-        elsewhere=() if complete else tuple(_elsewhere(redis, queue, now)),
+        platforms=tuple(_platform(redis, keys, now) for keys in platforms or ([platform] if platform else [])),
     )
 
 
@@ -198,19 +189,18 @@ def read_receivers(redis: Redis, queues: Iterable[str]) -> tuple[ReceiverProcess
         RedisError, OSError: Redis failed.
     """
     now, found = _now(redis), []
-    for one in (one for queue in queues for one in announced(redis.hgetall(Keys(queue).receivers))):
-        if _is_alive(one, now):
-            said = ReceiverAnnouncement.model_validate_json(one.text)
-            later = now - one.renewed / 1_000
-            found.append(
-                ReceiverProcess(
-                    **said.model_dump(exclude={"acknowledged", "seconds", "idle", "refused"}),
-                    age=now - one.since / 1_000,
-                    per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
-                    idle=None if said.idle is None else said.idle + later,
-                    refused=None if said.refused is None else said.refused + later,
-                )
+    for _, one in _announced(redis, [Keys(queue).receivers for queue in queues], now):
+        said = ReceiverAnnouncement.model_validate_json(one.text)
+        later = now - one.renewed / 1_000
+        found.append(
+            ReceiverProcess(
+                **said.model_dump(exclude={"acknowledged", "seconds", "idle", "refused"}),
+                age=now - one.since / 1_000,
+                per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
+                idle=None if said.idle is None else said.idle + later,
+                refused=None if said.refused is None else said.refused + later,
             )
+        )
     return tuple(sorted(found, key=lambda receiver: (receiver.queue, receiver.host)))
 
 
@@ -247,23 +237,33 @@ def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
     )
 
 
-def _workers(redis: Redis, queues: Iterable[str], now: float) -> tuple[tuple[WorkerProcess, ...], list[PlatformKeys]]:
+def _counts(redis: Redis, queues: Sequence[str], now: float) -> dict[str, EventCounts]:
+    counts = {}
+    for queue in queues:
+        pipeline = redis.pipeline(transaction=False)
+        request_counts(pipeline, Keys(queue), now=now)
+        counts[queue] = read_counts(pipeline.execute(), Keys(queue))
+    return counts
+
+
+def _workers(redis: Redis, queues: Sequence[str], now: float) -> tuple[tuple[WorkerProcess, ...], list[PlatformKeys]]:
     """Return the live workers of these queues, and where they keep the platform's state."""
     found, platforms = [], []
-    for queue in sorted(queues):
-        for one in announced(redis.hgetall(Keys(queue).handlers)):
-            if not _is_alive(one, now):
-                continue
-            said = WorkerAnnouncement.model_validate_json(one.text)
-            age = now - one.since / 1_000
-            found.append(WorkerProcess(queue=queue, age=age, **said.model_dump(exclude={"pid", "platform"})))
-            if said.platform not in platforms:
-                platforms.append(said.platform)
+    for place, one in _announced(redis, [Keys(queue).handlers for queue in queues], now):
+        said = WorkerAnnouncement.model_validate_json(one.text)
+        fields = said.model_dump(exclude={"pid", "platform"})
+        found.append(WorkerProcess(queue=queues[place], age=now - one.since / 1_000, **fields))
+        if said.platform not in platforms:
+            platforms.append(said.platform)
     return tuple(sorted(found, key=lambda worker: (worker.queue, worker.host))), platforms
 
 
-def _is_alive(one: Announced, now: float) -> bool:
-    return now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS
+def _announced(redis: Redis, keys: Iterable[str], now: float) -> Iterator[tuple[int, Announced]]:
+    """Yield the announcements of live processes in these hashes, each with its hash's place among the keys."""
+    for place, key in enumerate(keys):
+        for one in announced(redis.hgetall(key)):
+            if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS:
+                yield place, one
 
 
 def queues_of(redis: Redis) -> set[str]:
@@ -298,28 +298,3 @@ def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
         token=left / 1_000 if left > 0 else None,
         refused=bool(refused),
     )
-
-
-def _elsewhere(redis: Redis, queue: str, now: float) -> Iterator[OtherDatabase]:
-    """Yield the other databases in which receivers or workers of the queue are alive.
-
-    A REDIS_URL with another database number separates processes without any error. Nothing is yielded if an access
-    control list forbids SELECT.
-    """
-    own = int(redis.get_connection_kwargs().get("db") or 0)
-    keyspace: Any = redis.info("keyspace")
-    numbers = sorted({int(name.removeprefix("db")) for name in keyspace} - {own})
-    for number in numbers[:_DATABASES_LIMIT]:
-        with redis.client() as other:  # type: ignore[no-untyped-call]  # redis-py's gap
-            try:
-                other.select(number)
-                receivers = len(read_receivers(other, {queue}))
-                workers = len(_workers(other, {queue}, now)[0])
-            except ResponseError:
-                return
-            finally:
-                # The pool takes it for a connection to our own database. Reconnecting makes that true.
-                if other.connection:
-                    other.connection.disconnect()
-        if receivers or workers:
-            yield OtherDatabase(number=number, receivers=receivers, workers=workers)

@@ -81,6 +81,8 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "unhandled", str(sum(counts.unhandled.values()))
     yield "quarantined", str(counts.quarantined)
     yield "unreadable", str(counts.unreadable)
+    for queue, other in fleet.others.items():
+        yield "other queue", f"{queue}: {other.open} open"
     for platform in fleet.platforms:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
         token = "no token" if platform.token is None else f"token for another {age(platform.token)}"

@@ -217,7 +217,6 @@ BROKEN = {
     "fewer types are registered": Broken(lambda one: one.registered(COMPLETED), "platform.endpoints", "fail", DATA, "credhook endpoints apply"),
     "more types are registered": Broken(lambda one: one.registered(), "platform.endpoints", "warn", "for which there is no handler", "credhook endpoints apply"),
     "no receiver is there": Broken(without_receivers, "fleet.receivers", "warn", "no receiver has announced itself", "credhook receiver"),
-    "all are in another database": Broken(without_receivers, "fleet.databases", "warn", "receivers and workers of credhook are alive in database 0", "the same number"),
     "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
     "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
     "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no valid signature", "CREDHOOK_WEBHOOK_SECRETS"),

@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
         "fleet.workers",
         "events.suspended",
         "events.oldest_open",
-        "platform.circuit",
+        "platform.breaker",
     ]
     assert named(found) == [*expected, "events.dead", "events.unhandled"]
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
@@ -117,22 +117,6 @@ def test_a_redis_that_says_nothing_does_not_keep_it() -> None:
         found = facts(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
     assert named(found) == ["redis.reached"]
     assert "in time" in found["attention"][0]["remedy"]
-
-
-def test_workers_in_another_database_than_the_receivers_are_named_from_either_side(
-    harness: Harness, tmp_path: Path
-) -> None:
-    here, there = harness.redis_url, harness.redis_url.removesuffix("/0") + "/1"
-    with receiver(tmp_path, here), harness.worker(REDIS_URL=there):
-        seen = until(
-            lambda: [one for one in facts(here)["attention"] if one["name"] == "fleet.databases"], what="the workers"
-        )
-        assert seen[0]["what"] == f"workers of credhook are alive in database 1 of this Redis, and not in {here}"
-        (other,) = [one for one in facts(there)["attention"] if one["name"] == "fleet.databases"]
-        assert other["what"] == f"receivers of credhook are alive in database 0 of this Redis, and not in {there}"
-        with harness.worker("another"):
-            until(lambda: facts(here)["workers"], what="a worker here")
-            assert "fleet.databases" not in named(facts(here))
 
 
 @pytest.mark.parametrize("environment", [{"REDIS_URL": "gopher://x"}, {"CREDHOOK_QUEUE": "a queue"}])

@@ -6,7 +6,7 @@ import pytest
 
 from credhook.ops.attention import Limits, age, attention
 from credhook.ops.counts import EventCounts
-from credhook.ops.fleet import Fleet, OtherDatabase, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
+from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import lines
 from credhook.store.announcements import DEPLOY_SECONDS
 from credhook.store.health import Check
@@ -53,11 +53,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "memory almost full": ({"server": SERVER.model_copy(update={"used_memory": 90})}, "redis.memory", "90%"),
     "no receiver": ({"receivers": ()}, "fleet.receivers", "credhook receiver"),
-    "workers in another database": (
-        {"workers": (), "elsewhere": (OtherDatabase(number=1, receivers=0, workers=2),)},
-        "fleet.databases",
-        "workers of q are alive in database 1 of this Redis, and not in redis://r:6379/0",
-    ),
     "a wrong secret": (
         {"receivers": (receiver(unauthenticated=480, refused=130.0), receiver())},
         "fleet.refusals",
@@ -94,6 +89,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"receivers": (receiver(), receiver(queue="typo"))},
         "fleet.queues",
         "receivers write to typo, and no worker takes from it",
+    ),
+    "events in a queue without workers": (
+        {"others": {"old": EventCounts(open=3)}},
+        "fleet.queues",
+        "3 events wait in the queue old, and no worker takes from it",
     ),
     "a queue without receivers": (
         {"workers": (worker(), worker(queue="typo"))},
@@ -137,12 +137,6 @@ def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
     assert words in f"{remark.what} {remark.remedy}"
 
 
-def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are() -> None:
-    elsewhere = (OtherDatabase(number=1, receivers=1, workers=2),)
-    _, remark = attention(Fleet(**{**WELL, "receivers": (), "elsewhere": elsewhere}), Limits())
-    assert remark.what == "receivers of q are alive in database 1 of this Redis, and not in redis://r:6379/0"
-
-
 @pytest.mark.parametrize(
     "otherwise",
     [
@@ -153,7 +147,6 @@ def test_a_worker_that_is_alone_in_its_database_is_told_where_the_receivers_are(
         {"workers": (worker(), worker(version="2", handlers={}, age=DEPLOY_SECONDS - 1))},  # A deploy is under way.
         {"receivers": (receiver(queue="a"), receiver()), "workers": (worker(queue="a"), worker())},
         {"platforms": (PlatformState(**CLOSED),)},
-        {"workers": (), "elsewhere": (OtherDatabase(number=1, receivers=1, workers=2),)},  # A fleet of its own.
         {"server": SERVER.model_copy(update={"maxmemory": 0})},  # Its check says so.
     ],
 )
