@@ -59,8 +59,8 @@ RECLAIMED: Final = Count(
     "credhook_events_reclaimed", "Events taken over from workers that had died, as soon as that was known."
 )
 
-RECONCILED: Final = Count(
-    "credhook_events_reconciled", "Open events that nobody held any more, and that the reconciler has put back."
+REQUEUED: Final = Count(
+    "credhook_events_requeued", "Orphaned open events that the sweeper has put back into the queue."
 )
 
 CALLS_REFUSED: Final = Count("credhook_platform_refused", "Calls to the platform that were refused without being sent.")

@@ -30,7 +30,7 @@ the memory of its webhook-id.
 
 A script that fails half way keeps what it has written. Each of ours therefore writes last what makes its own repetition
 do nothing: the receiver's the record, a settlement the removal from the open events. What a broken-off script has left
-undone, the sender's repetition or the reconciler does.
+undone, the sender's repetition or the sweeper does.
 """
 
 from dataclasses import dataclass
@@ -75,8 +75,6 @@ OTHER: Final = "other"
 BUCKETS: Final = 64
 #: Milliseconds between an event and its entry in the stream, at most.
 LAG: Final = 100
-#: Milliseconds that a lease can last, and a lock with it: twice the longest that CREDHOOK_LEASE allows.
-LONGEST_LOCK: Final = 600_000
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
 
@@ -122,7 +120,7 @@ class Keys:
     receivers = _Key(PREFIX, ":receivers")
     #: What is known of a platform; a digest of its API's URL follows, see circuit_store.py.
     platform = _Key(PREFIX, ":platform:")
-    #: Sorted set of the open events, by when they last moved, in ms: what the reconciler looks through.
+    #: Sorted set of the open events, by when they last moved, in ms: what the sweeper looks through.
     open = _Key(PREFIX, ":open")
     #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
     opened = _Key(PREFIX, ":opened")
@@ -148,8 +146,8 @@ class Keys:
     unreadable = _Key(PREFIX, ":unreadable")
     #: Sorted set of the causes of failures, by when each has last been counted, in ms.
     causes = _Key(PREFIX, ":causes")
-    #: The process that runs the reconciler.
-    leader = _Key(PREFIX, ":reconciler")
+    #: The process that runs the sweeper.
+    leader = _Key(PREFIX, ":sweeper")
     #: The admin listener whose turn it is to export what concerns the whole queue.
     exporter = _Key(PREFIX, ":exporter")
     #: String that a worker writes at start, to see that Redis takes writes.

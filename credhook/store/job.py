@@ -17,8 +17,6 @@ JOB_TIMEOUT: Final = 3_600
 FAILURE_TTL: Final = 86_400
 #: Seconds without a heartbeat after which RQ's tools take a job for abandoned. The sweeper acts sooner.
 RQ_PATIENCE: Final = 120
-#: Maximum number of bytes of a job's data. Ours have 60.
-LONGEST_JOB: Final = 8_192
 
 #: RQ allows these in a job's id.
 _JOB_ID_CHARACTERS: Final = re.compile(r"[A-Za-z0-9_-]+")

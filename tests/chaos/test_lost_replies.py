@@ -16,7 +16,7 @@ from waiting import until
 from credhook.events import Event
 from credhook.store import State
 from credhook.store.connection import open_redis
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
 
 
@@ -28,7 +28,7 @@ def answers(redis: Redis) -> bool:
 
 
 def claims_of(redis: AsyncRedis, *, lease: float = 5.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker("w", "token"))
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Claimant("w", "token"))
 
 
 async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, redis_client: Redis) -> None:

@@ -3,6 +3,7 @@
 The scripts of worker/platform/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
 
+import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -21,8 +22,7 @@ from rq.serializers import JSONSerializer
 
 from credhook.store import State
 from credhook.worker.queue.claim import Claim, Settlement
-from credhook.worker.queue.failure import Failure
-from credhook.worker.queue.reclaim import arguments
+from credhook.worker.queue.failure import Failure, worker_died
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -49,7 +49,7 @@ async def to_be_taken(ledger: Ledger) -> Script:
     ledger.deliver(*EVENTS)
     (claim,) = (await ledger.claims.take(1, urgent=1)).claims
     await ledger.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
-    return ledger.claims._write_script  # type: ignore[return-value]
+    return ledger.claims._take  # type: ignore[return-value]
 
 
 async def taking(ledger: Ledger) -> None:
@@ -57,11 +57,11 @@ async def taking(ledger: Ledger) -> None:
         await ledger.handle(claim)
 
 
-async def suspected(ledger: Ledger) -> Script:
+async def isolated(ledger: Ledger) -> Script:
     ledger.deliver(EVENTS[0])
     ledger.redis.hset(EVENT + "e1", "killed", 1)
     assert await ledger.take() == []
-    return ledger.claims._write_script  # type: ignore[return-value]
+    return ledger.claims._take  # type: ignore[return-value]
 
 
 async def taking_alone(ledger: Ledger) -> None:
@@ -84,14 +84,14 @@ async def claiming(ledger: Ledger) -> None:
 async def planted(ledger: Ledger) -> Script:
     ledger.deliver(EVENTS[0])
     Queue("credhook", connection=ledger.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
-    return ledger.claims._refuse  # type: ignore[return-value]
+    return ledger.claims._take  # type: ignore[return-value]
 
 
 async def taken(ledger: Ledger) -> Script:
     ledger.deliver(*EVENTS)
     ledger.redis.set("test:claim", "")
     ledger.claims._held = await ledger.take()  # type: ignore[attr-defined]
-    return ledger.claims._write_script  # type: ignore[return-value]
+    return ledger.claims._write  # type: ignore[return-value]
 
 
 def settling(settlement: Settlement) -> Run:
@@ -126,7 +126,7 @@ async def lost_by_rq(ledger: Ledger) -> Script:
 
 
 async def putting_back(ledger: Ledger) -> None:
-    ledger.reconciler.run()
+    ledger.sweeper.run()
 
 
 async def died(ledger: Ledger) -> Script:
@@ -135,7 +135,7 @@ async def died(ledger: Ledger) -> Script:
 
 
 async def reclaiming(ledger: Ledger) -> None:
-    ledger.reclaiming([INDEX.prefix], arguments("w", "1", retention=3_600))
+    ledger.reclaiming([INDEX.prefix], ["w", "1", json.dumps(worker_died().counted()), 3_600])
 
 
 async def unhandled(ledger: Ledger) -> Script:
@@ -146,7 +146,7 @@ async def unhandled(ledger: Ledger) -> Script:
 
 
 async def resuming(ledger: Ledger) -> None:
-    ledger.reconciler.unhandled.put_back()
+    ledger.sweeper.unhandled.put_back()
 
 
 async def given_up(ledger: Ledger) -> Script:
@@ -176,7 +176,7 @@ BLAMED: dict[str, Any] = {"failures": FAILED, "causes": {"test.first": FAILED[0]
 CASES: dict[str, tuple[Step, Run]] = {
     "accept": (delivered, accepting),
     "take": (to_be_taken, taking),
-    "take alone": (suspected, taking_alone),
+    "take alone": (isolated, taking_alone),
     "claim": (popped, claiming),
     "refuse": (planted, taking),
     "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),

@@ -18,7 +18,7 @@ from credhook import GiveUp
 from credhook.store import BLAMED, MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.failure import Failure, worker_died
 from credhook.worker.queue.reclaim import reclaim
@@ -173,7 +173,7 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
 
 
 def claims(redis: AsyncRedis, name: str = "w") -> Claims:
-    return Claims(redis, queue="credhook", lease=60, retention=3_600, worker=Worker(name, name))
+    return Claims(redis, queue="credhook", lease=60, retention=3_600, worker=Claimant(name, name))
 
 
 @pytest.mark.parametrize(("most", "state", "left"), [(12, State.DONE, set()), (1, State.DEAD, {"e0"})])
@@ -187,7 +187,7 @@ async def test_workers_that_die_with_an_event_are_a_cause_until_it_is_done(
         assert reclaim(redis_client, "w", "1", queue="credhook", retention=3_600)
         found = causes(redis_client)["worker", "WorkerDied"]
         assert (found["failures"], found["standing"]) == ("1", {"e0"})
-        assert (await worker.take(1, urgent=0)).suspects
+        assert (await worker.take(1, urgent=0)).poison_candidates
         (claim,) = (await worker.take(1, urgent=0, idle=True)).claims
         assert claim.causes == {"worker": worker_died().cause}
         settlement, _ = await made.make(Attempt(claim))
@@ -316,7 +316,7 @@ async def test_a_handler_that_fails_otherwise_goes_from_one_cause_to_the_other(
     await worker.settle(claim, Settlement(State.WAITING, "no", failures=(before,), causes={"a.bad": before.cause}))
     redis_client.hset(EVENT + "e1", "due", 1)
     absolved = {"a.bad": before.cause}
-    then = Settlement(State.DEAD, "no", failures=(after,), causes={"a.bad": after.cause}, absolved=absolved)
+    then = Settlement(State.DEAD, "no", failures=(after,), causes={"a.bad": after.cause}, resolved=absolved)
     await worker.settle(await made.claim_of("e1"), then)
     assert record(redis_client, "e1")["c:a.bad"] == after.cause
     assert redis_client.zrange(INDEX.standing(before.cause), 0, -1) == []

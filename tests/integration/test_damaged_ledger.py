@@ -10,8 +10,7 @@ from accepting import everything, inbox_on, record
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import ResponseError
-from redis_keys import CONFLICT, EVENT, RESOURCE, job_id
+from redis_keys import CONFLICT, EVENT, job_id
 from structlog.testing import capture_logs
 
 from credhook.events import Event
@@ -21,9 +20,9 @@ from credhook.store import Keys, State
 from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.events import command as history
 from credhook.worker.commands.events.command import causes
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 INDEX = Keys("credhook")
@@ -36,11 +35,11 @@ async def accept(redis: AsyncRedis, *ids: str, kind: str = COMPLETED) -> None:
 
 
 def worker(redis: AsyncRedis, lease: float = 60.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker("w", "w"))
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Claimant("w", "w"))
 
 
-def reconciler(redis: Redis) -> Reconciler:
-    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+def sweeper(redis: Redis) -> Sweeper:
+    return Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600)
 
 
 def lose_all(redis: Redis) -> None:
@@ -70,8 +69,8 @@ def damage(redis: Redis, webhook_id: str, how: str) -> None:
 
 
 DAMAGES = [
-    "no hash", "without resource", "without type", "without state", "state=lost", "type=no text", "resource=no text",
-    "received=soon", "received=999999999999999", "received=1e999", "attempts=many", "fence=high", "due=tomorrow",
+    "no hash", "without resource", "without type", "without state", "state=lost", "received=soon", "attempts=many",
+    "fence=high", "due=tomorrow",
 ]  # fmt: skip
 
 
@@ -85,9 +84,9 @@ async def test_a_record_that_cannot_be_read_is_set_aside_and_its_neighbours_go_o
     assert await take(async_redis) == good
     lose_all(redis_client)
     with capture_logs() as logs:
-        assert reconciler(redis_client).run() == 10
+        assert sweeper(redis_client).run() == 10
         lose_all(redis_client)
-        assert reconciler(redis_client).run() == 10
+        assert sweeper(redis_client).run() == 10
     (line,) = [line for line in logs if line["event"] == "events_unreadable"]
     assert list(line["events"]) == ["bad"]
     assert await take(async_redis) == good
@@ -110,7 +109,7 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
     whole: Any = redis_client.hgetall(EVENT + "bad")
     damage(redis_client, "bad", how)
     lose_all(redis_client)
-    reconciler(redis_client).run()
+    sweeper(redis_client).run()
     listed = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
     assert sorted(one["webhook_id"] for one in listed) == ["bad", "good"]
     assert "bad" in events("list").stdout
@@ -130,12 +129,12 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
     events("replay", "--id", "bad")
     redis_client.delete(INDEX.jobs)
     lose_all(redis_client)
-    reconciler(redis_client).run()
+    sweeper(redis_client).run()
     assert await take(async_redis) == ["bad", "good"]
     assert not redis_client.exists(INDEX.unreadable)
     damage(redis_client, "bad", how)
     lose_all(redis_client)
-    reconciler(redis_client).run()
+    sweeper(redis_client).run()
     assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
     assert "bad" not in everything(redis_client)
 
@@ -154,77 +153,13 @@ async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
     assert sorted(claim.event_id for claim in taken) == ["m1", "m2"]
     for claim in taken:
         assert await claims.settle(claim, Settlement(State.DONE), follow=True) == (True, None)
-    reconciler(redis_client).run()
+    sweeper(redis_client).run()
     assert redis_client.zrange(INDEX.unreadable, 0, -1) == [NO_TEXT]
     assert not redis_client.exists(INDEX.open)
     assert len(events("list", "--json").stdout.splitlines()) == 3
     assert events("list").exit_code == 0
     assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
     assert not redis_client.exists(EVENT.encode() + NO_TEXT)
-
-
-HINTS = [
-    INDEX.urgent, INDEX.scheduled, INDEX.started, INDEX.intermediate, INDEX.solitary, INDEX.failed, INDEX.dead,
-    INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable, INDEX.parked + "r-m1",
-    RESOURCE + "r-m1", f"rq:executions:{job_id('m1')}",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("key", HINTS)
-async def test_a_hint_of_another_type_holds_nothing_up(async_redis: AsyncRedis, redis_client: Redis, key: str) -> None:
-    redis_client.delete(key)
-    redis_client.sadd(key, "of another kind")
-    await accept(async_redis, "m1")
-    await accept(async_redis, "u1", kind=URGENT)
-    claims = worker(async_redis)
-    taken = (await claims.take(10, urgent=5, idle=True)).claims
-    assert sorted(claim.event_id for claim in taken) == ["m1", "u1"]
-    assert await claims.renew(taken) == []
-    waiting, done = taken
-    assert (await claims.settle(waiting, Settlement(State.WAITING, wait=0.0), follow=True))[0]
-    assert (await claims.settle(done, Settlement(State.DEAD, "no", latest=(3, 1)), follow=True))[0]
-    redis_client.hset(EVENT + waiting.event_id, "due", 1)
-    if key != INDEX.scheduled:
-        redis_client.delete(INDEX.scheduled)
-    lose_all(redis_client)
-    with capture_logs() as logs:
-        assert reconciler(redis_client).run() == 1
-    assert await take(async_redis) == [waiting.event_id]
-    shared = key.startswith(("rq:", INDEX.urgent)) or key in {
-        INDEX.dead, INDEX.unhandled + COMPLETED, INDEX.quarantined, INDEX.unreadable,
-    }  # fmt: skip
-    named = [line for line in logs if line["event"] == "keys_unusable" and key in line["keys"]]
-    assert named or not shared or "executions" in key
-
-
-async def test_without_usable_locks_nothing_is_taken_and_nothing_lost(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await accept(async_redis, "m1")
-    redis_client.set(INDEX.locks, "of another kind")
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        await take(async_redis)
-    leading = reconciler(redis_client)
-    with capture_logs() as logs:
-        assert leading.run() == 0
-    assert [list(line["keys"]) for line in logs if line["event"] == "keys_unusable"] == [[INDEX.locks]]
-    redis_client.delete(INDEX.locks)
-    lose_all(redis_client)
-    assert leading.run() == 1
-    assert await take(async_redis) == ["m1"]
-
-
-@pytest.mark.parametrize("latest", ["3:soon", "x", "9999999999999999999:1", "3:" + "9" * 40, b"\xff:\xff"])
-async def test_a_resources_latest_state_that_makes_no_sense_is_none(
-    async_redis: AsyncRedis, redis_client: Redis, latest: str | bytes
-) -> None:
-    redis_client.set(RESOURCE + "r-m1", latest)
-    await accept(async_redis, "m1")
-    claims = worker(async_redis)
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    assert claim.latest == (0, 0)
-    await claims.settle(claim, Settlement(State.DONE, latest=(3, 17)))
-    assert redis_client.get(RESOURCE + "r-m1") == b"3:17"
 
 
 async def test_a_job_of_another_type_is_written_anew(async_redis: AsyncRedis, redis_client: Redis) -> None:
@@ -234,7 +169,7 @@ async def test_a_job_of_another_type_is_written_anew(async_redis: AsyncRedis, re
     redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
     assert await take(async_redis) == ["m1", "m2"]
     lose_all(redis_client)
-    assert reconciler(redis_client).run() == 2
+    assert sweeper(redis_client).run() == 2
     assert await take(async_redis) == ["m1", "m2"]
 
 

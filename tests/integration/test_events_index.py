@@ -21,9 +21,9 @@ from credhook.store import State, bucket, place
 from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.search.reading import read_page
 from credhook.worker.commands.search.selection import Selection
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.sweeper import Sweeper
 
 MANY = 20_000
 RETENTION = 3_600
@@ -46,11 +46,11 @@ def asked(redis: Redis) -> tuple[int, int]:
 
 
 def reconcile(redis: Redis) -> None:
-    Reconciler(redis, queue="credhook", name="n", interval=1, retention=RETENTION).run()
+    Sweeper(redis, queue="credhook", name="n", interval=1, retention=RETENTION).run()
 
 
 async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
-    claims = Claims(redis, queue="credhook", lease=60, retention=RETENTION, worker=Worker("w", "w"))
+    claims = Claims(redis, queue="credhook", lease=60, retention=RETENTION, worker=Claimant("w", "w"))
     for claim in (await claims.take(100, urgent=50)).claims:
         await claims.settle(claim, Settlement(state))
 
@@ -247,7 +247,7 @@ async def test_lists_of_another_type_stop_nothing(
     redis_client: Redis, async_redis: AsyncRedis, events: Run, *, also_late: bool
 ) -> None:
     redis_client.set(WHOLE, 1)  # So that no command lists what the receiver has left out.
-    odd = [LISTED + PLACE, INDEX.opened, *([LATE + PLACE] if also_late else [])]
+    odd = [LISTED + PLACE, *([LATE + PLACE] if also_late else [])]
     for key in odd:
         redis_client.sadd(key, "of another kind")
     async with inbox_on(async_redis) as inbox:

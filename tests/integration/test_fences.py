@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 from accepting import record
-from claiming import COMPLETED, INDEX, accept, died, lapse, reconciler, take_one, worker
+from claiming import COMPLETED, INDEX, accept, died, lapse, sweeper, take_one, worker
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -22,7 +22,7 @@ from credhook.worker.commands.events import command as history
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
 from credhook.worker.queue.leases import Leases
-from credhook.worker.queue.reconcile import HEAD
+from credhook.worker.queue.sweeper import HEAD, MOST
 
 
 def holder_of(redis: Redis, resource: str) -> str:
@@ -69,7 +69,7 @@ async def test_what_was_done_by_one_that_lost_its_lease_is_not_done_again(
     stalled = worker(async_redis, "stalled")
     old = await take_one(stalled)
     lapse(redis_client)
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     await take_one(worker(async_redis))
     assert await stalled.settle(old, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
     assert record(redis_client, "m1")["h:a.b"] == "done"
@@ -85,7 +85,7 @@ async def test_a_claim_that_lapsed_before_the_resources_next_event_was_taken_is_
     lapse(redis_client)
     second = await take_one(other)
     assert (await other.settle(second, Settlement(State.DONE))) == (True, None)
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     again = await take_one(other)
     assert (again.event_id, again.attempt, again.first) == ("e1", 2, False)
     assert again.fence > first.fence
@@ -103,10 +103,10 @@ async def test_whose_lock_was_lost_is_told_when_it_settles_and_no_other_has_the_
     claim = await take_one(claims)
     redis_client.delete(INDEX.locks)
     redis_client.zadd(INDEX.open, {"e1": 1})
-    assert reconciler(redis_client).run() == 0
+    assert sweeper(redis_client).run() == 0
     assert await claims.settle(claim, Settlement(State.DONE, records={"a.b": "done"})) == (False, None)
     lapse(redis_client)
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     assert (await take_one(claims)).ended == {"a.b": "done"}
 
 
@@ -140,9 +140,9 @@ async def test_what_waits_for_its_time_is_not_put_back_before_it_although_rq_has
     await claims.settle(await take_one(claims), Settlement(State.WAITING, "no", wait=60.0))
     redis_client.delete(INDEX.scheduled)
     lapse(redis_client)
-    assert reconciler(redis_client).run() == 0
+    assert sweeper(redis_client).run() == 0
     redis_client.hset(EVENT + "m1", "due", 1)
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
 
 
 async def test_what_has_outlived_two_of_its_workers_is_not_put_back_at_once(
@@ -155,9 +155,9 @@ async def test_what_has_outlived_two_of_its_workers_is_not_put_back_at_once(
     redis_client.hset(INDEX.locks, "r", f"{late} 1 3 w")
     seconds, _ = redis_client.time()
     redis_client.zadd(INDEX.leases, {late: seconds * 1_000})
-    assert reconciler(redis_client).run() == 0
+    assert sweeper(redis_client).run() == 0
     redis_client.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
 
 
 async def test_what_is_handed_back_comes_before_all_that_wait(async_redis: AsyncRedis) -> None:
@@ -258,7 +258,7 @@ async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go
         await asyncio.sleep(0)
 
     commit = GroupCommit(run, sleep=sleep)
-    writes = [commit.write((name,), urgent=name != "mark") for name in ("mark", "refused", "settle")]
+    writes = [commit.write((name,), first=name != "mark") for name in ("mark", "refused", "settle")]
     mark, refused, settled = await asyncio.gather(*writes, return_exceptions=True)
     assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
     assert groups[-1] == [("refused",), ("settle",), ("mark",)]
@@ -284,7 +284,7 @@ def test_what_redis_says_that_is_unwell_is_known_from_redis_7_on_too(said: Excep
     assert not is_unwell(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
 
 
-# the reconciler
+# the sweeper
 
 
 async def test_behind_a_long_queue_only_what_is_not_in_it_is_put_back(redis_client: Redis) -> None:
@@ -299,7 +299,7 @@ async def test_behind_a_long_queue_only_what_is_not_in_it_is_put_back(redis_clie
     pipeline.hset(EVENT + "orphan", mapping={"state": "accepted", "type": COMPLETED, "resource": "r", "received": now})
     pipeline.zadd(INDEX.open, {"orphan": now - 200_000})
     pipeline.execute()
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
     assert len(jobs) == len(set(jobs)) == HEAD + 101
 
@@ -308,7 +308,7 @@ async def test_what_is_settled_is_forgotten_after_the_retention_time(redis_clien
     now = redis_client.time()[0] * 1_000
     for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
         redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
-    reconciler(redis_client).run()
+    sweeper(redis_client).run()
     for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
         assert redis_client.zrange(key, 0, -1) == [b"young"]
 
@@ -318,10 +318,25 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
     claims = worker(async_redis)
     assert [claim.event_id for claim in (await claims.take(10, urgent=0)).claims] == ["e1"]
     redis_client.zadd(INDEX.open, {"e2": 1})
-    assert reconciler(redis_client).run() == 0
+    assert sweeper(redis_client).run() == 0
     assert not redis_client.exists(INDEX.jobs)
     redis_client.hdel(INDEX.locks, "r")
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
+
+
+async def test_events_that_stay_where_they_are_do_not_hide_those_behind_them(redis_client: Redis) -> None:
+    pipeline = redis_client.pipeline(transaction=False)
+    later = int(redis_client.time()[0]) * 1_000 + 86_400_000
+    for number in range(MOST):
+        fields: Any = {"state": "waiting", "type": COMPLETED, "resource": "r", "received": 1, "due": later}
+        pipeline.hset(f"{EVENT}z{number}", mapping=fields)
+    pipeline.zadd(INDEX.open, {f"z{number}": 1 for number in range(MOST)})
+    pipeline.hset(EVENT + "good", mapping={"state": "accepted", "type": COMPLETED, "resource": "g", "received": 1})
+    pipeline.zadd(INDEX.open, {"good": 2})
+    pipeline.execute()
+    leader = sweeper(redis_client)
+    assert [leader.run(), leader.run()] == [0, 1]
+    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("good").encode()]
 
 
 # deaths
@@ -329,7 +344,7 @@ async def test_an_event_behind_another_of_its_resource_is_at_home(async_redis: A
 
 async def put_back(redis: Redis) -> None:
     lapse(redis)
-    reconciler(redis).run()
+    sweeper(redis).run()
 
 
 async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_alone_from_then_on(
@@ -344,10 +359,10 @@ async def test_an_event_that_was_alone_in_a_process_that_died_is_known_and_made_
     await put_back(redis_client)
     await accept(async_redis, ("good", "r2"))
     busy = await claims.take(10, urgent=0)
-    assert ([claim.event_id for claim in busy.claims], busy.suspects) == (["good"], True)
+    assert ([claim.event_id for claim in busy.claims], busy.poison_candidates) == (["good"], True)
     alone = await claims.take(10, urgent=0, idle=True)
     assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
-    assert not alone.suspects
+    assert not alone.poison_candidates
     assert died(redis_client, "w1") == 2  # Were it not alone, nobody could tell.
 
 

@@ -269,7 +269,3 @@ async def test_the_place_of_one_whose_lease_has_ended_is_free(
         redis_client.zadd("credhook:credhook:leases", {"of a dead worker": 1})
         await made.accept("e1", DATA, "pre_1")
         assert (await made.next()).state is State.DONE
-        redis_client.set("credhook:credhook:running:test.limited", "somebody else's")
-        await made.accept("e2", DATA, "pre_2")
-        assert (await made.next()).state is State.DONE
-        assert redis_client.ttl("credhook:credhook:running:test.limited") > 0

@@ -20,7 +20,7 @@ from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, anno
 from credhook.worker.commands.history.records import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claim import Claimant
 from credhook.worker.queue.claims import Claims
 
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
@@ -68,7 +68,7 @@ async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
 
 
 async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
-    claims = Claims(async_redis, queue="credhook", lease=LEASE, retention=3_600, worker=Worker(token, token))
+    claims = Claims(async_redis, queue="credhook", lease=LEASE, retention=3_600, worker=Claimant(token, token))
     return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accepting import record
 from breaking import AsyncScript, Script
-from claiming import INDEX, accept, died, lapse, reconciler, take_one, worker
+from claiming import INDEX, accept, died, lapse, sweeper, take_one, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
@@ -16,9 +16,9 @@ from redis_keys import EVENT, job_id
 from credhook.store import State
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search.selection import EventSummary, Selection
-from credhook.worker.queue import reclaim, scripts
+from credhook.worker.queue import reclaim
 from credhook.worker.queue.claim import Claim, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import WRITE, Claims
 from credhook.worker.queue.replay import Replay, Settled
 
 DONE = Settlement(State.DONE)
@@ -53,7 +53,7 @@ async def test_a_lapsed_lease_without_a_lock_does_not_keep_its_event(
     await take_one(worker(async_redis))
     redis_client.delete(INDEX.locks)
     lapse(redis_client, "e1")
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
 
 
 async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(
@@ -65,7 +65,7 @@ async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(
     lost = await take_one(stalled)
     redis_client.delete(INDEX.locks)
     lapse(redis_client, "e1")
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     assert (await take_one(worker(async_redis))).fence > lost.fence
     assert await stalled.renew([lost]) == [lost]
     assert await stalled.settle(lost, DONE) == (False, None)
@@ -135,54 +135,6 @@ async def test_a_lock_is_kept_for_the_dead_no_longer_than_their_lease(
     assert (await take_one(worker(async_redis))).event_id == "e2"
 
 
-@pytest.mark.parametrize("field", ["fence", "attempts"])
-async def test_a_number_that_leaves_no_room_for_another_is_set_aside(
-    async_redis: AsyncRedis, redis_client: Redis, field: str
-) -> None:
-    await accept(async_redis, ("e1", "r"))
-    redis_client.hset(EVENT + "e1", mapping={"fence": 1, "attempts": 1, field: 999_999_999_999_999})
-    assert not (await worker(async_redis).take(1, urgent=0)).claims
-    lapse(redis_client, "e1")
-    reconciler(redis_client).run()
-    assert record(redis_client, "e1")["state"] == "unreadable"
-
-
-async def test_a_lease_of_nobody_keeps_nobody(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    redis_client.zadd(INDEX.leases, {"": now_of(redis_client) + 60_000})
-    await accept(async_redis, ("e1", "r"), ("e2", "r"), ("e3", "q"))
-    claims = worker(async_redis)
-    claim = await take_one(claims)
-    assert [one.event_id for one in (await claims.take(10, urgent=0)).claims] == ["e3"]
-    _, following = await claims.settle(claim, DONE, follow=True)
-    assert following is not None
-    assert following.event_id == "e2"
-    await accept(async_redis, ("e4", "p"))
-    redis_client.delete(INDEX.jobs)
-    lapse(redis_client, "e4")
-    assert reconciler(redis_client).run() == 1
-
-
-async def test_a_strangers_lock_changes_nothing_of_the_event_that_it_names(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await accept(async_redis, ("victim", "v"))
-    claims = worker(async_redis)
-    await claims.settle(await take_one(claims), Settlement(State.WAITING, "no", wait=60.0))
-    before = record(redis_client, "victim")
-    redis_client.hset(INDEX.locks, "r", "victim 9999999999999 7 w")
-    await accept(async_redis, ("e1", "r"))
-    assert (await take_one(claims)).event_id == "e1"
-    assert record(redis_client, "victim") == before
-
-
-async def test_a_strangers_number_that_is_too_long_is_no_lock(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    await accept(async_redis, ("e1", "r"))
-    redis_client.hset(INDEX.locks, "r", "e1 999999999999999 1 w")
-    claims = worker(async_redis)
-    assert await claims.settle(await take_one(claims), DONE) == (True, None)
-    assert not redis_client.exists(INDEX.locks)
-
-
 async def test_an_erasure_finds_the_locks_of_what_has_no_record_among_many(
     async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
@@ -204,12 +156,12 @@ async def broken_settlement(
     redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4})
     claims = worker(async_redis, "stalled")
     claim = await take_one(claims)
-    script: Any = AsyncScript(redis, scripts.WRITE)
+    script: Any = AsyncScript(redis, WRITE)
     script.number, script.error = number, "ERR broken"
-    whole, claims._write_script = claims._write_script, script
+    whole, claims._write = claims._write, script
     with suppress(RedisError):
         await claims.settle(claim, settlement)
-    claims._write_script = whole
+    claims._write = whole
     return claims, claim
 
 
@@ -272,5 +224,5 @@ async def test_an_erasure_that_was_broken_off_beside_a_worker_leaves_the_event_t
     if settled or not redis_client.exists(EVENT + "e1") or redis_client.zscore(INDEX.open, "e1") is None:
         return
     lapse(redis_client, "e1")
-    assert reconciler(redis_client).run() == 1
+    assert sweeper(redis_client).run() == 1
     assert (await take_one(claims)).event_id == "e1"

@@ -17,7 +17,7 @@ from waiting import until
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store import Keys, State
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
 
 INDEX = Keys("credhook")
@@ -39,7 +39,7 @@ async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
-    return Claims(async_redis, queue="credhook", lease=5.0, retention=3_600, worker=Worker("w", "token"))
+    return Claims(async_redis, queue="credhook", lease=5.0, retention=3_600, worker=Claimant("w", "token"))
 
 
 def test_an_urgent_event_overtakes_those_that_wait(harness: Harness) -> None:

@@ -11,14 +11,14 @@ from redis import Redis
 from redis_keys import EVENT, LATE, LISTED, ROUNDS, WHOLE
 
 from credhook.store import bucket, place
-from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.queue.rounds import read_rounds
+from credhook.worker.queue.sweeper import Sweeper
 
 PLACE = place(COMPLETED, bucket("r1"))
 
 
 def reconcile(redis: Redis) -> None:
-    Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600).run()
+    Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600).run()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_event_whose_record_is_about_to_expire_is_not_listed_a_second_time(
 
 def test_one_leader_looks_once(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", COMPLETED, "r1")
-    leader = Reconciler(redis_client, queue="credhook", name="n", interval=0.001, retention=3_600)
+    leader = Sweeper(redis_client, queue="credhook", name="n", interval=0.001, retention=3_600)
     leader.run()
     noted = redis_client.get(WHOLE)
     assert noted

@@ -1,6 +1,5 @@
 """What we lean on in RQ without its leave: each test compares with RQ's own output, and breaks before a user does."""
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +9,6 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
 from rq import Worker as StockWorker
-from rq.executions import Execution
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
@@ -25,9 +23,8 @@ from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
-from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Claimant, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.leases import SHOWN_AFTER, Leases
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}
@@ -113,7 +110,7 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
     """Those of a worker of ours."""
-    return Claims(async_redis, queue="q", lease=5.0, retention=3_600, worker=Worker("our-worker", "token"))
+    return Claims(async_redis, queue="q", lease=5.0, retention=3_600, worker=Claimant("our-worker", "token"))
 
 
 async def taken(claims: Claims) -> list[Claim]:
@@ -122,68 +119,6 @@ async def taken(claims: Claims) -> list[Claim]:
 
 def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
     return Job.fetch(job_id("q", event_id), connection=redis, serializer=JSONSerializer)
-
-
-def started_by_rq(redis: Redis) -> str:
-    """Take the first job as a stock worker does; the execution's id."""
-    worker = StockWorker(["q"], connection=redis, serializer=JSONSerializer, name="our-worker")
-    redis.lpop("rq:queue:q")
-    job = our_job(redis)
-    execution = worker.prepare_execution(job)
-    with redis.pipeline() as pipeline:
-        job.prepare_for_execution(worker.name, pipeline)
-        pipeline.execute()
-    redis.delete(worker.key)
-    return str(execution.id)
-
-
-def shape(redis: Redis, execution: str) -> dict[str, Any]:
-    """RQ's keys with what they hold; the execution is called X, and of times it is told if they are near enough."""
-    found: dict[str, Any] = {}
-    for raw in redis.scan_iter("rq:*"):
-        key, kind = raw.decode().replace(execution, "X"), redis.type(raw)
-        if kind == b"hash":
-            found[key] = _fields(redis, raw, execution)
-        elif kind == b"zset":
-            scores: Any = redis.zrange(raw, 0, -1, withscores=True)
-            found[key] = {member.decode().replace(execution, "X"): 0 < at - time.time() < 240 for member, at in scores}
-        else:
-            found[key] = redis.smembers(raw) if kind == b"set" else redis.lrange(raw, 0, -1)
-        expiry = redis.ttl(raw)
-        found[key + " expires"] = 0 < expiry < 240 if expiry > 0 else expiry
-    return found
-
-
-def _fields(redis: Redis, key: bytes, execution: str) -> dict[str, object]:
-    fields: dict[Any, Any] = redis.hgetall(key)
-    return {name.decode(): _comparable(value, execution) for name, value in fields.items() if value}
-
-
-def _comparable(value: bytes, execution: str) -> object:
-    """The value; of a time no more than how it is written, and that it is now."""
-    if value == execution.encode():
-        return "X"
-    try:
-        text = value.decode()
-        moment = datetime.fromisoformat(text).timestamp() if "T" in text else float(text)
-    except ValueError:
-        return value
-    return ("now", "T" in text) if abs(moment - time.time()) < 60 else value
-
-
-async def test_a_job_whose_lease_was_renewed_looks_like_one_that_rq_has_started(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    """Most are done before that, and have a part of it: see below."""
-    await written_by_us(async_redis, "msg_1")
-    rq_wrote = shape(redis_client, started_by_rq(redis_client))
-    redis_client.flushall()
-
-    await written_by_us(async_redis, "msg_1")
-    (claim,) = await taken(claims)
-    assert await claims.renew([claim]) == []
-
-    assert shape(redis_client, claim.execution) == rq_wrote
 
 
 async def test_rq_counts_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
@@ -195,62 +130,17 @@ async def test_rq_counts_what_is_under_way(redis_client: Redis, async_redis: Asy
     assert Queue("q", connection=redis_client).count == 0
 
 
-async def test_rq_reads_what_has_been_under_way_for_a_second(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    (claim,) = await taken(claims)
-    now = [0.0]
-    leases = Leases(claims, clock=lambda: now[0])
-    leases.hold(claim, lambda: None)
-    now[0] = SHOWN_AFTER - 0.01
-    await leases.show()
-    assert our_job(redis_client).get_status() is JobStatus.QUEUED
-    now[0] = SHOWN_AFTER
-    await leases.show()
-    job = our_job(redis_client)
-    assert job.get_status() is JobStatus.STARTED
-    assert job.worker_name == "our-worker"
-    assert job.started_at is not None
-    assert abs((datetime.now(UTC) - job.started_at).total_seconds()) < 60
-    assert job.started_job_registry.get_job_ids() == [job.id]
-    execution = Execution.fetch(claim.execution, job.id, connection=redis_client)
-    assert execution.worker_name == "our-worker"
-    assert [one.id for one in job.get_executions()] == [claim.execution]
-
-
-async def test_what_was_shown_is_not_shown_again(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
-    """The next renewal is that of the lease."""
-    await written_by_us(async_redis, "msg_1")
-    (claim,) = await taken(claims)
-    now = [0.0]
-    leases = Leases(claims, clock=lambda: now[0])
-    leases.hold(claim, lambda: None)
-    now[0] = SHOWN_AFTER
-    await leases.show()
-    redis_client.hset("rq:job:" + claim.job, "status", "as it was")
-    now[0] = 3 * SHOWN_AFTER
-    await leases.show()
-    assert redis_client.hget("rq:job:" + claim.job, "status") == b"as it was"
-    await leases.renew()
-    assert our_job(redis_client).get_status() is JobStatus.STARTED
-
-
 async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    redis_client.zadd("rq:wip:q", {f"{claim.job}:{claim.fence}": 1})
     assert await claims.renew([claim]) == []
     job = our_job(redis_client)
-    keys = [f"rq:execution:{job.id}:{claim.execution}", f"rq:executions:{job.id}"]
-    for key in keys:
-        redis_client.expire(key, 1)
-    redis_client.zadd("rq:wip:q", {f"{job.id}:{claim.execution}": 1})
-    before = Execution.fetch(claim.execution, job.id, connection=redis_client)
-    assert await claims.renew([claim]) == []
-    assert min(map(redis_client.ttl, keys)) > 60
+    assert job.get_status() is JobStatus.STARTED
+    assert job.worker_name == "our-worker"
     assert job.started_job_registry.get_job_ids() == [job.id]
-    after = Execution.fetch(claim.execution, job.id, connection=redis_client)
-    assert (after.created_at, after.last_heartbeat > before.last_heartbeat) == (before.created_at, True)
+    await claims.settle(claim, Settlement(State.DONE))
+    assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
 
 
 async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
@@ -263,7 +153,6 @@ async def test_a_waiting_event_is_in_rqs_schedule(redis_client: Redis, async_red
     assert 85 < (schedule.get_scheduled_time(job) - datetime.now(UTC)).total_seconds() <= 90
     assert job.get_status() is JobStatus.SCHEDULED
     assert StartedJobRegistry("q", connection=redis_client).get_job_ids() == []
-    assert job.get_executions() == []
     assert await taken(claims) == []
 
 
@@ -274,17 +163,6 @@ async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
     await claims.settle(claim, Settlement(state))
-    assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
-
-
-async def test_once_an_event_is_settled_rq_knows_nothing_of_who_worked_on_it(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    (claim,) = await taken(claims)
-    assert await claims.renew([claim]) == []
-    claim = claim._replace(now=claim.now - 1000 * int(SHOWN_AFTER))
-    await claims.settle(claim, Settlement(State.DONE))
     assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
 
 

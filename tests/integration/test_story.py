@@ -21,7 +21,7 @@ from credhook.receiver.inbox import Outcome
 from credhook.store import MOST_TOLD, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Settlement, Worker
+from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.reclaim import reclaim
 
@@ -141,7 +141,7 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     attempt = Attempt(await made.claim())
     attempt.interrupt(Interruption.DRAINED)
     await made.make(attempt)
-    worker = Claims(async_redis, queue="credhook", lease=60, retention=3_600, worker=Worker("x", "x"))
+    worker = Claims(async_redis, queue="credhook", lease=60, retention=3_600, worker=Claimant("x", "x"))
     assert (await worker.take(1, urgent=0)).claims
     assert reclaim(redis_client, "x", "host", queue="credhook", retention=3_600)
     back, died = shown(events)["story"]

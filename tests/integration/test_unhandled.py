@@ -25,8 +25,8 @@ from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue import unhandled
-from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.queue.unhandled import Unhandled
 
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
@@ -215,25 +215,16 @@ def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
 
 
 def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
-    def reconciler(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Reconciler:
-        return Reconciler(redis_client, queue="credhook", name=name, interval=1, retention=3_600, wanted=wanted)
+    def sweeper(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Sweeper:
+        return Sweeper(redis_client, queue="credhook", name=name, interval=1, retention=3_600, wanted=wanted)
 
-    reconciler("leader", {}).run()
+    sweeper("leader", {}).run()
     plant(redis_client, "m1", State.UNHANDLED)
-    reconciler("leader", {}).run()
+    sweeper("leader", {}).run()
     assert record(redis_client, "m1")["state"] == "unhandled"
-    reconciler("another", NEW).run()
+    sweeper("another", NEW).run()
     assert record(redis_client, "m1")["state"] == "accepted"
     assert redis_client.get(INDEX.leader) == b"leader"
-
-
-def test_an_index_of_another_type_does_not_end_the_round(redis_client: Redis) -> None:
-    redis_client.sadd(INDEX.unhandled + COMPLETED, "of another kind")
-    plant(redis_client, "m1", State.UNHANDLED, OFFERED)
-    with capture_logs() as logs:
-        Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600, wanted=NEW).run()
-    assert record(redis_client, "m1")["state"] == "accepted"
-    assert [line["event"] for line in logs] == ["unhandled_put_back", "keys_unusable"]
 
 
 async def test_it_is_listed_counted_replayed_and_erased(
@@ -264,7 +255,7 @@ async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> 
     now = redis_client.time()[0] * 1_000
     for key in INDEX.all_unhandled:
         redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
-    Reconciler(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run()
+    Sweeper(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run()
     for key in INDEX.all_unhandled:
         assert redis_client.zrange(key, 0, -1) == [b"young"]
 

@@ -12,7 +12,7 @@ from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import Parts, build_worker
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue.claim import Claim, Claimant, Settlement
 from credhook.worker.settings import WorkerSettings
 
 
@@ -74,7 +74,7 @@ def told(redis_url: str, stub: Stub, **settings: Any) -> WorkerSettings:
 
 @asynccontextmanager
 async def attempts(redis_url: str, stub: Stub, handlers: Handlers[Any], **settings: Any) -> AsyncIterator[Attempts]:
-    worker = Worker("w", "w")
+    worker = Claimant("w", "w")
     async with build_worker(told(redis_url, stub, **settings), Registry([handlers]), worker=worker) as parts:
         await parts.lifespan.start()
         watching = asyncio.create_task(parts.processor.leases.keep())

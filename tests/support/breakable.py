@@ -1,4 +1,4 @@
-"""A ledger whose scripts may all break off, with workers and a reconciler that are no processes."""
+"""A ledger whose scripts may all break off, with workers and a sweeper that are no processes."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -16,11 +16,12 @@ from credhook.store import State
 from credhook.store.job import job_fields
 from credhook.worker.attempt import snapshots
 from credhook.worker.commands.events import erase
-from credhook.worker.queue import put_back, reclaim, replay, scripts
-from credhook.worker.queue.claim import Claim, Settlement, Worker
+from credhook.worker.queue import claims as claiming_scripts
+from credhook.worker.queue import reclaim, replay
+from credhook.worker.queue.claim import Claim, Claimant, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reconcile import Reconciler
 from credhook.worker.queue.rounds import Rounds, write_rounds
+from credhook.worker.queue.sweeper import Sweeper
 
 DONE = {"test.first": "done"}
 
@@ -36,11 +37,11 @@ class Ledger:
         self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
         self.claims = self.worker("w")
         wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
-        self.reconciler = Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)
-        self.putting_back = Script(redis, put_back.PUT_BACK)
-        self.reconciler._put_back._script = self.putting_back  # type: ignore[assignment]
+        self.sweeper = Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)
+        self.putting_back = Script(redis, reclaim.PUT_BACK)
+        self.sweeper._put_back._script = self.putting_back  # type: ignore[assignment]
         self.resuming = Script(redis, replay.REPLAY)
-        self.reconciler.unhandled._replay._script = self.resuming  # type: ignore[assignment]
+        self.sweeper.unhandled._replay._script = self.resuming  # type: ignore[assignment]
         self.snapshots = snapshots.Snapshots(AsyncRedis(), "credhook", None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
         self.reclaiming = Script(redis, reclaim.RECLAIM)
@@ -51,12 +52,10 @@ class Ledger:
         write_rounds(self.redis, INDEX, Rounds(1, seconds * 1_000, seconds * 1_000))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
-        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
-        for attribute, lua in {
-            "_claim": scripts.CLAIM, "_take_read": scripts.TAKE_READ, "_refuse": scripts.REFUSE,
-            "_write_script": scripts.WRITE,
-        }.items():  # fmt: skip
-            setattr(claims, attribute, AsyncScript(self.redis, lua))
+        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Claimant(name, name))
+        claims._claim = AsyncScript(self.redis, claiming_scripts.CLAIM)
+        claims._take = AsyncScript(self.redis, claiming_scripts.TAKE)
+        claims._write = AsyncScript(self.redis, claiming_scripts.WRITE)
         return claims  # type: ignore[no-any-return]
 
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
@@ -93,15 +92,15 @@ class Ledger:
         return self.replaying([INDEX.prefix], ["", "", "", "{}", *fields, webhook_id, job_id(webhook_id), state])
 
     async def recover(self) -> None:
-        """Workers and reconciler, until nothing is open."""
+        """Workers and sweeper, until nothing is open."""
         for _ in range(8):
             for webhook_id in self.redis.zrange(INDEX.unreadable, 0, -1):  # Mended by now, and replayed.
                 self.replay(webhook_id.decode(), self.redis.hget(EVENT + webhook_id.decode(), "state") or b"")
-            self.reconciler.unhandled.put_back()
+            self.sweeper.unhandled.put_back()
             if not self.redis.exists(INDEX.open) and not self.redis.exists(INDEX.jobs):
                 return
             self.pass_time()
-            self.reconciler.run()
+            self.sweeper.run()
             while claims := await self.take(idle=True):
                 for claim in claims:
                     await self.handle(claim)

@@ -1,5 +1,6 @@
 """Events of one type, workers that claim them, and time that passes for their leases, on a Redis of the test's own."""
 
+import json
 from typing import Any
 
 from accepting import inbox_on
@@ -8,10 +9,11 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.store import Keys
-from credhook.worker.queue.claim import Claim, Worker
+from credhook.worker.queue.claim import Claim, Claimant
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reclaim import RECLAIM, arguments
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.failure import worker_died
+from credhook.worker.queue.reclaim import RECLAIM
+from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"
 INDEX = Keys("credhook")
@@ -25,7 +27,7 @@ async def accept(redis: AsyncRedis, *events: tuple[str, str]) -> None:
 
 
 def worker(redis: AsyncRedis, name: str = "w", lease: float = 60.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Worker(name, name))
+    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Claimant(name, name))
 
 
 async def take_one(claims: Claims) -> Claim:
@@ -42,11 +44,13 @@ def lapse(redis: Redis, *events: str) -> None:
             redis.zadd(key, dict.fromkeys(members, when), xx=True)
 
 
-def reconciler(redis: Redis) -> Reconciler:
-    return Reconciler(redis, queue="credhook", name="n", interval=1, retention=3_600)
+def sweeper(redis: Redis) -> Sweeper:
+    return Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600)
 
 
 def died(redis: Redis, name: str, *, own_fault: bool = True) -> int:
-    """Note that this worker has died; how many events it had."""
+    """Note that this worker has died, and return the number of its events."""
     script = redis.register_script(RECLAIM)
-    return len(script(keys=[INDEX.prefix], args=arguments(name, "1" if own_fault else "0", retention=3_600)))
+    return len(
+        script(keys=[INDEX.prefix], args=[name, "1" if own_fault else "0", json.dumps(worker_died().counted()), 3_600])
+    )

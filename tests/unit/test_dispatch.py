@@ -58,9 +58,7 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
     settings = cast(Any, SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3))
     ledger, attempt = Ledger(), Attempt(CLAIM)
     nothing = cast(Any, None)
-    processor = Processor(
-        settings, cast(Any, ledger), Registry([handlers]), nothing, snapshots=nothing, semaphores=nothing, states={}
-    )
+    processor = Processor(settings, cast(Any, ledger), Registry([handlers]), nothing, snapshots=nothing, states={})
     event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, nothing)
     await processor.run_handlers(attempt, Slot(nothing, nothing, nothing), event, list(handlers), ())
     assert sorted({*ledger.written, *attempt.unwritten}) == sorted(one.name for one in handlers)

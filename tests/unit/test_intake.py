@@ -66,10 +66,10 @@ class Queue:
         self._answers.append(answer)
         return await answer
 
-    def answer(self, *claims: str, suspects: bool = False, suspect: bool = False) -> None:
+    def answer(self, *claims: str, poison_candidates: bool = False, poison_candidate: bool = False) -> None:
         """To the first take that has none."""
-        given: Any = tuple(SimpleNamespace(event_id=claim, suspect=suspect) for claim in claims)
-        self._answers.pop(0).set_result(Taken(given, None, suspects))
+        given: Any = tuple(SimpleNamespace(event_id=claim, poison_candidate=poison_candidate) for claim in claims)
+        self._answers.pop(0).set_result(Taken(given, None, poison_candidates))
 
     def fail(self) -> None:
         """Likewise."""
@@ -143,7 +143,7 @@ async def test_suspects_end_plenty() -> None:
     intake = queue.intake(group=1)
     taking = asyncio.create_task(intake.take(more=True, idle=True))
     await asked(queue, 1)
-    queue.answer("a", suspects=True)
+    queue.answer("a", poison_candidates=True)
     await taking
     taking = asyncio.create_task(intake.take(more=True, idle=False))
     await asked(queue, 2)
@@ -164,7 +164,9 @@ async def test_an_idle_process_asks_once_for_it_may_be_given_what_is_to_be_worke
     assert (queue.started, len(queue.asked)) == (["a", "b"], 2)
 
 
-@pytest.mark.parametrize("answer", [{"suspects": True}, {"suspect": True}], ids=["others wait", "this one"])
+@pytest.mark.parametrize(
+    "answer", [{"poison_candidates": True}, {"poison_candidate": True}], ids=["others wait", "this one"]
+)
 async def test_before_anything_starts_it_is_known_that_something_wants_to_be_alone(answer: dict[str, bool]) -> None:
     queue = Queue()
     known: list[bool] = []

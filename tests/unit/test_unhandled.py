@@ -1,10 +1,10 @@
 """How far a round may go in putting unhandled events back."""
 
-from credhook.worker.queue.unhandled import PAGE, Found, in_reach
+from credhook.worker.queue.unhandled import PAGE, UnhandledEvent, in_reach
 
 
-def page(event_type: str, *since: float) -> list[Found]:
-    return [Found(f"{event_type}{one}".encode(), event_type, one) for one in since]
+def page(event_type: str, *since: float) -> list[UnhandledEvent]:
+    return [UnhandledEvent(f"{event_type}{one}".encode(), event_type, one) for one in since]
 
 
 def test_all_that_there_is_can_be_put_back() -> None:

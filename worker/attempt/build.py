@@ -26,9 +26,8 @@ from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_token import SharedTokens
-from credhook.worker.queue.claim import Worker
+from credhook.worker.queue.claim import Claimant
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -135,7 +134,7 @@ class Parts:
 
 @asynccontextmanager
 async def build_worker(
-    settings: WorkerSettings, registry: Registry, *, worker: Worker | None = None, token: TokenCache | None = None
+    settings: WorkerSettings, registry: Registry, *, worker: Claimant | None = None, token: TokenCache | None = None
 ) -> AsyncIterator[Parts]:
     """Build the parts on the running loop, and close them at the end.
 
@@ -177,7 +176,6 @@ async def build_worker(
         registry,
         breaker,
         snapshots=Snapshots(redis, settings.queue, settings.snapshot_key),
-        semaphores=Semaphores(redis, settings.queue),
         states=lifespan.states,
         tracer=attempt_tracer,
     )

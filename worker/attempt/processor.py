@@ -35,7 +35,6 @@ from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.failure import WORKER, Failure, credhook_version, worker_died
 from credhook.worker.queue.leases import Leases
-from credhook.worker.queue.semaphore import Semaphores
 from credhook.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class Processor:
         breaker: CircuitBreaker,
         *,
         snapshots: Snapshots,
-        semaphores: Semaphores,
         states: Mapping[str, Any],
         tracer: Optional["AttemptTracer"] = None,
     ) -> None:
@@ -71,7 +69,6 @@ class Processor:
         self._registry = registry
         self._breaker = breaker
         self._snapshots = snapshots
-        self._semaphores = semaphores
         self._states = states
         self._tracer = tracer
         self._timeout = settings.handler_timeout
@@ -170,7 +167,7 @@ class Processor:
         if not limits:
             return ""
         try:
-            return await self._semaphores.acquire(claim, limits) or ""
+            return await self._claims.acquire_places(claim, limits) or ""
         except (RedisError, OSError) as error:
             log.warning("places_unknown", webhook_id=claim.event_id, error=type(error).__name__)
             return next(iter(limits))
@@ -353,7 +350,7 @@ class Processor:
             latest=attempt.version if is_done or attempt.durations else None,
             failures=tuple(attempt.uncounted.values()),
             causes=causes,
-            absolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
+            resolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
             story=_history_entry(attempt, settlement),
         )
         is_ours, following = await self._claims.settle(claim, settlement, follow=follow)

@@ -34,7 +34,7 @@ from credhook.worker.attempt.slots import Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claim import Claim, Worker
+from credhook.worker.queue.claim import Claim, Claimant
 from credhook.worker.queue.intake import Intake
 from credhook.worker.settings import WorkerSettings
 
@@ -129,7 +129,7 @@ class ConcurrentWorker(BaseWorker):
         for number in stops():
             loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(HAND_BACK, self._interrupt_all)
-        worker = Worker(self.name, self._token)
+        worker = Claimant(self.name, self._token)
         async with build_worker(settings, self._registry, worker=worker) as parts:
             self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
@@ -176,7 +176,7 @@ class ConcurrentWorker(BaseWorker):
                 if taken is None:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
-                if not taken.claims and not taken.suspects and not intake.is_under_way:
+                if not taken.claims and not taken.poison_candidates and not intake.is_under_way:
                     if burst and not self._tasks:
                         return
                     await self._until_work(IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due))

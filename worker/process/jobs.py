@@ -32,8 +32,7 @@ from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.queue import scripts
-from credhook.worker.queue.claim import NotClaimed, read_job
+from credhook.worker.queue.claim import NotClaimed
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -97,7 +96,7 @@ def _shared() -> tuple[WorkerSettings, Registry, TokenCache]:
 
 
 class NotOurJob(Exception):
-    """The job names another function than ours."""
+    """The job's id names no event of the queue."""
 
 
 class EventJob(Job):
@@ -110,9 +109,9 @@ class EventJob(Job):
     event_id: str | None = None
 
     def restore(self, raw_data: Any) -> None:
-        """Read the hash as RQ does, then drop the callbacks and webhooks that it names."""
+        """Read the hash as RQ does, then drop all that it could make RQ call. The id says which event it is for."""
         super().restore(raw_data)
-        self.event_id = read_job(self.origin, self.id, raw_data[b"data"])
+        self.event_id = event_of(str(self.origin), self.id)
         self._success_callback_name = self._failure_callback_name = self._stopped_callback_name = None
         self.webhooks = []
 
@@ -132,8 +131,7 @@ class IsolatingWorker(ForkingWorker):
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: False if `work` returned because Redis failed.
         self.stop_asked = False
-        self._keys = [Keys(queue).prefix]
-        self._refuse = connection.register_script(scripts.REFUSE)
+        self._store_keys = Keys(queue)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
@@ -144,7 +142,12 @@ class IsolatingWorker(ForkingWorker):
             super().execute_job(job, queue)
             return
         log.error("jobs_refused", jobs=[job.id], hint="another client of this Redis has enqueued them")
-        self._refuse(keys=self._keys, args=[FAILURE_TTL, job.id])
+        refused = self._store_keys.refused + job.id
+        pipeline = self.connection.pipeline()
+        pipeline.rename(job.key, refused)
+        pipeline.expire(refused, FAILURE_TTL)
+        pipeline.lrem(self._store_keys.intermediate, 1, job.id)
+        pipeline.execute()
 
     def _install_signal_handlers(self) -> None:
         """Handle SIGHUP as well, which RQ leaves out."""

@@ -35,7 +35,7 @@ from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.loop_watch import LOOK, LoopWatch
 from credhook.worker.process.supervisor import HAND_BACK, Pipes
 from credhook.worker.queue.reclaim import reclaim_all
-from credhook.worker.queue.reconcile import Reconciler
+from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -99,7 +99,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     log.info(
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
-    _reconcile(settings, redis, registry, name)
+    _sweep(settings, redis, registry, name)
     _every(FLUSH_EACH, flush, "counts")
     concurrent = None
     if isolation == "loop":
@@ -126,10 +126,10 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     return code
 
 
-def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
-    """Put back what has waited for our handlers, at once; and that and what is at home nowhere, round after round."""
+def _sweep(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
+    """Put back the events that have waited for our handlers, and run the sweeper round after round."""
     interval = settings.lease / _ROUNDS
-    reconciler = Reconciler(
+    sweeper = Sweeper(
         redis,
         queue=settings.queue,
         name=name,
@@ -138,8 +138,8 @@ def _reconcile(settings: WorkerSettings, redis: Redis, registry: Registry, name:
         wanted={event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types},
     )
     with suppress(RedisError):  # The rounds do it as well.
-        reconciler.unhandled.put_back()
-    _every(interval, reconciler.run, "reconciler")
+        sweeper.unhandled.put_back()
+    _every(interval, sweeper.run, "sweeper")
 
 
 def _leave_alone_what_stays() -> None:

@@ -1,47 +1,43 @@
-"""What a claim is, whose it is, and how it ends. Pure."""
+"""Claims and how they end: the data that the scripts and the rest of the worker exchange. Pure."""
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
-from credhook.store.job import JOB_FUNCTION, LONGEST_JOB, event_of
 from credhook.worker.queue.failure import Failure
 
 
 class NotClaimed(Enum):
-    """Why an event is not ours to work on just now. None of it is an error."""
+    """Why an event cannot be claimed now. None of the reasons is an error."""
 
-    #: The ledger has no such event: it was erased, or has expired.
+    #: There is no such event: it was erased, or has expired.
     MISSING = "missing"
     #: It is done, dead, unhandled or quarantined.
     SETTLED = "settled"
-    #: Another worker has it.
+    #: Another worker holds it.
     HELD = "held"
     #: Its next attempt is not due yet.
     EARLY = "early"
-    #: Another event of the same resource is being worked on; this one follows.
-    PARKED = "parked"
-    #: Its record is not as we write it; the reconciler sets it aside.
+    #: Another event of the same resource is under way; this one follows.
+    BLOCKED = "blocked"
+    #: Its record is damaged; the sweeper sets it aside.
     UNREADABLE = "unreadable"
-    #: Workers have died with it under way: only one that has nothing else under way may take it.
-    SUSPECT = "suspect"
+    #: Workers have died with it under way: only a worker with nothing else under way may claim it.
+    POISON_CANDIDATE = "poison_candidate"
 
 
-#: What the scripts tell of each claim; the last is how many fields follow, of an event that was held before.
+#: Entries of a claim in a script's reply (see claim_event.lua). The last one says how many fields of the record follow.
 _PARTS: Final = 13
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
-_DONE: Final = State.DONE
 
 
 class Claim(NamedTuple):
-    """An event that is ours until the lease ends.
+    """An event that belongs to this worker until the lease ends.
 
     Attributes:
         event_id: its webhook-id.
@@ -49,19 +45,19 @@ class Claim(NamedTuple):
         resource_id: the issuance or presentation.
         received_at: when the receiver stored it.
         now: Redis's clock when it was claimed, ms since the epoch.
-        attempt: which attempt this is, counted from 1.
-        fence: the token of this claim; a later claim has a higher one.
-        first: whether nobody has held the event before.
-        ended: handler's name → how it ended, for those that will not run again.
-        seen: whether an earlier attempt has had the presented data in its hands.
+        attempt: number of this attempt, from 1.
+        fence: token of this claim; a later claim has a higher one.
+        first: True if the event was never held before.
+        ended: handler's name → how it ended, for handlers that will not run again.
+        seen: True if an earlier attempt has had the presented data.
         latest: rank and `updatedAt`, in ms, of the latest state of the resource that handlers have seen.
-        job: its RQ job.
-        killed: how many workers have died with it as the only one under way.
-        suspect: whether it is to be the only one under way.
-        only: the handlers that alone are to run; none stands for all that want it.
+        job: id of its RQ job.
+        killed: number of workers that have died with nothing else under way.
+        poison_candidate: True if it must be the only event under way.
+        only: if not empty, only these handlers run.
         pending: the handlers that it has been waiting for since an earlier attempt.
-        causes: the causes that it stands with: who has failed → the id.
-        trace: of which trace it is, as credhook/store/traces.py writes it; None if the receiver does not trace.
+        causes: its open errors: who has failed → id of the cause.
+        trace: its trace, as credhook/store/traces.py writes it; None if the receiver does not trace.
     """
 
     event_id: str
@@ -77,16 +73,11 @@ class Claim(NamedTuple):
     latest: tuple[int, int]
     job: str
     killed: int = 0
-    suspect: bool = False
+    poison_candidate: bool = False
     only: frozenset[str] = frozenset()
     pending: frozenset[str] = frozenset()
     causes: Mapping[str, str] = _NONE
     trace: str | None = None
-
-    @property
-    def execution(self) -> str:
-        """RQ's name for this attempt, where we keep the job's records: no other claim of the event has its fence."""
-        return str(self.fence)
 
     @property
     def age(self) -> float:
@@ -95,22 +86,22 @@ class Claim(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What an attempt came to, as it is written down.
+    """The result of an attempt, as it is written down.
 
     Attributes:
         state: where the event stands now; `accepted` hands it back untried.
         error: the cause, if it is not done.
         wait: seconds until the next attempt, if it is `waiting`.
-        spend: whether the attempt counts.
-        records: handler → how it ended, for those not recorded yet.
-        only: the handlers that it waits for, if it is `unhandled` and others of its type are here.
+        spend: True if the attempt counts.
+        records: handler → how it ended, for handlers that are not recorded yet.
+        only: the handlers that an `unhandled` event waits for, if others of its type are here.
         pending: the handlers that have not ended; written down as long as the event is open.
-        sealed: whether presented data may have been kept for another attempt.
+        sealed: True if presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
-        failures: what has failed in it and has not been counted yet.
-        causes: who has failed → the cause that the event stands with from now on, until it is done.
-        absolved: those that it no longer stands with; likewise.
-        story: what of it is told besides, if it is to be told of at all.
+        failures: failures that have not been counted yet.
+        causes: open errors from now on: who has failed → id of the cause.
+        resolved: errors that are open no longer, in the same form.
+        story: entry for the event's history, or None.
     """
 
     state: State
@@ -124,13 +115,11 @@ class Settlement(NamedTuple):
     latest: tuple[int, int] | None = None
     failures: tuple[Failure, ...] = ()
     causes: Mapping[str, str] = _NONE
-    absolved: Mapping[str, str] = _NONE
+    resolved: Mapping[str, str] = _NONE
     story: Mapping[str, Any] | None = None
 
     def more(self, worker: str) -> dict[str, Any]:
-        """What of it is not said of an event that is done at the first attempt; `worker` is named in the story."""
-        if self.state is _DONE and self.story is None and not (self.failures or self.absolved):
-            return {}  # As nearly always.
+        """Return the fields that most settlements lack; the history names `worker`."""
         fields = {
             "error": self.error,
             "wait": int(self.wait * 1000),
@@ -139,7 +128,7 @@ class Settlement(NamedTuple):
             "pending": " ".join(self.pending),
             "failures": [failure.counted() for failure in self.failures],
             "causes": self.causes,
-            "absolved": self.absolved,
+            "resolved": self.resolved,
         }
         more = {name: value for name, value in fields.items() if value}
         if self.story is not None:
@@ -147,46 +136,23 @@ class Settlement(NamedTuple):
         return more
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """Who takes events, as RQ's records show it.
-
-    Attributes:
-        name: of the RQ worker.
-        token: by which records name the process that has them.
-    """
+class Claimant(NamedTuple):
+    """The worker that claims: its name in RQ's records, and the token of its process in locks and records."""
 
     name: str
     token: str
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What one look into the queue brought.
-
-    Attributes:
-        claims: the events that are ours now.
-        due: seconds until the next retry is due, or None.
-        suspects: whether events wait for a process that has nothing under way.
-    """
+class Taken(NamedTuple):
+    """The result of one take: claims, seconds until the next retry (or None), and if poison candidates wait."""
 
     claims: tuple[Claim, ...]
     due: float | None
-    suspects: bool = False
-
-
-def read_job(queue: str, job: str, data: bytes) -> str | None:
-    """The event of a job as RQ itself writes it, by its id and its `data`; None for one that is none of ours. Pure."""
-    try:
-        # A stranger's may unpack to anything.
-        name, instance, arguments, named = json.loads(zlib.decompressobj().decompress(data, LONGEST_JOB))
-        return event_of(queue, job) if [name, instance, arguments, named] == [JOB_FUNCTION, None, [], {}] else None
-    except (zlib.error, ValueError, TypeError, AttributeError, RecursionError):
-        return None
+    poison_candidates: bool = False
 
 
 def claims_from(raw: Sequence[Any]) -> list[Claim]:
-    """The claims that one reply of the scripts holds. Pure."""
+    """Return the claims in a script's reply."""
     claims, start = [], 0
     while start < len(raw):
         end = start + _PARTS + raw[start + _PARTS - 1]
@@ -196,7 +162,7 @@ def claims_from(raw: Sequence[Any]) -> list[Claim]:
 
 
 def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
-    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, suspect, trace, _ = parts
+    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, candidate, trace, _ = parts
     rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
     claim = Claim(
         event_id=event_id.decode(),
@@ -212,15 +178,12 @@ def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
         latest=(int(rank), int(updated)),
         job=job.decode(),
         killed=killed,
-        suspect=bool(suspect),
-        trace=None if trace is None else trace.decode(errors="replace"),
+        poison_candidate=bool(candidate),
+        trace=None if trace is None else trace.decode(),
     )
-    return _with_history(claim, before) if before else claim
-
-
-def _with_history(claim: Claim, before: Sequence[bytes]) -> Claim:
-    """The claim of an event that somebody has held before, with the fields that have come of that."""
-    text = [part.decode(errors="replace") for part in before]  # All else the script has found to be readable.
+    if not before:
+        return claim
+    text = [part.decode(errors="replace") for part in before]
     fields = dict(zip(text[::2], text[1::2], strict=True))
     return claim._replace(
         ended={name.removeprefix(HANDLER): ending(how)[0] for name, how in fields.items() if name.startswith(HANDLER)},

@@ -1,41 +1,45 @@
-"""What a worker does to the ledger: take events, keep them, record progress, settle.
+"""What a worker does to the store: take events, keep them, record progress, settle.
 
-A claim is a lease with a fencing token. Only its holder can settle the event; whoever lost it (a process that stalled
-for longer than the lease) is told so, and leaves the event to the next holder. That a handler has run is recorded
-under any token, since it is true whoever holds the claim.
+A claim is a lease with a fencing token. Only its holder can settle the event. A process that stalled for longer than
+its lease is told so, and leaves the event to the next holder. That a handler has run is recorded under any token, since
+it is true whoever holds the claim.
 
-What a process writes goes out in groups (worker/queue/group_commit.py).
+An event and its RQ job move in one script: at no instant is a job in no list. Jobs keep RQ's format, so that `rq info`
+shows the queue; tests/integration/test_rq_contract.py compares.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
 import structlog
 from redis.asyncio import Redis
 
-from credhook.store import NEW_FIELDS, Keys, ending
-from credhook.store.job import FAILURE_TTL, job_id
-from credhook.worker.queue import scripts
-from credhook.worker.queue.claim import Claim, NotClaimed, Settlement, Taken, Worker, claims_from, read_job
+from credhook.store import Keys, ending, lua
+from credhook.store.job import job_id
+from credhook.worker.queue.claim import Claim, Claimant, NotClaimed, Settlement, Taken, claims_from
 from credhook.worker.queue.failure import Failure
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell, operation
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds that settlements wait for each other, and for the take that fills their slots, so that one round trip serves
-#: them all: longer than slots wait for each other. Nobody waits for a settlement.
-GATHER: Final = 0.005
-#: Seconds. Redis cuts a time-out down to whole milliseconds, 0.001 to none at all, and with none it waits for ever.
-_SHORTEST_WAIT: Final = 0.01
+CLAIM: Final = lua.load("claim.lua")
+TAKE: Final = lua.load("take.lua")
+WRITE: Final = lua.load("write.lua")
+SEMAPHORE: Final = lua.load("semaphore.lua")
+
+#: Seconds that settlements wait for each other, so that one round trip serves them all. Nobody waits for a settlement.
+BATCH_WINDOW_SECONDS: Final = 0.005
+#: Redis cuts a time-out to whole milliseconds, 0.001 s to 0, and 0 means to wait for ever.
+_SHORTEST_WAIT_SECONDS: Final = 0.01
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
+#: A semaphore outlives any run of a handler.
+_SEMAPHORE_LASTS_MS: Final = 86_400_000
 
 
 class Claims:
-    """The ledger, seen by a worker process."""
+    """The events of one queue, as a worker process sees them."""
 
     def __init__(
         self,
@@ -44,15 +48,15 @@ class Claims:
         queue: str,
         lease: float,
         retention: int,
-        worker: Worker | None = None,
+        worker: Claimant | None = None,
         before: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare.
+        """Claim events for `lease` seconds; keep settled events for `retention` seconds.
 
         Args:
-            redis: the ledger.
-            queue: whose events.
-            lease: seconds that a claim lasts unless renewed.
+            redis: client of the store.
+            queue: name of the queue.
+            lease: seconds that a claim lasts unless it is renewed.
             retention: seconds that a settled event is kept.
             worker: who takes events; None where RQ itself takes and keeps the jobs.
             before: called before each group is written.
@@ -60,156 +64,130 @@ class Claims:
         self.lease = lease
         self._lease_ms = int(lease * 1000)
         self._retention = retention
-        self._worker = worker
+        self._worker = worker or Claimant("", "")
         self._before = before
         self._redis = redis
+        self._queue = queue
         self._index = Keys(queue)
         self._keys = [self._index.prefix]
-        self._claim = redis.register_script(scripts.CLAIM)
-        self._take_read = redis.register_script(scripts.TAKE_READ)
-        self._refuse = redis.register_script(scripts.REFUSE)
-        self._write_script = redis.register_script(scripts.WRITE)
-        self._commit = GroupCommit(self._run, gather=GATHER)
+        self._claim = redis.register_script(CLAIM)
+        self._take = redis.register_script(TAKE)
+        self._write = redis.register_script(WRITE)
+        self._semaphore = redis.register_script(SEMAPHORE)
+        self._commit = GroupCommit(self._run, window=BATCH_WINDOW_SECONDS)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
-        """Take an event whose job RQ has popped, unless somebody else has it or it wants nothing."""
-        reply = await self._claim(keys=self._keys, args=[event_id, job_id(self._index.queue, event_id), self._lease_ms])
+        """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
+        arguments: list[str | int] = [event_id, job_id(self._queue, event_id), self._lease_ms]
+        reply = await self._claim(keys=self._keys, args=arguments)
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
     async def take(self, wanted: int, *, urgent: int, idle: bool = False) -> Taken:
-        """Take up to so many events from the queue, of which so many urgent ones before all others.
+        """Claim up to `wanted` events from the queue, up to `urgent` urgent ones before all others.
 
-        Args:
-            wanted: how many.
-            urgent: how many of them urgent.
-            idle: whether the process has nothing under way. It then gets a suspect, if there is one, and nothing else.
+        An `idle` process has nothing under way. It gets a poison candidate, if there is one, and nothing else.
         """
-        if self._worker is None:
-            raise TypeError("only a worker of ours takes events")
-        asked = operation("take", wanted, urgent, idle)
-        due, suspects, odd, *rest = await self._commit.write(asked, patient=False, large=True)
-        claims = claims_from(rest[odd:])
-        if odd:
-            claims += await self._take_odd(rest[:odd])
-        return Taken(tuple(claims), None if due < 0 else due / 1000, bool(suspects))
+        arguments: list[str | int] = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
+        due, candidates, refused, *rest = await self._take(keys=self._keys, args=arguments)
+        if refused:
+            jobs = [job.decode("ascii", "backslashreplace") for job in rest[: min(refused, _MOST_NAMED)]]
+            hint = "somebody who can write to Redis has planted them, or enqueues other jobs in our queue"
+            log.error("jobs_refused", count=refused, jobs=jobs, hint=hint)
+        return Taken(tuple(claims_from(rest[refused:])), None if due < 0 else due / 1000, bool(candidates))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
-        """Write down what the attempt came to.
+        """Write down the result of an attempt.
 
         Args:
-            claim: whose attempt.
-            settlement: what it came to.
-            follow: whether to claim the resource's next event, if one has waited for this one.
+            claim: the event's.
+            settlement: the result.
+            follow: claim the resource's next event, if one is blocked by this one.
 
         Returns:
-            Whether it was ours to settle, and the claim of the event that follows.
+            True if the claim still stood, and the claim of the event that follows.
         """
-        latest, more = settlement.latest, settlement.more(self._worker.name if self._worker else "")
+        latest = settlement.latest
         ours, *following = await self._commit.write(
             operation(
-                *("settle", claim.event_id, claim.resource_id, NEW_FIELDS + bool(claim.trace) if claim.first else ""),
-                *(claim.fence, claim.job, self._since(claim), settlement.state),
-                *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed, more),
+                *("settle", claim.event_id, claim.fence, claim.job, settlement.state),
+                *(f"{latest[0]}:{latest[1]}" if latest else "", follow, settlement.sealed),
+                settlement.more(self._worker.name),
                 *chain.from_iterable(settlement.records.items()),
             ),
-            urgent=True,
+            first=True,
         )
         return bool(ours), claims_from(following)[0] if following else None
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Prolong the leases, in one round trip; those that were lost.
+        """Prolong the leases in one round trip. Return the claims that were lost.
 
         Raises:
-            RedisError: it could not be told; the leases run on.
+            RedisError: Redis could not be told; the leases run on.
         """
         if not claims:
             return []
-        now = _as_rq(time.time())
-        operations = [
-            operation("renew", one.event_id, one.fence, one.job, self._since(one), _as_rq(one.now / 1000), now)
-            for one in claims
-        ]
-        standing = await self._run(operations)
-        for stands in standing:
-            if is_unwell(stands):
-                raise stands
-        # One whose renewal fails by itself has a record that somebody else has written to.
-        return [claim for claim, stands in zip(claims, standing, strict=True) if stands != [1]]
+        renewed = await self._run([operation("renew", claim.event_id, claim.fence, claim.job) for claim in claims])
+        if unwell := [reply for reply in renewed if is_unwell(reply)]:
+            raise unwell[0]
+        return [claim for claim, reply in zip(claims, renewed, strict=True) if reply != [1]]
 
     async def record(
         self, claim: Claim, handler: str, how: str, pending: Iterable[str] = (), failure: Failure | None = None
     ) -> None:
-        """Remember that the handler has ended for this event, `done` or given up, and will not run again.
+        """Record that the handler has ended for this event, done or given up, and must not run again.
 
         Args:
             claim: the event's.
             handler: its name.
-            how: it has ended, and how long that took, if it has run.
+            how: how it ended, and how long it took.
             pending: the handlers that the event still waits for.
-            failure: what it has failed with, if that is to be counted.
+            failure: its failure, if that is to be counted.
         """
         counted = failure.counted() if failure else {}
         await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))
 
     async def ended(self, claim: Claim, handler: str) -> str:
-        """How the handler has ended, if somebody has recorded that since the event was claimed; or nothing."""
+        """Return how the handler has ended, or "". Another worker may have recorded it since the event was claimed."""
         (how,) = await self._commit.write(operation("ended", claim.event_id, handler))
         return ending((how or b"").decode())[0]
 
-    async def wait_for_job(self, seconds: float) -> None:
-        """Return once there is a job in the queue, or after so many seconds, a hundredth of one at least.
+    async def acquire_places(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
+        """Get a place with each of these handlers in the whole fleet, or with none of them.
 
-        The move of the first job to where it stands is Redis's own way to wait without taking it.
+        A place ends with the event's lease, so none has to be given back.
+
+        Args:
+            claim: the event's.
+            limits: handler's name → number of events that it may have at a time.
+
+        Returns:
+            The first handler that is full, or None.
+
+        Raises:
+            RedisError: Redis could not be asked.
+        """
+        names = list(limits)
+        keys = [self._index.leases, *(self._index.running + name for name in names)]
+        full: int = await self._semaphore(keys=keys, args=[claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()])
+        return names[full - 1] if full else None
+
+    async def wait_for_job(self, seconds: float) -> None:
+        """Return when there is a job in the queue, or after `seconds`.
+
+        Redis can wait without taking the job if the first job moves to where it is.
         """
         jobs = self._index.jobs
-        seconds = max(_SHORTEST_WAIT, seconds)
+        seconds = max(_SHORTEST_WAIT_SECONDS, seconds)
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
-
-    async def _take_odd(self, odd: Sequence[bytes]) -> list[Claim]:
-        """Jobs that are not as we write them: RQ packs ours anew when it moves them; all others are strangers'."""
-        ours: list[str] = []
-        foreign: list[bytes] = []
-        for job, data in zip(odd[::2], odd[1::2], strict=True):
-            event_id = read_job(self._index.queue, job.decode("ascii", "backslashreplace"), data)
-            if event_id is None:
-                foreign.append(job)
-            else:
-                ours += job.decode(), event_id
-        if foreign:
-            names = [job.decode("ascii", "backslashreplace") for job in foreign[:_MOST_NAMED]]
-            hint = "somebody who can write to Redis has planted them, or enqueues other jobs in our queue"
-            log.error("jobs_refused", count=len(foreign), jobs=names, hint=hint)
-            await self.refuse(foreign)
-        if not ours:
-            return []
-        return claims_from(await self._take_read(keys=self._keys, args=[*self._who(), *ours]))
-
-    async def refuse(self, jobs: Iterable[bytes]) -> None:
-        """Take jobs that are none of ours out of RQ's reach, and keep them aside for a day."""
-        await self._refuse(keys=self._keys, args=[FAILURE_TTL, *jobs])
-
-    def _who(self) -> tuple[Any, ...]:
-        """For whom a script claims: lease, worker's name or nothing, and its token."""
-        worker = self._worker or Worker("", "")
-        return self._lease_ms, worker.name, worker.token
-
-    def _since(self, claim: Claim) -> int | str:
-        """Since when there is this claim, in ms; nothing where RQ itself keeps the job's records."""
-        return claim.now if self._worker else ""
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         self._before()
-        arguments = [self._retention, *self._who(), *chain.from_iterable(operations)]
-        return list(_replies(await self._write_script(keys=self._keys, args=arguments)))
-
-
-def _as_rq(seconds: float) -> str:
-    """A time, in seconds since the epoch, as RQ writes it."""
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        arguments = [self._retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
+        return list(_replies(await self._write(keys=self._keys, args=arguments)))
 
 
 def _replies(flat: Sequence[Any]) -> Iterator[Any]:
-    """The reply to each operation, a list or an error, of what write.lua has sent."""
+    """Yield the reply to each operation, a list or an error, from the flat reply of write.lua."""
     place = 0
     while place < len(flat):
         count, place = flat[place], place + 1

@@ -107,13 +107,13 @@ class Intake:
             taken = None
             if admitted and self._room() > 0:  # It may have been told to stop meanwhile.
                 taken = await self._claims.take(admitted, urgent=self._urgent(admitted), idle=idle)
-                self.wanted_alone = taken.suspects or any(claim.suspect for claim in taken.claims)
+                self.wanted_alone = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
                 for claim in taken.claims:
                     self._start(claim)
             claims = taken.claims if taken else ()
             with suppress(RedisError, OSError):  # The bucket fills by itself.
                 await self._give_back(admitted - len(claims))
-            return taken, len(claims) == wanted and not (taken and taken.suspects)
+            return taken, len(claims) == wanted and not (taken and taken.poison_candidates)
         finally:
             self._asked -= wanted
 

@@ -1,10 +1,8 @@
-"""Puts events back that no worker had a handler for, as soon as there is one.
+"""Puts unhandled events back as soon as there is a handler for them.
 
-Each process does it for the handlers that it has, at its start and then in each round of its reconciler, whoever leads.
-While workers without the handler run beside it, they may take such an event again, and settle it as they did before: it
-then waits for the next round. That is all that keeps the two from passing it to and fro at full speed, and it is
-enough. An event costs them one claim a round and no attempt; in each round those with the handler get their share of
-what is left; and what the last worker without it leaves behind is found by the round after.
+Each process does it for its own handlers, at its start and in each round of its sweeper. Workers without the handler
+may run beside it. They may take such an event again and settle it as unhandled: it then waits for the next round. So an
+event costs them one claim a round and no attempt, and each round gives the workers with the handler their share.
 """
 
 from collections import Counter
@@ -19,14 +17,13 @@ from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.worker")
 
-#: Events of one type that one round puts back at most; and of all types that one script does, which holds up Redis for
-#: a few milliseconds.
+#: Events of one type in one round at most; and events in one script, which keeps Redis busy for a few milliseconds.
 PAGE: Final = 2_000
 BATCH: Final = 200
 
 
-class Found(NamedTuple):
-    """An unhandled event, and when a worker last had no handler for it, in ms."""
+class UnhandledEvent(NamedTuple):
+    """An unhandled event; `since` is when a worker last had no handler for it, in ms."""
 
     name: bytes
     type: str
@@ -34,19 +31,19 @@ class Found(NamedTuple):
 
 
 class Unhandled:
-    """The unhandled events of one queue, seen by a process that has handlers."""
+    """The unhandled events of one queue, for a process that has handlers."""
 
     def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
-        """`wanted`: event type → the names of the handlers that this process has for it."""
+        """Put back events of the types in `wanted`: event type → names of the handlers that this process has."""
         self._redis = redis
         self._index = Keys(queue)
         self._replay = Replay(redis, queue=queue)
         self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
-        #: How many of a type, from the oldest on, the next round leaves out: they are for handlers of other workers.
+        #: Number of events of a type, from the oldest on, that the next round leaves out: they wait for other workers.
         self._start = Counter[str]()
 
     def put_back(self) -> int:
-        """Put back those that this process has a handler for, in the order in which they came; how many.
+        """Put back the events that this process has a handler for, in their order, and return their number.
 
         Two processes that do so at once put back each event once.
 
@@ -70,37 +67,35 @@ class Unhandled:
             self._start.clear()
         return put_back.total()
 
-    def _pages(self) -> list[list[Found]]:
-        """The next of each type, from the oldest on."""
+    def _pages(self) -> list[list[UnhandledEvent]]:
+        """Return the next events of each type, from the oldest on."""
         pipeline = self._redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]
             pipeline.zrange(self._index.unhandled + event_type, start, start + PAGE - 1, withscores=True)
-        replies = pipeline.execute(raise_on_error=False)  # A key may be no sorted set: the reconciler says so.
         return [
-            [Found(name, event_type, since) for name, since in reply]
-            for event_type, reply in zip(self._wanted, replies, strict=True)
-            if isinstance(reply, list)
+            [UnhandledEvent(name, event_type, since) for name, since in reply]
+            for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
         ]
 
-    def _ours(self, found: Sequence[Found]) -> list[Found]:
-        """Those of them that a handler is here for, by when they came."""
+    def _ours(self, found: Sequence[UnhandledEvent]) -> list[UnhandledEvent]:
+        """Return the events that a handler is here for, by when they came."""
         pipeline = self._redis.pipeline(transaction=False)
         for one in found:
             pipeline.hmget(self._index.event.encode() + one.name, "received", ONLY)
-        ours: list[tuple[int, Found]] = []
+        ours: list[tuple[int, UnhandledEvent]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
-            received, only = fields if isinstance(fields, list) else (None, None)  # It may be no hash.
+            received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.
             names = (only or b"").decode(errors="replace").split()
             if not names or not self._wanted[one.type].isdisjoint(names):
-                ours.append((int(received) if received and received.isdigit() else 0, one))
+                ours.append((int(received or 0), one))
         return [one for _, one in sorted(ours)]
 
 
-def in_reach(pages: Sequence[Sequence[Found]]) -> list[Found]:
-    """What can be put back now without an event overtaking an older one of another type. Pure.
+def in_reach(pages: Sequence[Sequence[UnhandledEvent]]) -> list[UnhandledEvent]:
+    """Return the events that can be put back now without overtaking an older event of another type.
 
-    `pages`: the oldest of each type; a full one may have others behind it.
+    `pages` holds the oldest events of each type; a full page may have others behind it.
     """
     until = min((page[-1].since for page in pages if len(page) == PAGE), default=float("inf"))
     return [one for page in pages for one in page if one.since <= until]

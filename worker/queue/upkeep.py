@@ -14,7 +14,7 @@ from credhook.events import EVENT_TYPES
 from credhook.store import BUCKETS, OTHER, Keys, lua, place
 from credhook.worker.queue.rounds import clock, read_rounds, write_rounds
 
-log = structlog.get_logger("credhook.reconciler")
+log = structlog.get_logger("credhook.sweeper")
 
 #: Entries that one script looks at, which holds up Redis for a few milliseconds; and those that one round sweeps.
 PAGE: Final = 500

@@ -6,7 +6,7 @@
 
 --! include claim_event.lua
 
-local who = {lease = ARGV[3], alone = true}
-local got = claim(ARGV[1], ARGV[2], who)
-if type(got) == 'table' then hold({got}, who) end
+local worker = {lease = ARGV[3], alone = true}
+local got = claim(ARGV[1], ARGV[2], worker)
+if type(got) == 'table' then hold({got}, worker) end
 return got

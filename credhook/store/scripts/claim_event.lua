@@ -1,72 +1,64 @@
 -- How a worker gets the right to work on an event.
 --
--- Claims are made one by one and held together: what has been claimed is nobody's until `hold`. Each is a flat list,
--- and so are the replies that have claims: a list within a reply costs Redis 6.2 a packet of its own, 5 us measured.
+-- Events are claimed one by one and held together: a claim takes effect with `hold`. A `worker` is a table: `lease` in
+-- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name` and `token`. For its own workers
+-- RQ keeps the list of started jobs.
 --
--- Defines: claim, claim_into, hold, add_to.
+-- A claim is a flat list, since Redis 6.2 sends each nested list as a packet of its own:
+--   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 attempts  9 latest state of the
+--   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
+--   candidate  12 trace or nil  13 number of the entries that follow: the record's fields, if the event was held before
+--
+-- Defines: claim, hold, add_to.
 
---! include by_field.lua
---! include latest_state.lua
---! include now.lua
---! include readable.lua
---! include unless_odd.lua
 --! include keys.lua
+--! include now.lua
+--! include record.lua
 --! include lock.lua
 
--- Milliseconds by which RQ's scheduler, which counts whole seconds, may be early.
-local EARLY = 2000
--- Seconds that a list of parked or solitary jobs lives after the last was added. It is a hint: their events are open.
-local PARKED_LASTS = 86400
--- Deaths of processes in which an event was one of several under way, after which it is worked on alone.
-local COMMON_DEATHS = 2
+local EARLY = 2000            -- Ms that RQ's scheduler, which counts whole seconds, may be early.
+local BLOCKED_LASTS = 86400   -- Seconds that lists of blocked and isolated jobs live. They are hints: the events are open.
+local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
--- Fields, with their values, of a new event's record, and those that it may have besides before anybody has held it.
+-- Number of fields and values in a new event's record, and fields that it may have besides before it is first held.
 local NEW, BESIDES = 2 * $NEW_FIELDS, {'again', 'again_at', 'reconciled', $TRACE}
 
--- The events that this script has claimed, by their resources; and the fence of an event that nobody has held: fences
--- start at the clock, so that if an event is erased and its id comes again, they do not repeat the earlier ones.
+-- The events that this script has claimed, by resource.
 local claimed = {}
+-- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
 local FIRST_FENCE = string.format('%.0f', now + 1)
 
--- Add what is in a list to another one, which is returned.
+-- Append what is in `more` to the list, and return the list.
 local function add_to(list, more)
-    local length = #list  -- Lua looks for the end of a list whenever it is asked.
+    local length = #list  -- Lua searches for the end of a list each time.
     for place = 1, #more do list[length + place] = more[place] end
     return list
 end
 
--- Claim the event for `who`. Returns what a worker has to know of it, or the reason why it cannot be claimed.
---
--- Fields of `who`: `lease`, in ms; `alone`, whether the process would have nothing else under way; for a worker of ours
--- also `name` and `token`. For its own workers RQ keeps the job's records.
-local function claim(id, job, who)
-    local key = EVENT .. id
-    local fields = unless_odd('HGETALL', key)
-    if not fields then return 'unreadable' end
-    if #fields == 0 then return 'missing' end
-    local record = by_field(fields)
-    local state, type, resource, received = record.state, record.type, record.resource, record.received
-    local fence, attempts, due, killed, deaths = record.fence, record.attempts, record.due, record.killed, record.deaths
-    if unreadable_part(id, state, type, resource, received, fence, attempts, due) then return 'unreadable' end
+-- Return the claim, or the reason why there is none, as `NotClaimed` in worker/queue/claim.py names it.
+local function claim(id, job, worker)
+    local record, fields = record_of(id)
+    if not record then return fields and 'unreadable' or 'missing' end
+    local state, resource, received, fence, attempts =
+        record.state, record.resource, record.received, record.fence, record.attempts
     if state ~= $ACCEPTED and state ~= $WAITING then return 'settled' end
     local locked_by = lock_of(resource)
     local holder = claimed[resource] or locked_by and holder_of(resource)
-    if claimed[resource] == id or (fence or locked_by == id) and runs(id) then return 'held' end
-    if state == $WAITING and due and tonumber(due) > now + EARLY then return 'early' end
-    received, killed = received or now_text, is_count(killed) and tonumber(killed) or 0
-    local suspect = killed > 0 or is_count(deaths) and tonumber(deaths) >= COMMON_DEATHS
-    if suspect and not who.alone then
+    if claimed[resource] == id or (fence or locked_by == id) and has_lease(id) then return 'held' end
+    if state == $WAITING and record.due and tonumber(record.due) > now + EARLY then return 'early' end
+    local killed = tonumber(record.killed or 0)
+    local poison_candidate = killed > 0 or tonumber(record.deaths or 0) >= COMMON_DEATHS
+    if poison_candidate and not worker.alone then
         redis.call('ZADD', solitary, received, job)
-        redis.call('EXPIRE', solitary, PARKED_LASTS)
-        return 'suspect'
+        redis.call('EXPIRE', solitary, BLOCKED_LASTS)
+        return 'poison_candidate'
     end
     if holder and holder ~= id then
-        if unless_odd('ZADD', parked .. resource, received, job) then
-            redis.call('EXPIRE', parked .. resource, PARKED_LASTS)
-        end
-        unless_odd('ZADD', opened, received, id)
+        redis.call('ZADD', parked .. resource, received, job)
+        redis.call('EXPIRE', parked .. resource, BLOCKED_LASTS)
+        redis.call('ZADD', opened, received, id)
         redis.call('ZADD', open, now, id)
-        return 'parked'
+        return 'blocked'
     end
     if locked_by == id then
         fence, attempts = last_claim(id, record)
@@ -75,44 +67,30 @@ local function claim(id, job, who)
     end
     local new = NEW
     for _, field in ipairs(#fields > NEW and BESIDES or {}) do if record[field] then new = new + 2 end end
-    local ended = (fence or #fields > new) and fields or {}
+    local before = (fence or #fields > new) and fields or {}
     fence = tonumber(fence or 0) > now and string.format('%.0f', fence + 1) or FIRST_FENCE
-    attempts = (tonumber(attempts) or 0) + 1
-    if state == $WAITING then redis.call('HSET', key, 'state', $ACCEPTED) end
-    if due or record.holder then redis.call('HDEL', key, 'due', 'holder') end
+    if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
+    if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id
-    return add_to({id, job, now, type, resource, received, fence, attempts, false, killed,
-                   suspect and 1 or 0, record[$TRACE] or false, #ended}, ended)
+    return add_to({id, job, now, record.type, resource, received, fence, tonumber(attempts or 0) + 1, false, killed,
+                   poison_candidate and 1 or 0, record[$TRACE] or false, #before}, before)
 end
 
--- Have lock and lease for each of the claims, an entry among RQ's started jobs, and in each claim what handlers have
--- seen of its resource.
-local function hold(claims, who)
+-- Give each of the claims its lock, its lease and its entry among RQ's started jobs, and fill in the latest state of its
+-- resource.
+local function hold(claims, worker)
     if #claims == 0 then return end
-    local ends, rq_ends = string.format('%.0f', now + who.lease), string.format('%.0f', now / 1000 + $RQ_PATIENCE)
-    local token, held, locked, executions, resources = who.token or '', {}, {}, {}, {}
+    local ends, rq_ends = string.format('%.0f', now + worker.lease), string.format('%.0f', now / 1000 + $RQ_PATIENCE)
+    local held, locked, executions, resources = {}, {}, {}, {}
     for place, got in ipairs(claims) do
         held[2 * place - 1], held[2 * place] = ends, got[1]
         locked[2 * place - 1] = got[5]
-        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. got[8] .. ' ' .. token
+        locked[2 * place] = got[1] .. ' ' .. got[7] .. ' ' .. got[8] .. ' ' .. (worker.token or '')
         executions[2 * place - 1], executions[2 * place] = rq_ends, got[2] .. ':' .. got[7]
         resources[place] = RESOURCE .. got[5]
     end
     redis.call('HSET', locks, unpack(locked))
     redis.call('ZADD', leases, unpack(held))
-    if who.name then unless_odd('ZADD', started, unpack(executions)) end
-    for place, state in ipairs(redis.call('MGET', unpack(resources))) do
-        claims[place][9] = latest_of(state) and state or false
-    end
-end
-
--- Claim the event and add the claim to `claims`, or return why not. The job of an event that is settled is deleted.
-local function claim_into(claims, id, job, who)
-    local got = claim(id, job, who)
-    if type(got) == 'table' then
-        claims[#claims + 1] = got
-        return nil
-    end
-    if got == 'settled' then redis.call('DEL', 'rq:job:' .. job) end
-    return got
+    if worker.name then redis.call('ZADD', started, unpack(executions)) end
+    for place, state in ipairs(redis.call('MGET', unpack(resources))) do claims[place][9] = state end
 end

@@ -1,61 +1,56 @@
--- The locks of resources: which event of a resource a worker has, and by which claim.
+-- The locks of resources: which event of a resource a worker holds, and by which claim.
 --
--- Wants `locks`, their hash, and `leases`.
+-- They are one hash: resource -> "<webhook-id> <fence> <attempts> <worker's token>". An event's record learns of a claim
+-- when the claim ends; until then only the lock knows it. A fence of 0 keeps the lock for an event whose worker has
+-- died, so that no later event overtakes it. The time until then, in ms, stands in place of the token.
 --
--- Defines: lock_of, last_claim, runs, holder_of, remember, keep_lock, unlock.
+-- Defines: lock_of, last_claim, has_lease, holder_of, remember, keep_lock, unlock.
 
 --! include keys.lua
 --! include now.lua
---! include readable.lua
---! include unless_odd.lua
 
--- The event that has the lock, or had it when its worker died, the fence of its claim, the attempts so far and the
--- worker's token; nothing if there is no lock, or none of ours. With a fence of 0 the lock is kept for an event whose
--- worker has died, so that no later one overtakes it: until then, in ms, which stands in place of the token.
+-- Return webhook-id, fence, attempts and token, or nothing if the resource is not locked.
 local function lock_of(resource)
-    local lock = unless_odd('HGET', locks, resource or '')
-    if not lock then return end
-    local id, fence, attempts, token = string.match(lock, '^([!-~]+) (%d+) (%d+) ([!-~]*)$')
-    if id and #fence < 15 and #attempts < 15 then return id, fence, attempts, token end
+    local lock = redis.call('HGET', locks, resource)
+    if lock then return string.match(lock, '^(%S+) (%d+) (%d+) (%S*)$') end
 end
 
--- Fence and attempts of the event's last claim, the lock's unless the record has had one as high since; and whether
--- it is the event that has the lock.
+-- Return fence and attempts of the event's last claim, and whether the event has the lock. The lock knows best, unless
+-- the record has had a fence as high since.
 local function last_claim(id, record)
     local locked_by, fence, attempts = lock_of(record.resource)
-    if locked_by == id and tonumber(fence) > (tonumber(record.fence) or 0) then return fence, attempts, true end
+    if locked_by == id and tonumber(fence) > tonumber(record.fence or 0) then return fence, attempts, true end
     return record.fence, record.attempts, locked_by == id
 end
 
--- Whether a lease on the event runs. One that ends later than any would is not ours: it would last for ever.
-local function runs(id)
-    local ends = tonumber(id and redis.call('ZSCORE', leases, id) or 0)
-    return ends > now and ends <= now + $LONGEST_LOCK
+local function has_lease(id)
+    local ends = redis.call('ZSCORE', leases, id)
+    return ends and tonumber(ends) > now
 end
 
--- The event that has the lock now, whether its lease runs or the lock is kept for it, or nil.
+-- Return the event that has the lock now: its lease runs, or the lock is kept for it.
 local function holder_of(resource)
-    local id, fence, _, kept = lock_of(resource)
-    local is_kept = fence == '0' and is_count(kept) and tonumber(kept) > now and tonumber(kept) <= now + $LONGEST_LOCK
-    return (is_kept or runs(id)) and id or nil
+    local id, fence, _, kept_until = lock_of(resource)
+    if id and (has_lease(id) or fence == '0' and tonumber(kept_until) > now) then return id end
 end
 
 -- Keep in the event's record what its lock says of a claim that has lapsed, unless the record knows of a later one.
 local function remember(id)
-    local state, resource, known = unpack(unless_odd('HMGET', EVENT .. id, 'state', 'resource', 'fence') or {})
+    local state, resource, known = unpack(redis.call('HMGET', EVENT .. id, 'state', 'resource', 'fence'))
+    if state ~= $ACCEPTED then return end
     local locked_by, fence, attempts, token = lock_of(resource)
-    if state == $ACCEPTED and locked_by == id and tonumber(fence) > (tonumber(known) or 0) then
+    if locked_by == id and tonumber(fence) > tonumber(known or 0) then
         redis.call('HSET', EVENT .. id, 'fence', fence, 'attempts', attempts, 'holder', token)
     end
 end
 
--- Keep the lock for the event, which nobody has any more, for as long as its lease would have lasted.
+-- Keep the lock for an event whose worker has died, until its lease would have ended.
 local function keep_lock(id, resource)
     local ends = redis.call('ZSCORE', leases, id)
-    if lock_of(resource) == id and ends then redis.call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
+    if ends and lock_of(resource) == id then redis.call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
 end
 
--- Free the lock that the event has, if its record says of which resource. Any other is free once its lease has lapsed.
+-- Free the lock if the event has it.
 local function unlock(id, resource)
     if resource and lock_of(resource) == id then redis.call('HDEL', locks, resource) end
 end

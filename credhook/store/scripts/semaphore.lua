@@ -1,21 +1,20 @@
--- Give an event its place among those that some handlers may have at a time: with all of these handlers, or with none.
+-- Give an event a place with each of some handlers that may have only so many events at a time, or with none of them.
 --
--- Who is in has a lease; whoever has none any more is out, so that the dead keep no place longer than their leases.
+-- An event keeps its places as long as its lease: the dead give theirs up by themselves.
 --
--- KEYS: leases; then for each handler the set of the events that it has.
--- ARGV: the event; how long the sets last without being asked for, in ms; then for each handler how many it may have.
--- Reply: 0, or which of the handlers has no place, counted from 1.
+-- KEYS: leases; then for each handler the set of its events.
+-- ARGV: webhook-id; ms that the sets last; then for each handler its limit.
+-- Reply: 0, or the number of the first handler that is full, from 1.
 
 --! include now.lua
+
 local leases, event, lasts = KEYS[1], ARGV[1], ARGV[2]
 for place = 2, #KEYS do
-    local key, others = KEYS[place], 0
-    if redis.call('TYPE', key).ok ~= 'set' then redis.call('DEL', key) end
-    redis.call('PEXPIRE', key, lasts)
-    for _, other in ipairs(redis.call('SMEMBERS', key)) do
+    local others = 0
+    for _, other in ipairs(redis.call('SMEMBERS', KEYS[place])) do
         local ends = redis.call('ZSCORE', leases, other)
         if not ends or tonumber(ends) < now then
-            redis.call('SREM', key, other)
+            redis.call('SREM', KEYS[place], other)
         elseif other ~= event then
             others = others + 1
         end

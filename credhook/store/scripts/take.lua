@@ -1,109 +1,89 @@
--- How a worker takes events from the queue and claims them: urgent ones first, up to their share, then whatever is
--- next. If the process has nothing under way and there is a suspect, it gets that one and nothing else.
+-- Take events from the queue and claim them: urgent ones first, up to their share, then the next ones. A process that
+-- has nothing under way gets a poison candidate, if there is one, and nothing else.
 --
--- Wants `who`, for whom events are claimed; see claim_event.lua.
+-- A job's id says which event it is for, so that nothing of the job is read. A job that is not ours is moved out of RQ's
+-- reach.
 --
--- Defines: take.
+-- KEYS: as in keys.lua.
+-- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle.
+-- Reply: one list:
+--   ms until the next retry is due, or -1
+--   1 if poison candidates wait, else 0
+--   how many jobs were refused; then the beginning of the id of each
+--   the claims; see claim_event.lua
 
 --! include claim_event.lua
 --! include event_of_job.lua
 --! include urgent.lua
 
-local MOST_DUE = 500       -- Due retries that one call moves from RQ's schedule to the queue.
-local MOST_SUSPECTS = 100  -- Suspects that one call looks at to find one that can be worked on.
-local LONGEST_NAME = 600   -- Bytes of a job's id beyond which it is none of ours. Ours have 522 at most.
+local MOST_DUE = 500        -- Due retries that one call moves from RQ's schedule to the queue.
+local MOST_CANDIDATES = 100 -- Poison candidates that one call looks at to find one that can be claimed.
 
-local claims, odd = {}, {}
+local worker = {lease = ARGV[1], name = ARGV[2], token = ARGV[3]}
+local wanted, share, idle = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
+local claims, refusals = {}, {}
 
 local function queue_due_retries()
-    for _, job in ipairs(unless_odd('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_DUE) or {}) do
+    for _, job in ipairs(redis.call('ZRANGEBYSCORE', scheduled, '-inf', now / 1000, 'LIMIT', 0, MOST_DUE)) do
         redis.call('ZREM', scheduled, job)
-        local id, data = event_of(job)
-        if data then
-            redis.call('HSET', 'rq:job:' .. job, 'status', 'queued')
-            redis.call('RPUSH', jobs, job)
-            if id then
-                redis.call('ZADD', open, 'XX', now, id)
-                -- It has been due: should the clock go back, it would be in the queue and nobody could claim it.
-                unless_odd('HDEL', EVENT .. id, 'due')
-                if is_urgent(unless_odd('HGET', EVENT .. id, 'type')) then hint(urgent, job) end
-            end
+        redis.call('RPUSH', jobs, job)
+        local id = event_of(job)
+        if id then
+            redis.call('ZADD', open, 'XX', now, id)
+            -- It has been due: if the clock goes back, nothing else would let the event be claimed.
+            redis.pcall('HDEL', EVENT .. id, 'due')
+            if is_urgent(redis.pcall('HGET', EVENT .. id, 'type')) then hint(urgent, job) end
         end
     end
 end
 
--- Take a job whose id is too long to be passed around out of RQ's reach. Returns the beginning of the id, for the log.
-local function set_aside(job, digest)
-    if redis.call('EXISTS', 'rq:job:' .. job) == 1 then
-        redis.call('RENAME', 'rq:job:' .. job, refused .. digest)
-        redis.call('EXPIRE', refused .. digest, $FAILURE_TTL)
-    end
-    return string.sub(job, 1, 32)
+local function refuse(job)
+    if redis.call('EXISTS', 'rq:job:' .. job) == 0 then return end
+    redis.call('RENAME', 'rq:job:' .. job, refused .. job)
+    redis.call('EXPIRE', refused .. job, $FAILURE_TTL)
+    refusals[#refusals + 1] = string.sub(job, 1, 64)
 end
 
-local function take_job(job, is_hint)
-    -- Of most jobs the name says whose they are.
-    local named = event_in(job)
-    if named and claim_into(claims, named, job, who) ~= 'missing' then return end
-    local id, data = event_of(job)
-    if not data then return end  -- Settled since an earlier look at its hint, or lost: the reconciler sees to that.
-    if id then
-        if claim_into(claims, id, job, who) == 'missing' then redis.call('DEL', 'rq:job:' .. job) end
-    elseif not is_hint then
-        if #job > LONGEST_NAME then
-            job = set_aside(job, redis.sha1hex(job))
-        else
-            unless_odd('LPUSH', intermediate, job)
-        end
-        odd[#odd + 1] = job
-        odd[#odd + 1] = data
+local function take_job(job)
+    local id = event_of(job)
+    if not id then return refuse(job) end
+    local got = claim(id, job, worker)
+    if type(got) == 'table' then
+        claims[#claims + 1] = got
+    elseif got == 'settled' or got == 'missing' then
+        redis.call('DEL', 'rq:job:' .. job)
     end
 end
 
 local function take_up_to(number, list, most)
-    while #claims < number and most > 0 and not oversized do
-        local popped = unless_odd('LPOP', list, math.min(number - #claims, most))
+    while #claims < number and most > 0 do
+        local popped = redis.call('LPOP', list, math.min(number - #claims, most))
         if not popped then return end
         most = most - #popped
-        for place, job in ipairs(popped) do
-            if oversized then  -- Enough for once.
-                for back = #popped, place, -1 do redis.call('LPUSH', list, popped[back]) end
-                return
-            end
-            take_job(job, list == urgent)
-        end
+        for _, job in ipairs(popped) do take_job(job) end
     end
 end
 
-local function take_suspect()
-    who.alone = true
-    for _ = 1, MOST_SUSPECTS do
-        local job = #claims == 0 and unless_odd('ZPOPMIN', solitary)
-        if not (job and job[1]) then break end
-        take_job(job[1], true)
+queue_due_retries()
+if idle then
+    worker.alone = true
+    for _ = 1, MOST_CANDIDATES do
+        local job = redis.call('ZPOPMIN', solitary)[1]
+        if not job then break end
+        take_job(job)
+        if #claims > 0 then break end
     end
-    who.alone = false
+    worker.alone = false
 end
-
--- Take so many events, of which a share urgent before all others; `idle` is '1' if the process has nothing under way.
--- Returns in one list ms until the next retry is due, or -1; 1 if there are suspects, else 0; how many entries the jobs
--- have that only Python can read; these, each followed by its data; and the claims.
-local function take(wanted, share, idle)
-    claims, odd = {}, {}
-    queue_due_retries()
-    if idle == '1' then take_suspect() end
-    if #claims == 0 then
-        wanted = tonumber(wanted)
-        local most = wanted * 10 + 100
-        take_up_to(tonumber(share), urgent, most)
-        take_up_to(wanted, jobs, most)
-        take_up_to(wanted, urgent, most)
-    end
-    hold(claims, who)
-    local due = unless_odd('ZRANGE', scheduled, 0, 0, 'WITHSCORES') or {}
-    local reply = {due[2] and math.max(0, math.ceil(due[2] * 1000 - now)) or -1,
-                   (unless_odd('ZCARD', solitary) or 0) > 0 and 1 or 0, #odd}
-    add_to(reply, odd)
-    for _, got in ipairs(claims) do add_to(reply, got) end
-    return reply
+if #claims == 0 then
+    local most = wanted * 10 + 100
+    take_up_to(share, urgent, most)
+    take_up_to(wanted, jobs, most)
+    take_up_to(wanted, urgent, most)
 end
+hold(claims, worker)
+local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
+local reply = {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', solitary), #refusals}
+add_to(reply, refusals)
+for _, got in ipairs(claims) do add_to(reply, got) end
+return reply

@@ -1,0 +1,28 @@
+-- The record of an open event.
+--
+-- Defines: record_of.
+
+--! include keys.lua
+
+local states = $STATES
+
+-- Return the record as a table, and its fields and values as a list; nil if there is none, or nil and the reason why it
+-- cannot be worked on.
+local function record_of(id)
+    local fields = redis.pcall('HGETALL', EVENT .. id)
+    if fields.err then
+        if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields.err, 0) end
+        return nil, 'no hash'
+    end
+    if #fields == 0 then return nil end
+    local record = {}
+    for i = 1, #fields, 2 do record[fields[i]] = fields[i + 1] end
+    for _, field in ipairs({'state', 'type', 'resource', 'received'}) do
+        if not record[field] then return nil, 'no ' .. field end
+    end
+    if not states[record.state] then return nil, 'state' end
+    for _, field in ipairs({'received', 'fence', 'attempts', 'due', 'killed', 'deaths'}) do
+        if record[field] and not string.find(record[field], '^%d+$') then return nil, field end
+    end
+    return record, fields
+end

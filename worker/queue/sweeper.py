@@ -1,0 +1,168 @@
+"""The sweeper requeues orphaned events: open events that nothing is working on.
+
+RQ loses sight of a job in several ways: a process is killed between two of its commands, a hash is evicted, a reply is
+lost. The store does not. An open event belongs to exactly one of these: RQ's queue, RQ's schedule, a worker's lease, or
+the list behind another event of its resource. An event that is in none of them is enqueued again. To do so once too
+often is harmless: the second job finds the claim, or the settled record, and leaves.
+
+The sweeper also completes settlements that were broken off, sets records aside that cannot be read, and keeps the lists
+of events by worker/queue/upkeep.py.
+"""
+
+import itertools
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final, cast
+
+import structlog
+from redis import Redis
+from redis.exceptions import ResponseError
+from rq import Queue
+from rq.worker_registration import clean_worker_registry
+
+from credhook.store import Keys
+from credhook.store.job import event_of, job_id
+from credhook.worker import metrics
+from credhook.worker.queue.group_commit import is_unwell
+from credhook.worker.queue.reclaim import IN_TRANSIT_MS, PutBack
+from credhook.worker.queue.rounds import clock
+from credhook.worker.queue.unhandled import Unhandled
+from credhook.worker.queue.upkeep import Upkeep
+
+log = structlog.get_logger("credhook.sweeper")
+
+#: Jobs at the head of the queue that are looked at, to find when the oldest of them moved.
+HEAD: Final = 1_000
+#: Open events that are read at once, and orphans that one round deals with at most.
+PAGE: Final = 10_000
+MOST: Final = 10_000
+#: Time that RQ's record of a started job outlives the last renewal, before it is deleted.
+_RQ_RECORD_LASTS_SECONDS: Final = 600
+#: Events that one line of the log names.
+_MOST_NAMED: Final = 20
+
+
+class Sweeper:
+    """Looks through the open events of one queue. Of all processes that try, one leads."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        queue: str,
+        name: str,
+        interval: float,
+        retention: int,
+        wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        """Prepare for a round every `interval` seconds.
+
+        Args:
+            redis: client of the store.
+            queue: name of the queue.
+            name: unique in the fleet.
+            interval: seconds between two rounds of this process.
+            retention: seconds after which dead, unhandled, quarantined and unreadable events are forgotten.
+            wanted: event type → names of the handlers that this process has for it.
+        """
+        self._redis = redis
+        self._index = Keys(queue)
+        self._name = name
+        self._put_back = PutBack(redis, queue=queue, retention=retention)
+        #: Each process does this, since the leader may lack a handler.
+        self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
+        self._upkeep = Upkeep(redis, queue=queue, retention=retention)
+        self._leads_for = max(1_000, int(interval * 3_000))
+        self._retention = retention
+        #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
+        self._start = 0
+
+    def run(self) -> int:
+        """Run one round, and return the number of orphans that were put back.
+
+        Raises:
+            RedisError: Redis failed.
+        """
+        self.unhandled.put_back()
+        if not self._leads():
+            return 0
+        now = clock(self._redis)
+        self._forget(now)
+        put_back: list[str] = []
+        unreadable: dict[str, str] = {}
+        for event_id in self._orphans(now):
+            try:
+                became = self._put_back(event_id)
+            except ResponseError as error:
+                if is_unwell(error):
+                    raise
+                log.error("event_not_put_back", webhook_id=_printable(event_id), error=type(error).__name__)  # noqa: TRY400  The other events go on.
+                continue
+            if isinstance(became, bytes):
+                unreadable[_printable(event_id)] = became.decode()
+            elif became:
+                put_back.append(event_id)
+        self._start = max(0, self._start - len(put_back) - len(unreadable))  # These have left their places.
+        if put_back:
+            metrics.REQUEUED.add(by=len(put_back))
+            log.warning("events_put_back", count=len(put_back))
+        if unreadable:
+            hint = "something else has written to their records; see `credhook events list --state unreadable`"
+            named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
+            log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
+        self._upkeep.run(now)
+        return len(put_back)
+
+    def _leads(self) -> bool:
+        """Become or remain the leader. After three rounds without the leader another process takes its place."""
+        key = self._index.leader
+        if self._redis.set(key, self._name, nx=True, px=self._leads_for):
+            return True
+        if self._redis.get(key) != self._name.encode():
+            return False
+        return bool(self._redis.pexpire(key, self._leads_for))
+
+    def _forget(self, now: int) -> None:
+        """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
+        index = self._index
+        for key in (index.dead, *index.all_unhandled, index.quarantined, index.unreadable, index.leases):
+            self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
+        self._redis.zremrangebyscore(index.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
+        clean_worker_registry(Queue(index.queue, connection=self._redis))
+
+    def _orphans(self, now: int) -> list[str]:
+        """Return open events that should have come up by now, and whose job is neither queued nor scheduled.
+
+        The queue is worked off in order: a job that moved after the head of the queue did will come up. So a long queue
+        need not be read to its end.
+        """
+        index = self._index
+        jobs = cast(list[bytes], self._redis.lrange(index.jobs, 0, HEAD - 1))
+        until: float = now - IN_TRANSIT_MS
+        if len(jobs) == HEAD:
+            until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
+        # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
+        overdue = (now - IN_TRANSIT_MS) / 1_000
+        scheduled = cast(list[bytes], self._redis.zrangebyscore(index.scheduled, overdue, "+inf"))
+        in_lists = {*jobs, *scheduled}
+        found: list[str] = []
+        for start in itertools.count(self._start, PAGE):
+            page = cast(list[bytes], self._redis.zrangebyscore(index.open, 0, until, start=start, num=PAGE))
+            ids = [one.decode(errors="surrogateescape") for one in page]
+            found += (one for one in ids if job_id(index.queue, one).encode() not in in_lists)
+            if len(page) < PAGE or len(found) >= MOST:
+                # Events that stay where they are must not hide the events behind them.
+                self._start = 0 if len(page) < PAGE else start + PAGE
+                break
+        return found
+
+    def _oldest(self, jobs: list[bytes]) -> float:
+        """Return when the first of these jobs' events moved, in ms; 0 if none of them is open."""
+        named = (event_of(self._index.queue, job.decode(errors="surrogateescape")) for job in jobs)
+        ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
+        moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
+        return min((score for score in moved if score is not None), default=0.0)
+
+
+def _printable(event_id: str) -> str:
+    return event_id.encode("ascii", "backslashreplace").decode()
