@@ -124,9 +124,9 @@ def sandbox(
         click.echo("\n".join(_environment(_base_url(host, port), secrets)))
         return
     # Imported here so that `--env` and `trigger` answer at once.
-    import uvicorn  # noqa: PLC0415  See above.
+    import uvicorn
 
-    from credhook.sandbox.app import create_app  # noqa: PLC0415  See above.
+    from credhook.sandbox.app import create_app
 
     listener = _listen(host, port)
     base_url = _base_url(host, listener.getsockname()[1])

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from redis.exceptions import RedisError
 
 from credhook.events import EVENT_TYPES
-from credhook.ops.doctor import Setup, of_certificate
 from credhook.ops.doctor_redis import of_clock
+from credhook.ops.doctor_settings import Setup, of_certificate
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import ReceiverProcess, open_briefly, queues_of, read_receivers
 from credhook.receiver.refusals import has_made

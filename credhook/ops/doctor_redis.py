@@ -8,7 +8,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from credhook.ops.attention import Limits, of_fleet, of_server
-from credhook.ops.doctor import Setup
+from credhook.ops.doctor_settings import Setup
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import open_briefly, read_fleet
 from credhook.store.address import RedisAddress

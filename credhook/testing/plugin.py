@@ -37,7 +37,7 @@ class MakeContext(Protocol):
 @pytest.fixture
 def credhook_event() -> "Callable[..., FetchedEvent]":
     """Makes events: `credhook.testing.event`."""
-    from credhook.testing.events import event  # noqa: PLC0415  See above, here and below.
+    from credhook.testing.events import event
 
     return event
 
@@ -45,7 +45,7 @@ def credhook_event() -> "Callable[..., FetchedEvent]":
 @pytest.fixture
 def credhook_api() -> "FakeApi":
     """A platform of the test's own: the one of `credhook_run` and `credhook_context`."""
-    from credhook.testing.platform.api import FakeApi  # noqa: PLC0415
+    from credhook.testing.platform.api import FakeApi
 
     return FakeApi()
 
@@ -53,7 +53,7 @@ def credhook_api() -> "FakeApi":
 @pytest.fixture
 def credhook_run(credhook_api: "FakeApi") -> Run:
     """Runs a handler as a worker would, `credhook.testing.run`; in an `async` test await `credhook.testing.arun`."""
-    from credhook.testing.running import run  # noqa: PLC0415
+    from credhook.testing.running import run
 
     def run_here(handler: Any, event: Any, **options: Any) -> Any:
         return run(handler, event, **{"api": credhook_api, **options})
@@ -64,10 +64,10 @@ def credhook_run(credhook_api: "FakeApi") -> Run:
 @pytest.fixture
 def credhook_context(credhook_api: "FakeApi") -> MakeContext:
     """Makes the context of a handler that the test calls itself."""
-    from structlog.testing import LogCapture  # noqa: PLC0415
+    from structlog.testing import LogCapture
 
-    from credhook.testing.running import handler_of  # noqa: PLC0415
-    from credhook.testing.trial import context, logger  # noqa: PLC0415
+    from credhook.testing.running import handler_of
+    from credhook.testing.trial import context, logger
 
     def make(handler: Any, event: Any, *, stale: bool = False, state: object = None) -> Any:
         subject = handler_of(handler)

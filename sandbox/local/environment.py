@@ -244,7 +244,7 @@ def started(
 def _make_certificates(folder: Path) -> Path:
     """Create an authority and a certificate for the receiver, and return the authority's PEM file."""
     try:
-        import trustme  # noqa: PLC0415  Of the extra that only this needs.
+        import trustme
     except ImportError:
         raise CannotStart("trustme is not installed: pip install 'credhook[local]'") from None
     authority, ca = trustme.CA(), folder / "ca.pem"

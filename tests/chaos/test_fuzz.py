@@ -27,9 +27,9 @@ async def test_no_forgery_reaches_the_parser_and_nothing_breaks(count: int) -> N
 
 async def test_a_key_rotation_refuses_nothing() -> None:
     """Ten thousand deliveries while the sender goes from the old key to both to the new one."""
-    from signing import OTHER_SECRET, SECRET, body, sign  # noqa: PLC0415
+    from signing import OTHER_SECRET, SECRET, body, sign
 
-    from credhook.receiver.signature import authenticate, parse_key, read_headers  # noqa: PLC0415
+    from credhook.receiver.signature import authenticate, parse_key, read_headers
 
     keys = [parse_key(SECRET), parse_key(OTHER_SECRET)]
     content, timestamp = body(), "1700000000"

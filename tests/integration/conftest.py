@@ -39,7 +39,7 @@ def receiver(authority: trustme.CA) -> Iterator[Receiver]:
 @pytest.fixture
 def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`credhook events …` in this process."""
-    from credhook.worker.commands.events import command as history  # noqa: PLC0415  It takes a second, of those that use it.
+    from credhook.worker.commands.events import command as history
 
     for name in [name for name in os.environ if name.startswith("CREDHOOK_")]:
         monkeypatch.delenv(name)

@@ -26,9 +26,9 @@ from serving import Platform
 from signing import SECRET
 from tunnel import tunnel
 
-from credhook.ops.doctor import Setup
 from credhook.ops.doctor_platform import check_platform
 from credhook.ops.doctor_redis import check_redis
+from credhook.ops.doctor_settings import Setup
 from credhook.store import Keys
 
 NOWHERE = "nowhere.invalid"

@@ -236,6 +236,6 @@ def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, lon
     """The transport, within our bounds if it is one of httpx's, which is loaded for that alone."""
     if hasattr(transport, "send"):
         return transport
-    from credhook.worker.api.http.httpx_transport import HttpxTransport  # noqa: PLC0415  It takes as long as all of ours.
+    from credhook.worker.api.http.httpx_transport import HttpxTransport
 
     return HttpxTransport(transport, timeout, longest=longest)

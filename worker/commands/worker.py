@@ -1,7 +1,6 @@
 """`credhook worker`: keep worker processes running. What one process does is in worker/process/main.py."""
 
 import functools
-import importlib
 import os
 import sys
 import tempfile
@@ -42,17 +41,18 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     # The rest takes half a second to import. Before that, other workers get the events of the dead ones.
     unnoted = _reclaim(settings, died) if died else []
     # Only workers import this, so that their supervisor stays small.
-    main = importlib.import_module("credhook.worker.process.main")
+    from credhook.worker.process import main
+
     main.run(settings, Pipes.parse(supervised), isolation, burst=burst, died=unnoted)
 
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Reclaim the events of dead workers. Return the workers that Redis could not be told about."""
-    reclaim = importlib.import_module("credhook.worker.queue.reclaim")
-    connection = importlib.import_module("credhook.store.connection")
-    with connection.open_redis_sync(settings.redis_url.get_secret_value()) as redis:
-        unnoted: Sequence[str] = reclaim.reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
-    return unnoted
+    from credhook.store.connection import open_redis_sync
+    from credhook.worker.queue.reclaim import reclaim_all
+
+    with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
+        return reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
 
 
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:
@@ -62,9 +62,10 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     if not settings.admin:
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without these modules.
-    admin = importlib.import_module("credhook.worker.process.admin")
-    gathering = importlib.import_module("credhook.metrics.gathering")
+    from credhook.metrics.gathering import forget
+    from credhook.worker.process.admin import start_admin
+
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
-        admin.administrate(settings, settings.admin, folder)
+        start_admin(settings, settings.admin, folder)
         environment = {**os.environ, FOLDER: folder}
-        return prepare(environment, buried=lambda place: gathering.forget(place, folder)).run()
+        return prepare(environment, buried=lambda place: forget(place, folder)).run()

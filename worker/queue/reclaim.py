@@ -83,7 +83,7 @@ def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -
         redis.hdel(keys.handlers, token)
     log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
 
-    from credhook.worker import metrics  # noqa: PLC0415  After the events are back: it takes a tenth of a second.
+    from credhook.worker import metrics
 
     metrics.RECLAIMED.add(by=became.count(1))
     return True

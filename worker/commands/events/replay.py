@@ -115,7 +115,7 @@ def _user() -> str:
 
 def _types_wanted(handler: str) -> frozenset[str]:
     """Return the types that the handler wants; none if it is not loaded here."""
-    from credhook.worker.handlers.loading import load  # noqa: PLC0415  It takes longer than to count a selection.
+    from credhook.worker.handlers.loading import load  # It takes longer than counting a selection.
 
     loaded = {one.name: one.types for one in load(HandlerSettings().handlers).handlers}
     if handler not in loaded:

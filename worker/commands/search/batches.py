@@ -54,8 +54,8 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
-    from rich.console import Console  # noqa: PLC0415  It takes as long as a list of events does.
-    from rich.progress import MofNCompleteColumn, Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
 
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
