@@ -51,7 +51,7 @@ class Registration(WireModel):
 
 
 class DeliveryFields(WireModel):
-    """What is delivered where."""
+    """The fields that a pending delivery and its attempts share."""
 
     webhook_id: str
     event_type: EventType

@@ -118,7 +118,7 @@ def _row(line: Line, handler: str, outcome: str, colour: str, ms: float | None) 
 
 
 def _other(line: Line) -> Iterator[Text]:
-    """Return a line of the author's, or one that does not end an attempt."""
+    """Return a line of the author's, or a line that does not end an attempt."""
     rest = "".join(f"  {name}={value}" for name, value in line.items() if name not in _KNOWN)
     who = f"  {line['handler']}" if "handler" in line else ""
     yield Text(f"{_time(line)}{who}  {line['event']}{rest}", _COLOURS.get(str(line.get("level")), "dim"))

@@ -196,7 +196,7 @@ class DevSession:
         self._worker = LogTail(self._local.logs["worker"])
 
     def stop_worker(self) -> None:
-        """Let the worker finish what is under way, and show its last lines."""
+        """Let the worker finish its running handlers, and show its last lines."""
         self._local.stop("worker")
         if self._worker:
             self._show(self._worker.close())

@@ -136,7 +136,7 @@ class LocalEnvironment:
         return path.relative_to(Path.cwd())
 
     def check(self, *, but: str = "") -> None:
-        """Return if every process still runs, except one that may end.
+        """Return if every process still runs, except `but`.
 
         Raises:
             CannotStart: A process has ended.
@@ -182,8 +182,8 @@ def started(
     """Start Redis and the sandbox, and remove everything at the end.
 
     Args:
-        own_handlers: Take credhook's settings from the environment, except those that this environment needs.
-            Otherwise load only the handler that logs, whatever handlers are installed.
+        own_handlers: Take credhook's settings from the environment, except the settings that this environment replaces.
+            Otherwise load only the handler that logs, even if others are installed.
         sandbox: Options of the sandbox, or None to use the platform that the environment names.
         port: The receiver's port, or 0 for a free one.
         environ: The environment of this process.
