@@ -1,6 +1,6 @@
-"""A process that keeps child processes going: what dies is replaced, what is to end is asked, waited for, and made to.
+"""Keep child processes running: replace a child that dies, and stop all children on a signal.
 
-The receiver's supervisor and the worker's say how a child is started, and add what is their own.
+The receiver's and the worker's supervisor are subclasses. They say how to start a child.
 """
 
 import math
@@ -18,10 +18,10 @@ import structlog
 from credhook.backoff import Backoff
 from credhook.stopping import TOLD_EARLY, stop_on
 
-#: Seconds between two looks at the children.
-LOOK: Final = 0.1
+#: Seconds between two checks of the children.
+CHECK_SECONDS: Final = 0.1
 #: Seconds that a child must have lived for its death to count as the first again.
-LONG_LIFE: Final = 30.0
+LONG_LIFE_SECONDS: Final = 30.0
 
 C = TypeVar("C", bound=Popen[bytes])
 
@@ -31,106 +31,112 @@ class _Place(Generic[C]):
     """Room for one child, and after its death for the next."""
 
     number: int
-    #: Who runs there; one that has ended stays until it is reaped.
+    #: The running child. A child that has ended stays here until it is reaped.
     child: C | None = None
-    born: float = 0.0
-    #: In a row, up to now.
+    started: float = 0.0
+    #: Consecutive deaths of young children.
     young_deaths: int = 0
-    #: When the next is to be started; None while there is one, or if there is to be none.
+    #: When to start the next child; None while one runs, or if none is to follow.
     due: float | None = -math.inf
 
 
 class Supervisor(ABC, Generic[C]):
-    """Keeps so many children going, until a signal ends them all, or all have ended by themselves."""
+    """Keeps a number of children running, until a signal ends them all, or all have ended by themselves."""
 
-    #: What they are; the log's events begin with it, as `worker_died` does.
+    #: What the children are. Log events begin with it: `worker_died`.
     kind: str
-    #: For whoever reads in the log that one has died.
+    #: Hint for the log line about a death.
     hint: str
-    #: When one that died is replaced: at once after a long life, later if it keeps dying young.
+    #: Wait before a dead child is replaced; longer if its successors keep dying young.
     restarts = Backoff(first=0.1, longest=5.0)
-    #: Seconds that they get to end after SIGTERM.
+    #: Seconds that children get to end after SIGTERM.
     grace: float
-    #: Whether one that ends with 0 was meant to, and is not replaced.
+    #: True if a child that ends with 0 is not replaced.
     may_finish = False
-    #: Exit code that another would end with as well: all are ended then, and we end with the same.
-    hopeless: int | None = None
-    #: Deaths of young ones in each place after which none alive means that none can live.
+    #: Exit code of a child that any successor would end with as well: all are stopped, and the supervisor returns it.
+    fatal_code: int | None = None
+    #: Young deaths in each place after which the supervisor gives up, if no child is alive.
     tries = math.inf
-    #: What they are sent if we are asked to stop once more.
-    insistence: signal.Signals | None = None
+    #: Signal for children if the supervisor is asked to stop again.
+    force_signal: signal.Signals | None = None
 
     def __init__(
-        self, number: int, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self,
+        number: int,
+        *,
+        on_exit: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`number`: of children; `clock`: tells monotonic seconds; `sleep`: waits so many of them."""
-        self.clock = clock
-        self._sleep = sleep
+        """`number`: of children; `on_exit`: called with the place of each child that has ended; `clock`: in seconds."""
+        self.clock, self._sleep, self._on_exit = clock, sleep, on_exit
         self.log = structlog.get_logger(f"credhook.{self.kind}")
-        # Its other end closes when we die, however we die: children that read the end of it drain and go.
+        # The system closes our end when this process dies in any way; the children then drain and end.
         self.lifeline, self._held = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
         self._stopping = self._gave_up = False
 
     @abstractmethod
     def start(self, place: int) -> C:
-        """Start another child in that place and give it the lifeline; after an OSError it is tried again."""
+        """Start a child with the lifeline; after an OSError it is tried again."""
 
-    def look_after(self, child: C) -> None:
-        """Do what else is to be done at each look at a child that is alive."""
+    def check(self, child: C) -> None:
+        """Check a running child."""
 
-    def ended(self, child: C, code: int, place: int) -> None:
-        """Do what else is to be done about a child that has ended, before another takes its place."""
+    def ended(self, child: C, code: int) -> None:
+        """Clean up after a child that has ended, before another takes its place."""
 
     def run(self) -> int:
-        """Keep them going; 0 once all have ended in order, `hopeless` if one has ended with that, otherwise 1."""
+        """Run until all children have ended; return the exit code: 0 in order, `fatal_code`, or 1."""
         stop_on(self._stop)
         while not self._stopping and any(place.child or place.due is not None for place in self._places):
             for place in self._places:
-                self._look_at(place)
-            self._sleep(LOOK)
+                self._check(place)
+            self._sleep(CHECK_SECONDS)
         return self.drain()
 
     def drain(self) -> int:
-        """Ask all to end, wait, make them; the exit code."""
-        self._tell(signal.SIGTERM)
+        """Stop all children, kill those that do not end in time, and return the exit code."""
+        self._send(signal.SIGTERM)
         deadline = self.clock() + self.grace
         while self._alive() and self.clock() < deadline:
-            self._sleep(LOOK)
+            self._sleep(CHECK_SECONDS)
         for child in self._alive():
             self.log.error(self.kind + "_killed", pid=child.pid, reason="it did not end")
             child.kill()
         codes = {place.child.wait() for place in self._places if place.child}
-        if self.hopeless in codes:
-            return self.hopeless
-        in_order = TOLD_EARLY | {0, -(self.insistence or 0)}
+        if self.fatal_code in codes:
+            return self.fatal_code
+        in_order = TOLD_EARLY | {0, -(self.force_signal or 0)}
         return 1 if self._gave_up or codes - in_order else 0
 
-    def _look_at(self, place: _Place[C]) -> None:
+    def _check(self, place: _Place[C]) -> None:
         if place.child is None:
             if place.due is not None and self.clock() >= place.due:
                 self._fill(place)
         elif (code := place.child.poll()) is None:
-            self.look_after(place.child)
-        elif code == self.hopeless:
+            self.check(place.child)
+        elif code == self.fatal_code:
             self._stopping = True
-        elif not self._stopping:  # Otherwise it may have had the signal that we have just had.
+        elif not self._stopping:  # Otherwise the child may have had the signal that we have just had.
             self._reap(place, place.child, code)
 
     def _fill(self, place: _Place[C]) -> None:
         try:
-            place.child, place.born, place.due = self.start(place.number), self.clock(), None
+            place.child, place.started, place.due = self.start(place.number), self.clock(), None
         except OSError as error:
-            place.due = self.clock() + self.restarts.longest
-            self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=self.restarts.longest)  # noqa: TRY400  No traceback.
+            wait = self.restarts.longest
+            place.due = self.clock() + wait
+            self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=wait)  # noqa: TRY400  No traceback.
 
     def _reap(self, place: _Place[C], child: C, code: int) -> None:
-        """Note that a child has ended, and when another takes its place."""
         place.child = None
-        self.ended(child, code, place.number)
+        self.ended(child, code)
+        self._on_exit(place.number)
         if code == 0 and self.may_finish:
             return
-        place.young_deaths = 0 if self.clock() - place.born > LONG_LIFE else place.young_deaths + 1
+        is_young = self.clock() - place.started <= LONG_LIFE_SECONDS
+        place.young_deaths = place.young_deaths + 1 if is_young else 0
         if min(one.young_deaths for one in self._places) >= self.tries and not self._alive():
             self.log.error(self.kind + "_cannot_start", code=code, hint="see the lines above")
             self._gave_up = self._stopping = True
@@ -140,12 +146,12 @@ class Supervisor(ABC, Generic[C]):
             place.due = self.clock() + wait
 
     def _stop(self, number: int, _: object) -> None:
-        """Drain; asked again, insist. The end of a terminal may come twice, and insists on nothing."""
-        if self._stopping and self.insistence and number != signal.SIGHUP:
-            self._tell(self.insistence)
+        """Begin to drain; a second signal sends `force_signal`. A closing terminal may send SIGHUP twice."""
+        if self._stopping and self.force_signal and number != signal.SIGHUP:
+            self._send(self.force_signal)
         self._stopping = True
 
-    def _tell(self, number: signal.Signals) -> None:
+    def _send(self, number: signal.Signals) -> None:
         for child in self._alive():
             child.send_signal(number)
 

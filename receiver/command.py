@@ -172,7 +172,7 @@ def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         threading.Thread(target=_administrate_all, args=(settings, admin, folder), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}
-        return ReceiverSupervisor(listener, workers, environment, buried=lambda place: forget(place, folder)).run()
+        return ReceiverSupervisor(listener, workers, environment, on_exit=lambda place: forget(place, folder)).run()
 
 
 def _administrate_all(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:

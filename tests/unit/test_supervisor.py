@@ -10,11 +10,11 @@ import pytest
 from family import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
-from credhook.supervisor import LONG_LIFE, LOOK, Supervisor
+from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
 Lives = Sequence[tuple[float, int]]
-YOUNG, OLD = 1.0, LONG_LIFE + 1.0
+YOUNG, OLD = 1.0, LONG_LIFE_SECONDS + 1.0
 
 
 class Family(Supervisor[Any]):
@@ -48,10 +48,10 @@ class Family(Supervisor[Any]):
             self._time.after(seconds, lambda: child.ends(code))
         return child
 
-    def look_after(self, child: Child) -> None:
+    def check(self, child: Child) -> None:
         self.seen(child)
 
-    def ended(self, child: Child, code: int, place: int) -> None:
+    def ended(self, child: Child, code: int) -> None:
         self.done.append(f"{child.pid} ended with {code}")
 
 
@@ -114,7 +114,7 @@ def test_who_keeps_dying_young_is_replaced_later_and_later(clock: Clock, family:
     assert waits(logs) == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
     born = [child.born for child in one.children]
     for (before, after), wait in zip(pairwise(born), waits(logs), strict=True):
-        assert YOUNG + wait <= after - before + 1e-6 <= YOUNG + wait + 3 * LOOK
+        assert YOUNG + wait <= after - before + 1e-6 <= YOUNG + wait + 3 * CHECK_SECONDS
 
 
 def test_the_longest_wait_stays_however_often_one_dies(clock: Clock, family: Families, logs: list[Any]) -> None:
@@ -201,16 +201,16 @@ def test_it_does_not_while_any_can(clock: Clock, family: Families, number: int, 
 
 
 def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Families, logs: list[Any]) -> None:
-    one = family(2, [(OLD * 2, 1), (YOUNG, 2)], hopeless=2)
+    one = family(2, [(OLD * 2, 1), (YOUNG, 2)], fatal_code=2)
     assert one.run() == 2
     assert [child.signals for child in one.children] == [[signal.SIGTERM], []]
     assert logs == []
 
 
 def test_it_does_so_while_they_drain(clock: Clock, family: Families) -> None:
-    one = family(2, [(YOUNG, 2)], hopeless=2)
+    one = family(2, [(YOUNG, 2)], fatal_code=2)
     one.draining = 5.0
-    told(clock, YOUNG - LOOK / 2)
+    told(clock, YOUNG - CHECK_SECONDS / 2)
     assert one.run() == 2
 
 
@@ -233,7 +233,7 @@ def test_who_takes_its_time_is_let(clock: Clock, family: Families) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "insistence", "end"),
+    ("code", "force_signal", "end"),
     [
         (-signal.SIGTERM, None, 0),
         (-signal.SIGHUP, None, 0),
@@ -244,9 +244,9 @@ def test_who_takes_its_time_is_let(clock: Clock, family: Families) -> None:
     ],
 )
 def test_who_was_told_to_end_before_it_could_listen_has_ended_in_order(
-    clock: Clock, family: Families, code: int, insistence: signal.Signals | None, end: int
+    clock: Clock, family: Families, code: int, force_signal: signal.Signals | None, end: int
 ) -> None:
-    one = family(1, [(60.01, code)], insistence=insistence)
+    one = family(1, [(60.01, code)], force_signal=force_signal)
     one.draining = 5.0
     told(clock, 60)
     assert one.run() == end
@@ -274,7 +274,7 @@ def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, famil
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "insistence", "sent"),
+    ("first", "second", "force_signal", "sent"),
     [
         (signal.SIGTERM, signal.SIGTERM, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
         (signal.SIGHUP, signal.SIGINT, signal.SIGUSR2, [signal.SIGTERM, signal.SIGUSR2]),
@@ -287,10 +287,10 @@ def test_asked_again_it_insists(
     family: Families,
     first: signal.Signals,
     second: signal.Signals,
-    insistence: signal.Signals | None,
+    force_signal: signal.Signals | None,
     sent: list[signal.Signals],
 ) -> None:
-    one = family(2, insistence=insistence)
+    one = family(2, force_signal=force_signal)
     one.draining = 5.0
     told(clock, 60, first)
     told(clock, 62, second)

@@ -11,7 +11,7 @@ import pytest
 from family import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
-from credhook.worker.process.supervisor import WorkerProcess, WorkerSupervisor
+from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor
 
 #: Seconds of silence after which a worker with this lease is asked for its stack, and ended.
 LEASE, SILENT, TOO_SILENT = 15.0, 5.0, 10.0
@@ -23,15 +23,12 @@ class Worker(Child):
     def __init__(self, clock: Clock, number: int, beats: tuple[float, float]) -> None:
         super().__init__(clock)
         self.token = f"token{number}"
-        self.looked, self.heard = 0.0, float("inf")
+        self.checked, self.heard = 0.0, float("inf")
         self.asked = self.replaced = False
         self._from, self._to = beats
         self.asked_at: list[float] = []
         self._unread: list[str] = []
         self.ended_at = 0.0
-
-    def beats(self) -> bool:
-        return self._from <= self._clock.now - self.born <= self._to
 
     def send_signal(self, number: signal.Signals) -> None:
         super().send_signal(number)
@@ -39,9 +36,9 @@ class Worker(Child):
             self.asked_at.append(self._clock.now - self.born)
             self._unread = ["handlers.py, line 3"]
 
-    def stack(self) -> list[str]:
-        text, self._unread = self._unread, []
-        return text
+    def read_report(self) -> tuple[bool, list[str]]:
+        stack, self._unread = self._unread, []
+        return self._from <= self._clock.now - self.born <= self._to, stack
 
     def kill(self) -> None:
         self.ended_at = self._clock.now - self.born
@@ -58,7 +55,7 @@ class Fleet:
         self.clock = clock
         self.commands: list[list[str]] = []
         self.workers: list[Worker] = []
-        self.buried: list[int] = []
+        self.exits: list[int] = []
         #: From which second of its life to which each of them beats; then for ever.
         self.beats: list[tuple[float, float]] = []
         self.refusals = 0
@@ -68,13 +65,13 @@ class Fleet:
             {},
             lease=LEASE,
             grace=1.0,
-            buried=self.buried.append,
+            on_exit=self.exits.append,
             launch=self._launch,
             clock=clock,
             sleep=clock.sleep,
         )
 
-    def _launch(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> WorkerProcess:
+    def _launch(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> SupervisedWorker:
         if self.refusals:
             self.refusals -= 1
             raise BlockingIOError
@@ -82,7 +79,7 @@ class Fleet:
         beats = self.beats[number] if number < len(self.beats) else (0.0, float("inf"))
         self.commands.append([*command])
         self.workers.append(Worker(self.clock, number, beats))
-        return cast("WorkerProcess", self.workers[-1])
+        return cast("SupervisedWorker", self.workers[-1])
 
     def dies(self, number: int, code: int, *, at: float) -> None:
         """Plan the end of the worker with that number."""
@@ -120,7 +117,7 @@ def test_the_next_worker_is_told_whose_fault_a_death_was(fleet: Fleet, code: int
     fleet.dies(1, -signal.SIGKILL, at=60)
     assert fleet.run(80) == 0
     assert [fleet.told(number) for number in range(3)] == [[], [f"token0:{fault}"], ["token1:0"]]
-    assert fleet.buried == [0, 0]
+    assert fleet.exits == [0, 0]
 
 
 def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
@@ -133,7 +130,7 @@ def test_what_held_a_death_up_does_not_hide_it(fleet: Fleet) -> None:
 def test_who_has_finished_is_not_replaced(fleet: Fleet) -> None:
     fleet.dies(0, 0, at=2)
     assert fleet.supervisor.run() == 0
-    assert fleet.buried == [0]
+    assert fleet.exits == [0]
 
 
 def test_a_silent_worker_is_asked_where_it_is_and_then_ended(fleet: Fleet, logs: list[Any]) -> None:
@@ -173,11 +170,10 @@ def descriptors() -> set[str]:
 
 def test_the_descriptors_of_a_worker_that_died_are_closed() -> None:
     before = descriptors()
-    child = WorkerProcess(["true"], os.environ, 1)
+    child = SupervisedWorker(["true"], os.environ, 1)
     child.wait()
     assert len(descriptors()) > len(before)
-    assert not child.beats()
-    assert child.stack() == []
+    assert child.read_report() == (False, [])
     child.close()
     assert descriptors() == before
 
@@ -185,5 +181,5 @@ def test_the_descriptors_of_a_worker_that_died_are_closed() -> None:
 def test_so_are_those_of_one_that_could_not_be_started() -> None:
     before = descriptors()
     with pytest.raises(FileNotFoundError):
-        WorkerProcess(["/nowhere/credhook"], os.environ, 1)
+        SupervisedWorker(["/nowhere/credhook"], os.environ, 1)
     assert descriptors() == before

@@ -68,4 +68,4 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         start_admin(settings, settings.admin, folder)
         environment = {**os.environ, FOLDER: folder}
-        return prepare(environment, buried=lambda place: forget(place, folder)).run()
+        return prepare(environment, on_exit=lambda place: forget(place, folder)).run()

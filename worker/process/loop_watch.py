@@ -1,7 +1,7 @@
-"""Who keeps the event loop from moving for a second or longer: seen from a thread beside it.
+"""Name the handlers that block the event loop for a second or longer. A thread beside the loop looks for them.
 
-The supervisor sees a loop that stands still for longer, and ends it; by then a hundred events have waited. A handler
-that blocks for a second at a time is never ended, and slows its process down all the same.
+The supervisor ends a worker whose loop stands still for much longer. A handler that blocks for a second at a time is
+never ended, but it delays all other events of its process.
 """
 
 import inspect
@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
@@ -21,20 +20,11 @@ from credhook.worker.handlers.handler import Handler
 log = structlog.get_logger("credhook.worker")
 
 #: Seconds between two looks at the loop.
-LOOK: Final = 0.2
+LOOK_SECONDS: Final = 0.2
 #: Seconds that a handler may run without an await.
-LONG: Final = 1.0
+BLOCKED_SECONDS: Final = 1.0
 
-_HINT: Final = "all other events wait for it: await what takes long, or make it a plain def, which runs in a thread"
-
-
-@dataclass(frozen=True, slots=True)
-class _Sighting:
-    """A handler on the loop, which of its calls, as far as can be told, and the author's line that it is in."""
-
-    handler: str
-    call: int
-    at: str
+_HINT: Final = "all other events wait for it: await slow calls, or make it a plain def, which runs in a thread"
 
 
 def _stack_of_main_thread() -> FrameType | None:
@@ -42,7 +32,7 @@ def _stack_of_main_thread() -> FrameType | None:
 
 
 class LoopWatch:
-    """Names each handler that has blocked the loop, once."""
+    """Logs each handler that blocks the loop, once."""
 
     def __init__(
         self,
@@ -51,45 +41,38 @@ class LoopWatch:
         clock: Callable[[], float] = time.monotonic,
         stack: Callable[[], FrameType | None] = _stack_of_main_thread,
     ) -> None:
-        """`stack`: the innermost frame of the thread that the loop runs in."""
+        """`clock`: monotonic seconds; `stack`: returns the innermost frame of the loop's thread."""
         self._clock = clock
         self._stack = stack
-        functions = {one.name: inspect.unwrap(one.function) for one in handlers if one.is_async}
+        functions = {handler.name: inspect.unwrap(handler.function) for handler in handlers if handler.is_async}
         self._names = {getattr(function, "__code__", None): name for name, function in functions.items()}
         self._moved = False
-        self._seen: _Sighting | None = None
-        self._since = self._until = 0.0
-        self._said: set[str] = set()
+        #: The call of a handler on the stack, and since when it has been there.
+        self._call: tuple[str, int] | None = None
+        self._since = 0.0
+        self._reported: set[str] = set()
 
     def beat(self) -> None:
-        """The loop moves; called from it again and again."""
+        """Note that the loop moves. The loop calls this again and again."""
         self._moved = True
 
     def look(self) -> None:
-        """See who runs, and say of whoever has run for long that it did; to be called every `LOOK` seconds."""
-        now, seen, moved = self._clock(), self._sighted(), self._moved
-        self._moved = False
-        before = self._seen
-        if before and seen and not moved and (seen.handler, seen.call) == (before.handler, before.call):
-            self._seen, self._until = seen, now
-            return
-        if before and self._until - self._since >= LONG:
-            self._say(before, self._until - self._since)
-        self._seen, self._since, self._until = seen, now, now
+        """Log the handler that has been running since earlier looks, if the loop has not moved for too long."""
+        now, (call, at) = self._clock(), self._running_handler()
+        if call is None or call != self._call or self._moved:
+            self._call, self._since, self._moved = call, now, False
+        elif now - self._since >= BLOCKED_SECONDS and call[0] not in self._reported:
+            self._reported.add(call[0])
+            log.warning("handler_blocks_loop", handler=call[0], at=at, seconds=round(now - self._since, 1), hint=_HINT)
 
-    def _sighted(self) -> _Sighting | None:
-        """The handler on the loop's stack, and the innermost line of its author's."""
+    def _running_handler(self) -> tuple[tuple[str, int] | None, str]:
+        """Return the handler's name and the id of its frame, and the innermost line of its author's code."""
         frame, at = self._stack(), ""
         while frame is not None:
             code = frame.f_code
             if not at and is_authors(code.co_filename):
                 at = f"{place(code.co_filename, frame.f_lineno)} {code.co_name}"
             if (name := self._names.get(code)) is not None:
-                return _Sighting(name, id(frame), at)
+                return (name, id(frame)), at
             frame = frame.f_back
-        return None
-
-    def _say(self, seen: _Sighting, seconds: float) -> None:
-        if seen.handler not in self._said:
-            self._said.add(seen.handler)
-            log.warning("handler_blocks_loop", handler=seen.handler, at=seen.at, seconds=round(seconds, 1), hint=_HINT)
+        return None, ""

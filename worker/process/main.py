@@ -1,4 +1,4 @@
-"""One worker process, from start to end: what `credhook worker` starts, watches and replaces."""
+"""One worker process from start to end. The supervisor in `credhook worker` starts, watches and replaces it."""
 
 import faulthandler
 import gc
@@ -32,8 +32,8 @@ from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.process.loop_watch import LOOK, LoopWatch
-from credhook.worker.process.supervisor import HAND_BACK, Pipes
+from credhook.worker.process.loop_watch import LOOK_SECONDS, LoopWatch
+from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
 from credhook.worker.queue.reclaim import reclaim_all
 from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.settings import WorkerSettings
@@ -42,37 +42,37 @@ log = structlog.get_logger("credhook.worker")
 
 #: Waits between two tries to reach Redis at start.
 _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
-#: Objects in cycles that are let lie until they are collected, and of how many such collections one goes over the older
-#: generations. With Python's own, of 700 and 10, a tenth to a fifth of an event's time went to them, measured.
-_GARBAGE: Final = 50_000, 20, 100
-#: Rounds of a process within the length of a lease.
+#: Thresholds of the garbage collector. With Python's own (700, 10, 10), a tenth to a fifth of an event's time went to
+#: collections.
+_GC_THRESHOLDS: Final = 50_000, 20, 100
+#: Rounds of the sweeper within the length of a lease.
 _ROUNDS: Final = 3
 #: Seconds after which log lines are written at the latest. A killed process loses the lines of this time.
 _LOG_FLUSH_SECONDS: Final = 0.1
-#: Exit code of a process that wants to be replaced.
+#: Exit code of a process whose handlers hang: the supervisor replaces it.
 _REPLACE_ME: Final = 75
 
 
 def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str] = ()) -> NoReturn:
-    """Work until asked to stop, then end the process: 0 in order, another code to be replaced.
+    """Work until asked to stop, then end the process: with 0, or with another code to be replaced.
 
-    `died`: the workers before this one whose deaths Redis could not be told of yet, as `reclaim_all` takes them.
+    `died`: earlier workers whose deaths Redis has not noted yet, as `reclaim_all` takes them.
     """
     stop_on(_stop)
-    signal.signal(HAND_BACK, signal.SIG_IGN)  # There is nothing to hand back yet.
+    signal.signal(HAND_BACK, signal.SIG_IGN)  # No events are held yet.
     try:
         code = _work(settings, pipes, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
     flush_lines()
-    with suppress(OSError):  # Where they led to may be gone, as a terminal that was closed.
+    with suppress(OSError):  # The terminal may be closed.
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)  # Threads of handlers that hang would keep the process from ending.
+    os._exit(code)  # Hanging threads of handlers would keep the process alive.
 
 
 class _StopAsked(BaseException):
-    """A signal that asks for the end, while nothing listens for it yet."""
+    """A signal asked this process to stop before the worker handles signals."""
 
 
 def _stop(*_: object) -> None:
@@ -80,20 +80,23 @@ def _stop(*_: object) -> None:
 
 
 def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, died: Sequence[str]) -> int:
-    """Work in this process until asked to stop; the exit code."""
-    os.set_blocking(pipes.pulse, False)
-    faulthandler.register(signal.SIGUSR1, file=pipes.stack, all_threads=False)
+    """Work in this process until asked to stop; return the exit code."""
+    os.set_blocking(pipes.report, False)
+    faulthandler.register(signal.SIGUSR1, file=pipes.report, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
     redis = open_redis_sync(settings.redis_url.get_secret_value())
     if died:
         _wait_for(redis, settings.queue)
         reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
-    tracing.start("worker")  # Before handlers are loaded: what theirs trace joins in.
+    tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
-    # It takes a tenth of a second, which no event should have to wait for.
+    # This takes a tenth of a second, and no event should wait for it.
     shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     _wait_for(redis, settings.queue)
-    _leave_alone_what_stays()
+    # What was imported lives as long as the process: the collector need not visit it.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     handlers = [one.name for one in registry.handlers]
     starting = {"starting": names} if (names := [one.name for one in registry.plugins if one.startup_function]) else {}
     log.info(
@@ -111,10 +114,10 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     code = 0
     if concurrent:
         watch = LoopWatch(registry.handlers)
-        _every(LOOK, watch.look, "loop watch")
+        _every(LOOK_SECONDS, watch.look, "loop watch")
         gather_lines()
         _every(_LOG_FLUSH_SECONDS, flush_lines, "lines")
-        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.pulse, watch)):
+        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report, watch)):
             code = _REPLACE_ME
     else:
         jobs.prepare()
@@ -127,7 +130,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
 
 
 def _sweep(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
-    """Put back the events that have waited for our handlers, and run the sweeper round after round."""
+    """Requeue the events that waited for our handlers at once, and run the sweeper in rounds."""
     interval = settings.lease / _ROUNDS
     sweeper = Sweeper(
         redis,
@@ -142,17 +145,10 @@ def _sweep(settings: WorkerSettings, redis: Redis, registry: Registry, name: str
     _every(interval, sweeper.run, "sweeper")
 
 
-def _leave_alone_what_stays() -> None:
-    """Keep the collector from going over what was imported, which stays for as long as the process."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE)
-
-
 def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
-    """Let RQ's forking worker work. It ends when Redis times out, is read-only or full; the fleet should not."""
+    """Run RQ's forking worker, and run it again when an error of Redis has ended it."""
     redis = open_redis_sync(settings.redis_url.get_secret_value())  # RQ raises the time-out of its client to minutes.
-    # Left to the supervisor, which then asks once: RQ takes a second signal as leave to kill the job at hand.
+    # Only the supervisor handles SIGHUP: RQ would take a second signal as a request to kill the current job.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
         rq_worker = jobs.IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
@@ -162,20 +158,20 @@ def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
             log.warning("worker_interrupted", error=type(error).__name__)
         if burst or rq_worker.stop_asked:
             return
-        signal.signal(signal.SIGTERM, _stop)  # RQ's handlers were for a worker that is no more.
+        signal.signal(signal.SIGTERM, _stop)  # RQ's signal handlers belong to the worker that has ended.
         signal.signal(signal.SIGINT, _stop)
         _wait_for(redis, settings.queue)
 
 
 def _pulse(descriptor: int, watch: LoopWatch) -> None:
-    """Tell the supervisor, and who watches from here, that the loop moves."""
+    """Tell the supervisor and the loop watch that the loop moves."""
     watch.beat()
-    with suppress(OSError):  # Its end is closed, or it has not listened for long; the lifeline tells which.
-        os.write(descriptor, b".")
+    with suppress(OSError):  # The supervisor is gone, or has not read for long. The lifeline tells.
+        os.write(descriptor, PULSE)
 
 
 def _end_with(lifeline: int) -> None:
-    """Stop in order when the supervisor is gone, however it went."""
+    """Stop in order when the supervisor has died in any way."""
 
     def wait() -> None:
         os.read(lifeline, 1)
@@ -186,7 +182,7 @@ def _end_with(lifeline: int) -> None:
 
 
 def _wait_for(redis: Redis, queue: str) -> None:
-    """Return once Redis takes writes; say so at every try until then."""
+    """Return once Redis accepts writes; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:
@@ -200,7 +196,7 @@ def _wait_for(redis: Redis, queue: str) -> None:
 
 
 def _every(seconds: float, work: Callable[[], object], name: str) -> None:
-    """Do it again and again beside the jobs, for as long as the process lives."""
+    """Call `work` regularly from a thread, until the process ends."""
 
     def repeat() -> None:
         while True:

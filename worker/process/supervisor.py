@@ -1,8 +1,8 @@
-"""The process that keeps worker processes going: it replaces what dies, and what no longer moves.
+"""Keep worker processes running: replace those that die, and those that no longer move.
 
-A handler that blocks the event loop keeps a hundred other events waiting, and their leases from being renewed. From
-inside nothing can be done about that, so each worker sends a pulse from its loop, and the supervisor listens: it asks a
-silent one for its stack, which tells whose code it is, and ends it before its leases do.
+A handler that blocks the event loop stops a hundred other events, and the renewal of their leases. So each worker sends
+a pulse from its event loop. The supervisor asks a silent worker for its stack, which shows the blocking code, and ends
+the worker before its leases lapse.
 """
 
 import math
@@ -20,26 +20,27 @@ from credhook.backoff import Backoff
 from credhook.metrics.places import environment_of
 from credhook.supervisor import Supervisor
 
-#: Parts of its lease that a worker may be silent before its stack is logged, and before it is ended; and the least
-#: seconds of both, since a busy machine makes processes wait.
+#: Silence of a worker until its stack is logged, and until it is ended: part of its lease, and the least in seconds,
+#: because processes wait on a busy machine.
 _SILENT, _TOO_SILENT = (1 / 3, 3.0), (2 / 3, 6.0)
 #: Seconds beyond its grace time that a worker gets to end.
-_PATIENCE: Final = 10.0
-#: Tells a worker to hand back at once what it has under way.
+_EXTRA_GRACE_SECONDS: Final = 10.0
+#: Tells a worker to hand back all events at once.
 HAND_BACK: Final = signal.SIGUSR2
-#: Bytes that are read at once: as many as a pipe holds.
-_WHOLE_PIPE: Final = 65_536
+#: The byte that a worker sends from its event loop. It does not occur in a stack.
+PULSE: Final = b"\0"
+#: Bytes to read at once: as many as a pipe holds.
+_PIPE_BYTES: Final = 65_536
 
 
 class Pipes(NamedTuple):
-    """What ties a worker to its supervisor: file descriptors, on the worker's side.
+    """File descriptors that connect a worker with its supervisor, on the worker's side.
 
-    Into `pulse` a byte goes from the event loop, twice a second, and into `stack` the stack on SIGUSR1; `lifeline` ends
-    when the supervisor does, however it does. By the `token` the ledger knows what the worker holds.
+    The worker writes pulses and, on SIGUSR1, its stack to `report`. `lifeline` ends when the supervisor dies in any
+    way. The worker holds events under the name `token`.
     """
 
-    pulse: int
-    stack: int
+    report: int
     lifeline: int
     token: str
 
@@ -48,63 +49,52 @@ class Pipes(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Pipes":
-        """What `str` made of it."""
-        pulse, stack, lifeline, token = text.split(",")
-        return cls(int(pulse), int(stack), int(lifeline), token)
+        """Read the text that `str` returned."""
+        report, lifeline, token = text.split(",")
+        return cls(int(report), int(lifeline), token)
 
 
-class WorkerProcess(Popen[bytes]):
-    """One worker process and our ends of its pipes; OSError if the system has no room for it."""
+class SupervisedWorker(Popen[bytes]):
+    """A worker process and the supervisor's end of its pipe. Raises OSError if the system cannot start it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], lifeline: int) -> None:
         self.token = uuid4().hex[:12]
-        #: When it was last looked after, and when it moved, as far as we know: starting takes its time, so not before
-        #: its first pulse.
-        self.looked, self.heard = -math.inf, math.inf
-        #: Whether it has been asked for its stack since; whether we have ended it for its silence.
+        #: When it was last checked, and when its loop last moved. The time before the first pulse counts as moving.
+        self.checked, self.heard = -math.inf, math.inf
+        #: True if it was asked for its stack since then; True if its silence has ended it.
         self.asked = self.replaced = False
-        (self._pulse, pulse), (self._stack, stack) = _pipe(), _pipe()
-        pipes = Pipes(pulse, stack, lifeline, self.token)
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        self._report = FileIO(ours)
+        pipes = Pipes(theirs, lifeline, self.token)
         try:
-            super().__init__([*command, "--supervised", str(pipes)], pass_fds=(pulse, stack, lifeline), env=environment)
+            super().__init__([*command, "--supervised", str(pipes)], pass_fds=(theirs, lifeline), env=environment)
         except OSError:
             self.close()
             raise
         finally:
-            os.close(pulse)
-            os.close(stack)
+            os.close(theirs)
 
-    def beats(self) -> bool:
-        """Whether there has been a pulse since it was last asked."""
-        return bool(self._pulse.read(_WHOLE_PIPE))
-
-    def stack(self) -> list[str]:
-        """Where its threads are, the innermost call first; files, lines and names, no values."""
-        text = (self._stack.read(_WHOLE_PIPE) or b"").decode(errors="replace")
-        return [line.strip() for line in text.splitlines() if line.strip()]
+    def read_report(self) -> tuple[bool, list[str]]:
+        """Return True if there was a pulse, and the stack if it was written: files, lines and names without values."""
+        report = self._report.read(_PIPE_BYTES) or b""
+        text = report.replace(PULSE, b"").decode(errors="replace")
+        return PULSE in report, [line.strip() for line in text.splitlines() if line.strip()]
 
     def close(self) -> None:
-        """Close our ends of the pipes."""
-        self._pulse.close()
-        self._stack.close()
+        """Close our end of the pipe."""
+        self._report.close()
 
 
-def _pipe() -> tuple[FileIO, int]:
-    """Our end, which is read without waiting, and the worker's."""
-    ours, theirs = os.pipe()
-    os.set_blocking(ours, False)
-    return FileIO(ours), theirs
-
-
-class WorkerSupervisor(Supervisor[WorkerProcess]):
-    """The worker processes, replaced when they die or hang; what a dead one held is handed back by the next."""
+class WorkerSupervisor(Supervisor[SupervisedWorker]):
+    """Replaces workers that die or hang. The next worker hands back the events of the dead one."""
 
     kind = "worker"
     hint = "a handler has ended it, or the system has; an event that does so again is kept as dead"
     restarts = Backoff(first=0.1, longest=4.0)
     may_finish = True
-    hopeless = 2  # Its settings or handlers are wrong.
-    insistence = HAND_BACK
+    fatal_code = 2  # Its settings or handlers are wrong.
+    force_signal = HAND_BACK
 
     def __init__(
         self,
@@ -114,59 +104,53 @@ class WorkerSupervisor(Supervisor[WorkerProcess]):
         *,
         lease: float,
         grace: float,
-        buried: Callable[[int], None] = lambda _: None,
-        launch: Callable[[Sequence[str], Mapping[str, str], int], WorkerProcess] = WorkerProcess,
+        on_exit: Callable[[int], None] = lambda _: None,
+        launch: Callable[[Sequence[str], Mapping[str, str], int], SupervisedWorker] = SupervisedWorker,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Their claims last for `lease` seconds; `buried` is called with the place of each process that has ended."""
-        super().__init__(number, clock=clock, sleep=sleep)
-        self.grace = grace + _PATIENCE
+        """`lease` and `grace`: as in the settings; `launch`: starts a worker process."""
+        super().__init__(number, on_exit=on_exit, clock=clock, sleep=sleep)
+        self.grace = grace + _EXTRA_GRACE_SECONDS
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]
         self._environment = environment
         self._silent, self._too_silent = (max(lease * part, least) for part, least in (_SILENT, _TOO_SILENT))
-        self._buried = buried
         self._launch = launch
-        #: The deaths that the next worker is to note, as `--died` takes them.
+        #: The deaths that the next worker notes in Redis, as `--died` takes them.
         self._died: list[str] = []
 
-    def start(self, place: int) -> WorkerProcess:
-        """Another worker, which is told of the deaths before it."""
-        died = [option for one in self._died for option in ("--died", one)]
+    def start(self, place: int) -> SupervisedWorker:
+        """Start a worker, and tell it of the deaths before."""
+        died = [option for death in self._died for option in ("--died", death)]
         child = self._launch([*self._command, *died], environment_of(self._environment, place), self.lifeline)
         self._died = []
         return child
 
-    def ended(self, child: WorkerProcess, code: int, place: int) -> None:
-        """Note a death, and whose fault it was."""
+    def ended(self, child: SupervisedWorker, code: int) -> None:
+        """Note a death, and if the worker crashed by itself. An operator or a lack of memory may send SIGKILL, too."""
         child.close()
-        self._buried(place)
         if code != 0:
-            # Who kills from outside, be it an operator or a machine short of memory, does not say what for.
-            own_fault = child.replaced or code != -signal.SIGKILL
-            self._died.append(f"{child.token}:{int(own_fault)}")
+            crashed = child.replaced or code != -signal.SIGKILL
+            self._died.append(f"{child.token}:{int(crashed)}")
 
-    def look_after(self, child: WorkerProcess) -> None:
-        """Ask one that is silent where it is, and end one that has been silent for too long."""
-        silent = self._silence(child)
+    def check(self, child: SupervisedWorker) -> None:
+        """Ask a silent worker for its stack, and end a worker that stays silent."""
+        now = self.clock()
+        stood_still = now - child.checked > self._silent / 2  # If we stood still ourselves, silence means nothing.
+        child.checked = now
+        pulsed, stack = child.read_report()
+        if pulsed:
+            child.heard, child.asked = now, False
+        elif stood_still:
+            child.heard = max(child.heard, now)
+        silent = max(0.0, now - child.heard)
         if silent > self._silent and not child.asked:
             child.asked = True
             child.send_signal(signal.SIGUSR1)
-        if stack := child.stack():
+        if stack:
             hint = "a handler blocks the event loop: make it a plain def, which runs in a thread"
             self.log.error("loop_blocked", pid=child.pid, seconds=round(silent, 1), stack=stack, hint=hint)
         if silent > self._too_silent and not child.replaced:
             self.log.error("worker_replaced", pid=child.pid, silent=round(silent, 1))
             child.replaced = True
             child.kill()
-
-    def _silence(self, child: WorkerProcess) -> float:
-        """Seconds for which its loop has not moved; 0 until it has for the first time."""
-        now = self.clock()
-        stood_still = now - child.looked > self._silent / 2  # We did; the silence of others means nothing then.
-        child.looked = now
-        if child.beats():
-            child.heard, child.asked = now, False
-        elif stood_still:
-            child.heard = max(child.heard, now)
-        return max(0.0, now - child.heard)
