@@ -1,7 +1,7 @@
 """What the worker is told by its environment, read once into a frozen object."""
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
@@ -10,7 +10,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from credhook.certificate import check_certificate
 from credhook.settings import LedgerSettings
 from credhook.worker.api.http.json_size import LONGEST_BODY
-from credhook.worker.api.oauth.method import Method
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32
@@ -84,7 +83,7 @@ class PlatformSettings(BaseSettings):
     )
     client_id: str = Field(validation_alias="CREDHOOK_CLIENT_ID", description="OAuth 2.0 client id.")
     client_secret: SecretStr = Field(validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret.")
-    token_auth: Method = Field(
+    token_auth: Literal["post", "basic"] = Field(
         "post",
         validation_alias="CREDHOOK_TOKEN_AUTH",
         description="How client id and secret go to the token endpoint: `post` in the form (`client_secret_post`), "

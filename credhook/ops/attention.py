@@ -94,12 +94,6 @@ def of_events(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
         oldest.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
     yield _finding("events.oldest_open", oldest, "no event has been open for too long")
     yield _finding("platform.breaker", _breakers(fleet), "the circuit breaker is closed")
-    tokens = [
-        ("the token endpoint refuses the workers", "check CREDHOOK_CLIENT_ID and CREDHOOK_CLIENT_SECRET")
-        for platform in fleet.platforms
-        if platform.refused
-    ]
-    yield _finding("platform.token", tokens, "the token endpoint has refused no worker lately")
     types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
     for name, count, what, remedy in (
         (

@@ -26,7 +26,7 @@ from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import HEADERS, Request, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.models import Endpoint
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.commands.endpoints import plan, shown
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import PlatformSettings

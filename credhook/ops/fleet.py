@@ -26,7 +26,6 @@ from credhook.store.announcements import (
 )
 from credhook.store.connection import open_redis_sync
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
-from credhook.worker.platform.token_key import name_from
 from credhook.worker.settings import PlatformSettings
 
 #: Seconds that Redis may take for one answer.
@@ -93,15 +92,11 @@ class PlatformState(_Model):
         breaker: `closed`, `open` or `half open`.
         paused: seconds until calls resume, 0 if they are made.
         rate: requests per second that the fleet may make, None without a limit.
-        token: seconds until the shared token is renewed, None without a token.
-        refused: whether the token endpoint has refused the workers within the last seconds.
     """
 
     breaker: str
     paused: float
     rate: float | None
-    token: float | None
-    refused: bool
 
 
 class Fleet(_Model):
@@ -210,7 +205,7 @@ def platform_of_host(queue: str) -> PlatformKeys | None:
         settings = PlatformSettings()
     except ValidationError:
         return None
-    return PlatformKeys(circuit=circuit_key(settings.api_url, queue), token=name_from(settings))
+    return PlatformKeys(circuit=circuit_key(settings.api_url, queue))
 
 
 def _now(redis: Redis) -> float:
@@ -284,17 +279,11 @@ def queues_of(redis: Redis) -> set[str]:
 
 
 def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
-    pipeline = redis.pipeline(transaction=False)
-    pipeline.hgetall(keys.circuit)
-    pipeline.pttl(keys.token)
-    pipeline.exists(f"{keys.token}:refused")
-    fields, left, refused = pipeline.execute()
+    fields: Any = redis.hgetall(keys.circuit)
     circuit = circuit_in(fields, redis_now=now, now=now)
     paused = circuit.pause(now)
     return PlatformState(
         breaker=("open" if paused else "half open") if circuit.is_open else "closed",
         paused=paused,
         rate=keys.rate,
-        token=left / 1_000 if left > 0 else None,
-        refused=bool(refused),
     )

@@ -85,8 +85,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
         yield "other queue", f"{queue}: {other.open} open"
     for platform in fleet.platforms:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
-        token = "no token" if platform.token is None else f"token for another {age(platform.token)}"
-        yield "platform", f"breaker {platform.breaker}, {rate}, {token}"
+        yield "platform", f"breaker {platform.breaker}, {rate}"
     yield "receivers", str(len(fleet.receivers)) if fleet.receivers else "none alive"
     for receiver in fleet.receivers:
         yield "", f"{_process(receiver)}  queue {receiver.queue}  {receiver.per_second:.1f}/s"

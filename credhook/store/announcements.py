@@ -29,12 +29,11 @@ HandlerTypes = Mapping[str, tuple[str, ...]]
 
 
 class PlatformKeys(BaseModel):
-    """The Redis keys under which a worker shares what it knows of the platform. `rate` is per second."""
+    """The Redis key of the platform's circuit. `rate` is per second."""
 
     model_config = ConfigDict(frozen=True)
 
     circuit: str
-    token: str
     rate: float | None = None
 
 

@@ -19,7 +19,7 @@ from redis import Redis
 from threads import sync_api
 from waiting import until
 
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 TERMS = Terms(latency=0.0, events=20, seconds=1.0, limit=10.0, patience=0.1)
 

@@ -15,7 +15,7 @@ from ways import WAYS, calling
 from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 
 async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> Unavailable:

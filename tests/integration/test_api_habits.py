@@ -9,8 +9,8 @@ import pytest
 
 from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials
 
 GRANTED = b'{"access_token": "t0ken-value", "token_type": "Bearer"}'
 ADA = b'{"data": {"id": "p", "status": "verified", "credentials": [{"attributes": {"name": "Ada Lovelace"}}]}}'

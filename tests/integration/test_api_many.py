@@ -18,7 +18,7 @@ from ways import WAYS
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Unguarded
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 REQUESTS, AT_ONCE = 1_000, 100
 

@@ -20,7 +20,7 @@ from ways import WAYS, calling
 from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.http.transport import AiohttpTransport
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 #: No name server knows it, so that only who goes through a proxy, or is told, gets there.
 HOST = "platform.test"

@@ -14,7 +14,7 @@ from ways import WAYS, Caller, calling
 
 from credhook.worker.api.calls.errors import ApiError, InvalidResponse
 from credhook.worker.api.http.json_size import MOST_LISTED, MOST_VALUES
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 
 def sending(way: str, server: Answering, *, token: str = TOKEN, **options: Any) -> AbstractAsyncContextManager[Caller]:

@@ -38,7 +38,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 TYPES = (
     "openid4vc.issuance.offered",

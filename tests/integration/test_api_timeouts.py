@@ -17,7 +17,7 @@ from ways import WAYS, calling
 
 from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.calls.hints import hint
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 #: Seconds that a request may take, in which several bytes drip.
 TIMEOUT, DRIP = 0.6, 0.05

@@ -21,7 +21,6 @@ from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
-from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.process.admin import PlatformFigures, exporter_key
 from credhook.worker.settings import WorkerSettings
 
@@ -33,7 +32,7 @@ QUEUE_WIDE = {
     "credhook_redis_memory_used_bytes",
     "credhook_redis_memory_limit_bytes",
 }
-PLATFORM_WIDE = {"credhook_platform_breaker", "credhook_platform_pause_seconds", "credhook_token_age_seconds"}
+PLATFORM_WIDE = {"credhook_platform_breaker", "credhook_platform_pause_seconds"}
 
 
 class Target:
@@ -118,23 +117,18 @@ async def test_workers_are_counted_by_version_while_they_announce_themselves(
     assert found == {("1.2.0",): 2, ("1.3.0rc1",): 1}
 
 
-async def test_breaker_pause_and_token(
+async def test_breaker_and_pause(
     target: Target, async_redis: AsyncRedis, settings: WorkerSettings, redis_client: Redis
 ) -> None:
     scrape = await target.scrape()
     states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
     assert scrape.series("credhook_platform_breaker") == states
     assert scrape.value("credhook_platform_pause_seconds") == 0
-    assert scrape.value("credhook_token_age_seconds") is None
     store = CircuitStore(async_redis, circuit_key(settings.api_url, "credhook"), clock=time.monotonic)
     await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
-    redis_client.set(granted_name(name_from(settings)), int(time.time() * 1_000) - 90_000)
-    assert "credhook_token_age_seconds" not in (await target.scrape()).names
-    redis_client.set(name_from(settings), "sealed")
     scrape = await target.scrape()
     assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}
     assert 0 < (scrape.value("credhook_platform_pause_seconds") or 0) <= 600
-    assert (scrape.value("credhook_token_age_seconds") or 0) >= 89
 
 
 async def test_one_of_many_targets_tells_what_all_share_and_another_when_it_is_gone(
@@ -215,7 +209,6 @@ async def test_what_is_unsafe_in_redis_is_named(target: Target, redis_client: Re
 @needs_promtool
 async def test_prometheus_finds_nothing_wrong(target: Target, redis_client: Redis, settings: WorkerSettings) -> None:
     plant(redis_client, "m1", State.WAITING)
-    redis_client.mset({granted_name(name_from(settings)): 1, name_from(settings): "sealed"})
     scrape = await target.scrape()
     assert scrape.names >= QUEUE_WIDE | PLATFORM_WIDE
     assert promtool("check", "metrics", given=scrape.text) == ""

@@ -20,7 +20,6 @@ from credhook.metrics.target_figures import TargetFigures
 from credhook.store import State
 from credhook.store.health import Check, examine
 from credhook.store.lease import ExporterLease
-from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.process.admin import PlatformFigures, exporter_key
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "METRICS.md").read_text()
@@ -47,7 +46,6 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     certificate = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
-    redis_client.mset({granted_name(name_from(settings)): 1, name_from(settings): "sealed"})
     exporter = ExporterLease(async_redis, exporter_key(settings))
     await exporter.renew()
 

@@ -23,9 +23,8 @@ from credhook.worker.api.calls.errors import Unauthorized
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.method import Method
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials, TokenAuth
 
 ROOT = Path(__file__).parents[2]
 RESOURCE = "https://api.example/me-creds"
@@ -43,7 +42,7 @@ def trust() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @pytest.mark.parametrize("method", ["post", "basic"])
 async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
-    method: Method, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+    method: TokenAuth, trust: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     theirs, ours = trust
     with serving_oauth(f"client_secret_{method}", theirs) as (server, url):
@@ -57,7 +56,7 @@ async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
 
 @pytest.mark.parametrize(("wrong", "registered"), [("post", "basic"), ("basic", "post")])
 async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
-    wrong: Method, registered: str, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+    wrong: TokenAuth, registered: str, trust: tuple[ssl.SSLContext, ssl.SSLContext]
 ) -> None:
     theirs, ours = trust
     with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
@@ -144,7 +143,7 @@ async def authorised(auth: ClientCredentials) -> str:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["post", "basic"])
-async def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: Method, issuer: str) -> None:
+async def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: TokenAuth, issuer: str) -> None:
     plain = await authorised(ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read"))
     assert plain.count(".") == 0  # Opaque, since it is for nobody in particular.
     auth = ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read", resources=(RESOURCE,))
@@ -155,7 +154,7 @@ async def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: M
 
 @pytest.mark.soak
 @pytest.mark.parametrize("method", ["basic"])
-async def test_oidc_provider_refuses_and_the_message_names_the_setting(method: Method, issuer: str) -> None:
+async def test_oidc_provider_refuses_and_the_message_names_the_setting(method: TokenAuth, issuer: str) -> None:
     refused = {
         "CREDHOOK_TOKEN_AUTH": ClientCredentials(f"{issuer}/token", CLIENT_ID, "wrong", method=method),
         "CREDHOOK_SCOPE": ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="openid"),

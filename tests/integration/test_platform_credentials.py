@@ -13,7 +13,7 @@ from waiting import until, until_async
 
 from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.platform.circuit import THRESHOLD, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 

@@ -55,8 +55,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
     (one,) = found["workers"]
     assert (one["in_flight"], one["slots"], list(one["handlers"])) == (0, 100, ["test.first"])
     (platform,) = found["platforms"]  # From what the worker says: this command knows no platform.
-    assert (platform["breaker"], platform["refused"]) == ("closed", False)
-    assert platform["token"] > 0
+    assert platform["breaker"] == "closed"
     assert found["counts"]["open"] == 0
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.endswith("\nall is well\n")

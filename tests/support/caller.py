@@ -14,15 +14,13 @@ from redis.exceptions import RedisError
 
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.tokens import Token, TokenCache
+from credhook.worker.api.token import ClientCredentials, Token
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 
 def credentials() -> ClientCredentials:
     """Ours, with a token already."""
-    tokens = TokenCache(Token("t", renew_at=math.inf))
-    return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", tokens=tokens)
+    return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", token=Token("t", renew_at=math.inf))
 
 
 async def fetch_for_ever(breaker: CircuitBreaker, api: AsyncApi, under_way: Counter[str]) -> None:

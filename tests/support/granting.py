@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.tokens import Token, TokenCache, Tokens
+from credhook.worker.api.http.exchange import Transport
+from credhook.worker.api.token import ClientCredentials, Token
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
 API_URL = "https://api.example"
@@ -97,20 +97,22 @@ class Held:
         return self.platform(request)
 
 
-class Counted(TokenCache):
-    """A token cache that counts how often it was asked: each request asks before it fetches or waits."""
+class CountedCredentials(ClientCredentials):
+    """Credentials that count how often they were asked for a token.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
+    Attributes:
+        asked: how often.
+    """
 
-    def get(self) -> Token | None:
+    asked = 0
+
+    async def token(self, transport: Transport) -> Token:
         self.asked += 1
-        return super().get()
+        return await super().token(transport)
 
 
-def credentials(clock: Clock | None = None, tokens: Tokens | None = None) -> ClientCredentials:
-    return ClientCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock(), tokens=tokens)
+def credentials(clock: Clock | None = None, token: Token | None = None) -> CountedCredentials:
+    return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock(), token=token)
 
 
 def client(platform: Any, auth: ClientCredentials, **options: Any) -> AsyncApi:

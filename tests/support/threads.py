@@ -9,8 +9,8 @@ from typing import Any
 import uvloop
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from threads import sync_api
 
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 WAYS = ["loop", "thread"]
 

@@ -7,8 +7,7 @@ import pytest
 from granting import TOKEN_URL, Clock, Platform, client, credentials
 
 from credhook.worker.api.calls.errors import InvalidResponse, Unauthorized
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.tokens import Token, TokenCache
+from credhook.worker.api.token import ClientCredentials, Token
 
 
 async def test_a_token_is_asked_for_and_then_the_request_is_sent_with_it() -> None:
@@ -163,33 +162,27 @@ async def test_many_requests_refused_at_once_fetch_one_token() -> None:
     assert platform.granted == 2
 
 
-async def test_invalidating_an_old_token_leaves_the_new_one() -> None:
-    tokens, old, new = TokenCache(), Token("old", 1.0), Token("new", 2.0)
-    await tokens.replace(old)
-    await tokens.replace(new)
-    await tokens.invalidate(old)
-    assert tokens.get() == new
-    await tokens.invalidate(new)
-    assert tokens.get() is None
-
-
-async def test_a_token_that_a_cache_has_from_before_is_used() -> None:
-    platform, tokens = Platform(), TokenCache(Token("kept", renew_at=2_000.0))
+async def test_a_token_to_begin_with_is_used_until_it_is_invalidated() -> None:
+    platform, token = Platform(), Token("kept", renew_at=2_000.0)
     platform.good = {"kept"}
-    async with client(platform, credentials(tokens=tokens)) as api:
+    auth = credentials(token=token)
+    async with client(platform, auth) as api:
+        auth.invalidate(Token("older", renew_at=1.0))
         await api.presentations.get("p")
-    assert platform.token_requests == []
+        assert platform.token_requests == []
+        auth.invalidate(token)
+        await api.presentations.get("p")
+    assert platform.granted == 1
 
 
 # What nobody gets to see.
 
 
 async def test_no_repr_shows_the_secret_or_a_token() -> None:
-    platform, tokens = Platform(), TokenCache()
-    auth = ClientCredentials(TOKEN_URL, "me", "s3cret", tokens=tokens)
+    platform, auth = Platform(), ClientCredentials(TOKEN_URL, "me", "s3cret")
     async with client(platform, auth) as api:
         await api.presentations.get("p")
-        shown = f"{auth!r} {auth} {vars(auth)} {tokens!r} {vars(tokens)} {tokens.get()!r} {api!r} {vars(api)}"
+        shown = f"{auth!r} {auth} {vars(auth)} {api!r} {vars(api)}"
     assert "s3cret" not in shown
     assert "token-1" not in shown
     assert "client_id='me'" in shown

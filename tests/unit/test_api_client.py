@@ -19,9 +19,8 @@ from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.method import Method
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials, TokenAuth
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 
@@ -177,7 +176,7 @@ class Told:
     fetch_timeout = 2.5
     match_ids = True
     max_answer = LONGEST_BODY
-    token_auth: Method = "post"
+    token_auth: TokenAuth = "post"
     scope = None
     audience = None
     resource = ()

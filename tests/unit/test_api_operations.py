@@ -25,7 +25,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from credhook.worker.api.oauth.credentials import ClientCredentials
+from credhook.worker.api.token import ClientCredentials
 
 #: How a test calls the platform.
 Made = Coroutine[Any, Any, object]

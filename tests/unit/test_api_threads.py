@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from granting import API_URL, Counted, Held, Platform, client, credentials
+from granting import API_URL, Held, Platform, client, credentials
 from threads import sync_api
 from waiting import until, until_async
 
@@ -45,30 +45,30 @@ def test_the_paths_are_those_of_the_client_behind_it() -> None:
 
 
 def test_many_threads_without_a_token_make_one_token_request() -> None:
-    platform, tokens = Platform(), Counted()
+    platform, auth = Platform(), credentials()
 
     async def held(request: httpx.Request) -> httpx.Response:
         if request.url.host == "id.example":
-            await until_async(lambda: tokens.asked == 16)
+            await until_async(lambda: auth.asked == 16)
         return platform(request)
 
     transport = httpx.MockTransport(held)
-    with sync_api(API_URL, credentials(tokens=tokens), transport=transport) as api, ThreadPoolExecutor(16) as threads:
+    with sync_api(API_URL, auth, transport=transport) as api, ThreadPoolExecutor(16) as threads:
         assert {each.id for each in threads.map(api.presentations.get, ["p"] * 16)} == {"p"}
     assert platform.granted == 1
 
 
 def test_a_token_request_without_an_answer_fails_all_threads_that_waited() -> None:
     asked: list[httpx.Request] = []
-    tokens = Counted()
+    auth = credentials()
 
     async def unreachable(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        await until_async(lambda: tokens.asked == 8)
+        await until_async(lambda: auth.asked == 8)
         raise httpx.ConnectError("refused")
 
     transport = httpx.MockTransport(unreachable)
-    with sync_api(API_URL, credentials(tokens=tokens), transport=transport) as api, ThreadPoolExecutor(8) as threads:
+    with sync_api(API_URL, auth, transport=transport) as api, ThreadPoolExecutor(8) as threads:
 
         def get(_: int) -> ApiError:
             with pytest.raises(ApiError) as caught:
@@ -82,12 +82,12 @@ def test_a_token_request_without_an_answer_fails_all_threads_that_waited() -> No
 
 
 async def test_tasks_and_threads_share_one_token_request() -> None:
-    held, tokens = Held(), Counted()
-    async with client(held, credentials(tokens=tokens)) as api:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
         task = asyncio.create_task(api.presentations.get("p"))
         await held.asked.wait()
         thread = asyncio.create_task(asyncio.to_thread(SyncApi(api).presentations.get, "p"))
-        await until_async(lambda: tokens.asked == 2)
+        await until_async(lambda: auth.asked == 2)
         held.go.set()
         await asyncio.gather(task, thread)
     assert held.platform.granted == 1

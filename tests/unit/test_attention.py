@@ -42,7 +42,7 @@ def worker(**more: Any) -> WorkerProcess:
 
 
 WELL: dict[str, Any] = {"queue": "q", "server": SERVER, "receivers": (receiver(),), "workers": (worker(),)}
-CLOSED: dict[str, Any] = {"breaker": "closed", "paused": 0.0, "rate": None, "token": 60.0, "refused": False}
+CLOSED: dict[str, Any] = {"breaker": "closed", "paused": 0.0, "rate": None}
 
 #: Name → what is otherwise than well, and what is remarked on.
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -79,11 +79,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         {"platforms": (PlatformState(**{**CLOSED, "breaker": "open", "paused": 30.0}),)},
         "platform.breaker",
         "30 s",
-    ),
-    "token refused": (
-        {"platforms": (PlatformState(**{**CLOSED, "refused": True}),)},
-        "platform.token",
-        "CLIENT_SECRET",
     ),
     "a queue without workers": (
         {"receivers": (receiver(), receiver(queue="typo"))},

@@ -10,8 +10,8 @@ from own_time import in_own_time
 
 from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.
 API_URL = "https://platform.example"
@@ -26,13 +26,12 @@ class Book:
 
     Attributes:
         is_shut: whether it refuses.
-        goes_on: whether a permit serves for the fresh token as well.
         acquired: the operations that it let pass.
         heard: the first word of each permit.
     """
 
     def __init__(self) -> None:
-        self.is_shut, self.goes_on = False, True
+        self.is_shut = False
         self.acquired: list[str] = []
         self.heard: list[tuple[object, ...]] = []
 
@@ -55,11 +54,6 @@ class Page:
 
     def answered(self, status: int, retry_after: float | None) -> None:
         self._first(status, retry_after)
-
-    def outdated(self) -> bool:
-        if not self._book.goes_on:
-            self._first("outdated")
-        return self._book.goes_on
 
     def unanswered(self, cause: str) -> None:
         self._first(cause)
@@ -151,31 +145,6 @@ def test_a_refusal_says_everything_though_the_rest_of_it_never_comes(status: int
 async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_same_permit() -> None:
     answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)])
     assert await heard(lambda _: next(answers)) == [(200, None)]
-
-
-async def test_a_permit_that_does_not_go_on_after_a_stale_token_is_followed_by_another() -> None:
-    answers = iter([httpx.Response(401), httpx.Response(200, json=GOOD)])
-    book = Book()
-    book.goes_on = False
-    async with guarded(with_tokens(lambda _: next(answers)), book) as api:
-        await api.presentations.get("p")
-    assert book.acquired == ["presentations.get"] * 2
-    assert book.heard == [("outdated",), (200, None)]
-
-
-async def test_a_guard_that_shuts_after_a_stale_token_refuses_the_retry() -> None:
-    book, sent = Book(), []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        sent.append(request)
-        book.goes_on, book.is_shut = False, True
-        return httpx.Response(401)
-
-    async with guarded(with_tokens(answer), book) as api:
-        with pytest.raises(Unavailable, match="not now"):
-            await api.presentations.get("p")
-    assert len(sent) == 1
-    assert book.heard == [("outdated",)]
 
 
 async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:

@@ -6,7 +6,7 @@ from granting import Clock, Platform, client, credentials
 
 from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.oauth.tokens import granted
+from credhook.worker.api.token import granted
 
 
 @pytest.mark.parametrize(

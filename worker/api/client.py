@@ -26,8 +26,7 @@ from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.namespaces import AsyncSender, Platform
-from credhook.worker.api.oauth.credentials import Client, ClientCredentials
-from credhook.worker.api.oauth.tokens import Token
+from credhook.worker.api.token import ClientCredentials, ClientSettings, Token
 
 if TYPE_CHECKING:
     import httpx
@@ -37,7 +36,7 @@ R = TypeVar("R")
 _JSON: Final = {"Content-Type": "application/json"}
 
 
-class Settings(Client, Protocol):
+class ApiSettings(ClientSettings, Protocol):
     """What a sender needs to know, as the worker's settings have it."""
 
     @property
@@ -73,7 +72,7 @@ class Settings(Client, Protocol):
         """PEM file with its key."""
 
 
-def transport_from(settings: Settings) -> AiohttpTransport:
+def transport_from(settings: ApiSettings) -> AiohttpTransport:
     """The connections of one event loop to the platform and its token endpoint, for all senders to share."""
     trust = shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     return AiohttpTransport(settings.fetch_timeout, longest=settings.max_answer, ssl_context=trust)
@@ -127,7 +126,7 @@ class AsyncApi(Platform[AsyncSender]):
     @classmethod
     def from_settings(
         cls,
-        settings: Settings,
+        settings: ApiSettings,
         *,
         auth: ClientCredentials | None = None,
         transport: "Transport | httpx.AsyncBaseTransport | None" = None,
@@ -179,14 +178,12 @@ class AsyncApi(Platform[AsyncSender]):
         permit = await self._guard.acquire(operation)
         response = await self._sent(call, url, token, permit)
         if response.status == HTTPStatus.UNAUTHORIZED and not self._auth.is_refused_when_fresh(token):
-            goes_on = permit.outdated()
             try:
-                await self._auth.invalidate(token)
+                self._auth.invalidate(token)
                 token = await self._auth.token(self._transport)
             except BaseException:
                 permit.cancelled()
                 raise
-            permit = permit if goes_on else await self._guard.acquire(operation)
             response = await self._sent(call, url, token, permit)
             if response.status == HTTPStatus.UNAUTHORIZED:
                 self._auth.refused_when_fresh(token)

@@ -13,14 +13,7 @@ class Permit(Protocol):
     def answered(self, status: int, retry_after: float | None) -> None:
         """The platform answered; `retry_after` in seconds, if it said so.
 
-        A 401 is told only where it was the last word: to a fresh token.
-        """
-
-    def outdated(self) -> bool:
-        """The platform refused the token, and the request comes again with a fresh one.
-
-        Returns:
-            Whether it then goes on with this permit; otherwise it acquires another.
+        A 401 is reported only if the token was fresh.
         """
 
     def unanswered(self, cause: str) -> None:
@@ -50,10 +43,6 @@ class Unguarded:
 
     def answered(self, status: int, retry_after: float | None) -> None:
         """Do nothing."""
-
-    def outdated(self) -> bool:
-        """Go on."""
-        return True
 
     def unanswered(self, cause: str) -> None:
         """Do nothing."""

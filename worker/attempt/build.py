@@ -17,15 +17,13 @@ from credhook.logs import flush_lines
 from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
-from credhook.worker.api.oauth.credentials import ClientCredentials
-from credhook.worker.api.oauth.tokens import TokenCache
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import MAX_CALLS, Slot
 from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.platform.shared_token import SharedTokens
 from credhook.worker.queue.claim import Claimant
 from credhook.worker.queue.claims import Claims
 from credhook.worker.settings import WorkerSettings
@@ -134,7 +132,11 @@ class Parts:
 
 @asynccontextmanager
 async def build_worker(
-    settings: WorkerSettings, registry: Registry, *, worker: Claimant | None = None, token: TokenCache | None = None
+    settings: WorkerSettings,
+    registry: Registry,
+    *,
+    worker: Claimant | None = None,
+    auth: ClientCredentials | None = None,
 ) -> AsyncIterator[Parts]:
     """Build the parts on the running loop, and close them at the end.
 
@@ -142,7 +144,7 @@ async def build_worker(
         settings: from the environment.
         registry: the loaded handlers.
         worker: the RQ worker that takes the events; None if RQ itself runs the jobs.
-        token: the process's copy of the access token, if it outlives the loop.
+        auth: the process's credentials, if they outlive the loop.
     """
     redis = open_redis(settings.redis_url.get_secret_value())
     claims = Claims(
@@ -154,7 +156,8 @@ async def build_worker(
         before=flush_lines,  # Write the handlers' log lines before the event is settled.
     )
     breaker = CircuitBreaker.from_settings(redis, settings)
-    auth = ClientCredentials.from_settings(settings, tokens=SharedTokens.from_settings(redis, settings, token))
+    auth = auth or ClientCredentials.from_settings(settings)
+    auth.on_fetch = breaker.token_fetched
     transport: Transport = transport_from(settings)
     attempt_tracer = None
     if (tracer := tracing.tracer()) is not None:

@@ -161,7 +161,8 @@ def cause(error: Exception) -> str:
 
 def _platform_wait(error: Exception, pause: float) -> float:
     """Return the seconds to wait for the platform, or 0 if the failure is the event's own."""
-    if isinstance(error, PlatformPaused):  # The call was not sent, even if the pause is over by now.
+    # The call was not sent, even if the pause is over by now.
+    if isinstance(error, PlatformPaused) or (isinstance(error, ApiError) and error.operation == "token"):
         return max(pause, error.retry_after or 0.0)
     refused = isinstance(error, Unauthorized) and error.status == HTTPStatus.UNAUTHORIZED
     return pause if refused or isinstance(error, Unavailable) else 0.0

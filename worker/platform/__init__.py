@@ -1,1 +1,1 @@
-"""What all workers share through Redis: the token, the circuit breaker, the rate."""
+"""What all workers share through Redis: the circuit breaker, the rate."""

@@ -19,7 +19,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.worker import metrics
-from credhook.worker.api.calls.hints import CAUSES, advice
+from credhook.worker.api.calls.errors import ApiError
+from credhook.worker.api.calls.hints import CAUSES, advice, hint
 from credhook.worker.platform.circuit import (
     CallOutcome,
     CallResult,
@@ -41,6 +42,8 @@ PROBE_BEGINS_SECONDS: Final = 5.0
 PROBE_RETRY_SECONDS: Final = 0.2
 #: Seconds by which a pause must differ to be worth a log line, or a second message.
 WORTH_SAYING_SECONDS: Final = 1.0
+#: Seconds for which a process claims no second event while the first one has a token fetched.
+TOKEN_SECONDS: Final = 1.0
 #: Poll interval while the budget of slow start is spent.
 SLOW_START_POLL_SECONDS: Final = 0.05
 
@@ -92,6 +95,8 @@ class CircuitBreaker:
         self._probing_until = self._admitted_until = 0.0
         self._probe_ended = False
         self._ask_again_at = 0.0
+        #: Until when this process claims no events, since it gets no token; 0 if it has one.
+        self._held_until = 0.0
         self.fetches = BreakerGuard(self, admitted=True)
         self.calls = BreakerGuard(self, admitted=False)
 
@@ -119,7 +124,8 @@ class CircuitBreaker:
 
     def pause(self) -> float:
         """Return the seconds until calls may be sent, from memory; 0 if now."""
-        return self._circuit.pause(self.clock())
+        now = self.clock()
+        return max(self._circuit.pause(now), self._held_until - now, 0.0)
 
     def retry_in(self) -> float:
         """Return the seconds after which to call `admit` again, when it gave less than was wanted."""
@@ -136,8 +142,10 @@ class CircuitBreaker:
         """
         await self._know_circuit()
         phase = self._circuit.phase(now := self.clock())
-        if wanted <= 0 or phase is Phase.OPEN or now < self._ask_again_at:
+        if wanted <= 0 or phase is Phase.OPEN or now < max(self._ask_again_at, self._held_until):
             return 0
+        if self._held_until:  # One event has the next token fetched.
+            self._held_until, wanted = now + TOKEN_SECONDS, 1
         if phase is Phase.HALF_OPEN:  # The probe takes no token: the bucket has filled during the pause.
             if await self._take_probe(PROBE_BEGINS_SECONDS):
                 self._admitted_until = self.clock() + PROBE_BEGINS_SECONDS
@@ -200,6 +208,21 @@ class CircuitBreaker:
                 self._unpublished.append(outcome)
                 self._set(self._circuit.after(outcome))
         self._publish_soon()
+
+    def token_fetched(self, error: ApiError | None) -> None:
+        """Take in the end of a token request. After a failure, claim no events for its `retry_after` seconds.
+
+        Each failure counts in the fleet's circuit, which opens if most processes get no token.
+        """
+        if error is None:
+            metrics.TOKEN_FETCHES.add("granted")
+            self._held_until = 0.0
+            return
+        metrics.TOKEN_FETCHES.add("unanswered" if error.status is None else "refused")
+        seconds, now = error.retry_after or 0.0, self.clock()
+        self._held_until = now + seconds
+        log.warning("token_refused", error=str(error), seconds=round(seconds, 1), hint=hint(error))
+        self.record(CallOutcome(CallResult.FAILED, now, cause="token"), probe=False, admitted=False)
 
     async def _know_circuit(self) -> None:
         """Read the circuit if it was never read: a process may start during a pause."""
@@ -318,10 +341,6 @@ class BreakerPermit:
         """Report a response."""
         self._end(outcome_of(status, retry_after, at=self._breaker.clock(), probe=self._probe))
 
-    def outdated(self) -> bool:
-        """Report that the token was refused: the call goes on with a fresh one."""
-        return True
-
     def unanswered(self, cause: str) -> None:
         """Report that no response came."""
         self._end(outcome_of(None, None, at=self._breaker.clock(), probe=self._probe, cause=cause))
@@ -343,6 +362,8 @@ def _refusal(operation: str, reason: str, seconds: float) -> PlatformPaused:
 
 def _hint(cause: str) -> str:
     """Return the settings that are the likely reason of a pause."""
+    if cause == "token":
+        return "workers get no access token: see token_refused in their logs"
     if cause == "401":
         return (
             "the platform refuses fresh tokens; check CREDHOOK_CLIENT_ID and its permissions, CREDHOOK_TOKEN_URL and "

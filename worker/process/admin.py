@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import threading
-from typing import Any
 
 import click
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,7 +18,6 @@ from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
-from credhook.worker.platform.token_key import granted_name, name_from
 from credhook.worker.settings import WorkerSettings
 
 
@@ -59,31 +57,27 @@ def exporter_key(settings: WorkerSettings) -> str:
 
 
 class PlatformFigures:
-    """What the fleet shares about one platform, read from Redis at each scrape: circuit breaker, pause and token."""
+    """What the fleet shares about one platform, read from Redis at each scrape: circuit breaker and pause."""
 
     def __init__(self, redis: Redis, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
         self._redis = redis
         self._exporter = exporter
         self._circuit_key = circuit_key(settings.api_url, settings.queue)
-        self._token_key = name_from(settings)
 
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis does not answer, or if another process exports them."""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(self._exporter.key)
         pipeline.hgetall(self._circuit_key)
-        pipeline.get(granted_name(self._token_key))
-        pipeline.exists(self._token_key)
         pipeline.time()
         try:
-            holder, fields, granted, has_token, (seconds, microseconds) = await pipeline.execute()
+            holder, fields, (seconds, microseconds) = await pipeline.execute()
         except (RedisError, OSError):
             return []
         if not self._exporter.is_held_by(holder):
             return []
         now = seconds + microseconds / 1_000_000
-        families = *_of_circuit(fields, now), _token_age(granted if has_token else None, now)
-        return [family for family in families if family.samples]
+        return [*_of_circuit(fields, now)]
 
 
 def _of_circuit(fields: dict[bytes, bytes], now: float) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
@@ -98,12 +92,3 @@ def _of_circuit(fields: dict[bytes, bytes], now: float) -> tuple[GaugeMetricFami
     )
     pause.add_metric([], circuit.pause(now))
     return breaker, pause
-
-
-def _token_age(granted: Any, now: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
-        "credhook_token_age_seconds", "Seconds since the access token that the fleet shares was granted."
-    )
-    if isinstance(granted, bytes) and granted.isdigit():
-        family.add_metric([], max(0.0, now - int(granted) / 1_000))
-    return family

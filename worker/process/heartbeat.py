@@ -30,7 +30,6 @@ from credhook.store.announcements import (
 )
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.shared_circuit import circuit_key
-from credhook.worker.platform.token_key import name_from
 from credhook.worker.queue.reclaim import reclaim
 from credhook.worker.settings import WorkerSettings
 
@@ -80,9 +79,7 @@ class Heartbeat:
             handlers={handler.name: tuple(sorted(handler.types)) for handler in registry.handlers},
             slots=settings.concurrency if worker else 1,
             in_flight=None,
-            platform=PlatformKeys(
-                circuit=circuit_key(settings.api_url, settings.queue), token=name_from(settings), rate=settings.rate
-            ),
+            platform=PlatformKeys(circuit=circuit_key(settings.api_url, settings.queue), rate=settings.rate),
             config_fingerprint=fingerprint(
                 {
                     "CREDHOOK_API_URL": settings.api_url,

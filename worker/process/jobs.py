@@ -27,7 +27,7 @@ from credhook.metrics.counting import flush
 from credhook.stopping import stop_on
 from credhook.store import Keys, State
 from credhook.store.job import FAILURE_TTL, event_of
-from credhook.worker.api.oauth.tokens import TokenCache
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
@@ -48,8 +48,8 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
         `rq.Retry` if RQ's scheduler is to start another attempt later; None otherwise.
     """
     event_id = event_id or _of_current_job()
-    settings, registry, token = _shared()
-    async with build_worker(settings, registry, token=token) as parts:
+    settings, registry, auth = _shared()
+    async with build_worker(settings, registry, auth=auth) as parts:
         background = parts.processor.leases.keep(), parts.breaker.watch()
         beside = [asyncio.create_task(work) for work in background]
         try:
@@ -85,14 +85,14 @@ def prepare() -> None:
 
 
 @functools.cache
-def _shared() -> tuple[WorkerSettings, Registry, TokenCache]:
+def _shared() -> tuple[WorkerSettings, Registry, ClientCredentials]:
     """Read once what all jobs of a process share: it would cost more than the job."""
     # Under stock `rq worker`, where structlog's own default would print messages and locals.
     if not structlog.is_configured():
         configure_logs()
     settings = WorkerSettings()
     tracing.start("worker")
-    return settings, load(settings.handlers), TokenCache()
+    return settings, load(settings.handlers), ClientCredentials.from_settings(settings)
 
 
 class NotOurJob(Exception):

@@ -11,8 +11,8 @@ from credhook.testing.platform.sandbox import TOKEN_PATH, URL, effects, new_tena
 from credhook.testing.platform.transport import ApiCall, Failure, RecordingTransport
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Guard
-from credhook.worker.api.oauth.credentials import ClientCredentials
 from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.token import ClientCredentials
 from credhook.worker.handlers.types import FetchedEvent
 
 

@@ -45,10 +45,6 @@ class _Permit:
         """The platform answered."""
         self._breaker.record(status, retry_after, probe=self._probe)
 
-    def outdated(self) -> bool:
-        """The token was refused; the call goes on."""
-        return True
-
     def unanswered(self, cause: str) -> None:  # noqa: ARG002  The protocol's.
         """It did not answer."""
         self._breaker.record(None, None, probe=self._probe)

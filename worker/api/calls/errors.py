@@ -70,6 +70,7 @@ class ApiError(Exception):
         errors: The platform's error objects; empty where the body was something else.
         cause: Why there was no answer, a word of `causes`; or what of the answer was not understood. Empty where the
             status says it all.
+        retry_after: Seconds to wait before the request is sent again, if known.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class ApiError(Exception):
         status: int | None = None,
         errors: tuple[ErrorObject, ...] = (),
         cause: str = "",
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.operation = operation
         self.status = status
         self.errors = errors
         self.cause = cause
+        self.retry_after = retry_after
 
 
 class InvalidRequest(ApiError):
@@ -101,24 +104,7 @@ class NotFound(ApiError):
 
 
 class Unavailable(ApiError):
-    """The platform cannot answer now: 408, 425, 429, 5xx, a time-out, or no connection.
-
-    Attributes:
-        retry_after: Seconds that the platform asks us to wait, if it says so.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        operation: str = "",
-        status: int | None = None,
-        errors: tuple[ErrorObject, ...] = (),
-        cause: str = "",
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message, operation=operation, status=status, errors=errors, cause=cause)
-        self.retry_after = retry_after
+    """The platform cannot answer now: 408, 425, 429, 5xx, a time-out, or no connection."""
 
 
 class InvalidResponse(ApiError):

@@ -1,1 +1,0 @@
-"""The access token: asked for with client credentials, kept, renewed. Specification: Authentication."""

@@ -1,0 +1,302 @@
+"""Fetch an access token by the client-credentials grant, and keep it for all callers of one event loop.
+
+Each process has a token of its own. No credential is stored in Redis. The platform's specification, Authentication,
+gives the grant; RFC 6749 (2.3.1 and 4.4) and RFC 8707 give the details.
+"""
+
+import asyncio
+import random
+import re
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, Protocol, Self
+from urllib.parse import quote, urlencode
+
+from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
+from pydantic_core import from_json
+
+from credhook.backoff import Backoff
+from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
+from credhook.worker.api.calls.failures import error_of
+from credhook.worker.api.calls.responses import parse, refusal
+from credhook.worker.api.http.body_limit import BodyRefused
+from credhook.worker.api.http.exchange import HEADERS, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.models.base import ResponseModel
+
+#: How the client authenticates: secret in the form (`client_secret_post`, as the specification has it) or in a header
+#: (`client_secret_basic`, which every OAuth server must support).
+TokenAuth = Literal["post", "basic"]
+
+#: Seconds before expiry at which a token is renewed. Specification, Limits.
+RENEW_EARLY: Final = 30.0
+#: Lifetime in seconds if the answer gives none. Specification, Limits.
+DEFAULT_LIFETIME: Final = 300
+#: Maximum lifetime in seconds, whatever the answer says.
+MAX_LIFETIME: Final = 86_400
+
+#: Pauses after failed token requests, in seconds. A `Retry-After` of the endpoint counts up to the longest one.
+PAUSES: Final = Backoff(first=2.0, longest=60.0, jitter=0.5)
+#: Seconds without renewal after the platform has refused a fresh token: another token would be refused too.
+RENEWAL_PAUSE: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An access token.
+
+    Attributes:
+        value: The text behind `Bearer`. Not shown.
+        renew_at: Monotonic seconds at which it is renewed.
+        headers: Headers of requests with this token; one object, so that requests build none. Not shown.
+    """
+
+    value: str = field(repr=False)
+    renew_at: float
+    headers: Mapping[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headers", {**HEADERS, "Authorization": f"Bearer {self.value}"})
+
+
+class ClientSettings(Protocol):
+    """The settings of an OAuth client."""
+
+    @property
+    def token_url(self) -> str: ...  # noqa: D102
+    @property
+    def client_id(self) -> str: ...  # noqa: D102
+    @property
+    def client_secret(self) -> SecretStr: ...  # noqa: D102
+    @property
+    def token_auth(self) -> TokenAuth: ...  # noqa: D102
+    @property
+    def scope(self) -> str | None: ...  # noqa: D102
+    @property
+    def audience(self) -> str | None: ...  # noqa: D102
+    @property
+    def resource(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+class ClientCredentials:
+    """The token of one OAuth client, shared by all callers of an event loop.
+
+    After a failed token request there is a pause. During it, callers get the same error without a request.
+
+    Args:
+        token_url: Token endpoint.
+        client_id: OAuth client id.
+        client_secret: OAuth client secret. Not shown.
+        method: How both are sent.
+        scope: Scopes, separated by spaces; empty to leave it out.
+        audience: Audience; empty to leave it out.
+        resources: URIs that the token is for; empty to leave them out.
+        token: Token to begin with.
+        clock: Monotonic seconds.
+
+    Attributes:
+        on_fetch: Called after each token request, with its error or None.
+    """
+
+    def __init__(
+        self,
+        token_url: str,
+        client_id: str,
+        client_secret: str | SecretStr,
+        *,
+        method: TokenAuth = "post",
+        scope: str = "",
+        audience: str = "",
+        resources: tuple[str, ...] = (),
+        token: Token | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._token_url, self._client_id = token_url, client_id
+        self._secret = SecretStr(client_secret) if isinstance(client_secret, str) else client_secret
+        self._method = method
+        narrowed = {"scope": scope, "audience": audience, "resource": resources}
+        self._narrowed = {name: value for name, value in narrowed.items() if value}
+        self._token = token
+        self._clock = clock
+        self.on_fetch: Callable[[ApiError | None], None] = lambda _: None
+        #: The request under way, for all callers that wait for it.
+        self._fetching: asyncio.Task[Token | ApiError] | None = None
+        #: The last failure, until when callers get it, and how many there were in a row.
+        self._failure: ApiError | None = None
+        self._paused_until, self._failures = 0.0, 0
+        #: The last fresh token that the platform refused, and until when it is not renewed.
+        self._refused: tuple[Token | None, float] = None, 0.0
+
+    @classmethod
+    def from_settings(cls, settings: ClientSettings) -> Self:
+        """Take the credentials from the worker's settings."""
+        return cls(
+            settings.token_url,
+            settings.client_id,
+            settings.client_secret,
+            method=settings.token_auth,
+            scope=settings.scope or "",
+            audience=settings.audience or "",
+            resources=settings.resource,
+        )
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials(client_id={self._client_id!r})"
+
+    async def token(self, transport: Transport) -> Token:
+        """Return the current token, or fetch one over `transport`.
+
+        Raises:
+            ApiError: The token endpoint gave none. `retry_after` says when it is asked again.
+        """
+        token = self._token
+        if token is not None and self._clock() < token.renew_at:
+            return token
+        if self._fetching is None:
+            if self._failure is not None and (pause := self._paused_until - self._clock()) > 0:
+                failure = copy(self._failure)
+                failure.retry_after = pause
+                raise failure
+            # A task of its own: a caller may be cancelled, and the others still want the token.
+            self._fetching = asyncio.create_task(self._fetch(transport))
+            self._fetching.add_done_callback(self._fetched)
+        outcome = await asyncio.shield(self._fetching)
+        if isinstance(outcome, ApiError):
+            raise copy(outcome)
+        return outcome
+
+    def invalidate(self, token: Token) -> None:
+        """Forget this token, which the platform has refused. A newer one stays."""
+        if self._token == token:
+            self._token = None
+
+    def refused_when_fresh(self, token: Token) -> None:
+        """Remember that the platform refused this token right after it was granted."""
+        self._refused = token, self._clock() + RENEWAL_PAUSE
+
+    def is_refused_when_fresh(self, token: Token) -> bool:
+        """Return True if the platform has just refused this token when it was fresh."""
+        refused, until = self._refused
+        return refused is not None and token.value == refused.value and self._clock() < until
+
+    async def aclose(self) -> None:
+        """Cancel a request that is under way."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait({self._fetching})
+
+    async def _fetch(self, transport: Transport) -> Token | ApiError:
+        """Fetch a token. An error is returned, since it is for all callers that wait."""
+        asked_at = self._clock()
+        try:
+            token = granted(await self._answer(transport), asked_at)
+        except ApiError as error:
+            self._failures += 1
+            asked = error.retry_after or 0.0
+            pause = PAUSES.wait(self._failures, random.random())  # noqa: S311  Not a secret.
+            error.retry_after = min(max(asked, pause), PAUSES.longest)
+            self._failure, self._paused_until = error, self._clock() + error.retry_after
+            self.on_fetch(error)
+            return error
+        self._token, self._failure, self._failures = token, None, 0
+        self.on_fetch(None)
+        return token
+
+    def _fetched(self, _: "asyncio.Task[Token | ApiError]") -> None:
+        self._fetching = None
+
+    async def _answer(self, transport: Transport) -> Response:
+        try:
+            return await transport.send(self.request())
+        except (Unanswered, Unsendable, BodyRefused) as failure:
+            error = error_of("token", failure)
+        raise error
+
+    def request(self) -> Request:
+        """Return the token request. It may be repeated: a second token does no harm.
+
+        Raises:
+            Unsendable: The URL or a value cannot be sent.
+        """
+        form: dict[str, Any] = {"grant_type": "client_credentials"}
+        headers = {**HEADERS, "Content-Type": "application/x-www-form-urlencoded"}
+        secret = self._secret.get_secret_value()
+        try:
+            if self._method == "post":
+                form |= {"client_id": self._client_id, "client_secret": secret}
+            else:
+                # Encoded before they are joined: a colon in the id would end it early. A space becomes `%20`, which
+                # servers that only percent-decode read as well as `+`.
+                pair = f"{quote(self._client_id, safe='')}:{quote(secret, safe='')}"
+                headers["Authorization"] = f"Basic {b64encode(pair.encode('ascii')).decode('ascii')}"
+            body = urlencode(form | self._narrowed, doseq=True).encode("ascii")
+        except ValueError as error:
+            raise Unsendable(type(error).__name__) from error
+        return Request("POST", self._token_url, headers, body, repeatable=True)
+
+
+def _lifetime(value: object) -> object:
+    """Read null as the default. Refuse booleans, which pydantic would read as numbers."""
+    if value is None:
+        return DEFAULT_LIFETIME
+    return "a boolean" if isinstance(value, bool) else value
+
+
+class Grant(ResponseModel):
+    """The token endpoint's answer. Specification, Authentication, 3.
+
+    Servers differ in the type of `expires_in`, and some leave out `token_type`.
+    """
+
+    access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
+    expires_in: Annotated[float, BeforeValidator(_lifetime), Field(alias="expires_in", ge=0)] = DEFAULT_LIFETIME
+    token_type: Annotated[str | None, Field(alias="token_type", pattern="^(?i:bearer)$")] = None
+
+
+_GRANT: Final = TypeAdapter(Grant)
+
+#: An error code of OAuth, such as `invalid_client`. Nothing else of the body goes into a message.
+_OAUTH_CODE: Final = re.compile(r"[a-z_]{1,40}")
+
+#: Settings to check, by error code.
+_SETTINGS: Final = {
+    "invalid_scope": "CREDHOOK_SCOPE",
+    "invalid_target": "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE",
+}
+_CREDENTIALS: Final = "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
+
+
+def granted(response: Response, asked_at: float) -> Token:
+    """Read the token endpoint's answer; `asked_at` is the time of the request in monotonic seconds.
+
+    Raises:
+        ApiError: The answer is not a token.
+    """
+    if response.is_success:
+        grant = parse("token", _GRANT, response)
+        lifetime = min(grant.expires_in, MAX_LIFETIME)
+        return Token(grant.access_token, renew_at=asked_at + max(lifetime - RENEW_EARLY, lifetime / 2))
+    error = refusal("token", response, datetime.now(UTC))
+    if isinstance(error, Unavailable | InvalidResponse):
+        raise error
+    # Every other 4xx is about the credentials, or about the URL that they are sent to.
+    code = _oauth_code(response.body)
+    raise Unauthorized(
+        f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
+        f"check {_SETTINGS.get(code, _CREDENTIALS)}",
+        operation="token",
+        status=response.status,
+        errors=error.errors,
+    )
+
+
+def _oauth_code(body: bytes) -> str:
+    try:
+        document = from_json(body)
+    except ValueError:
+        return ""
+    code = document.get("error") if isinstance(document, dict) else None
+    return code if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""
