@@ -149,7 +149,7 @@ def with_another_retention(one: Clinic) -> dict[str, str]:
 def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
     said = {
         "version": version, "host": "w2", "pid": 1, "handlers": handlers or {"clinic.keep": sorted((COMPLETED, DATA))},
-        "slots": 1, "in_flight": 0, "platform": {"circuit": "c", "token": "t"}, "config_fingerprint": {},
+        "slots": 1, "in_flight": 0, "platform": {"circuit": "c"}, "config_fingerprint": {},
     }  # fmt: skip
 
     def make(one: Clinic) -> dict[str, str]:
