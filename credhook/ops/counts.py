@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from redis import Redis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
@@ -56,6 +57,17 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zrange(key, 0, LATEST, byscore=True, offset=0, num=1, withscores=True)
     for key in keys.all_unhandled:
         pipeline.zcard(key)
+
+
+def counts_of(redis: Redis, keys: Keys, *, now: float) -> EventCounts:
+    """Return the counts of one queue.
+
+    Raises:
+        RedisError, OSError: Redis failed.
+    """
+    pipeline = redis.pipeline(transaction=False)
+    request_counts(pipeline, keys, now=now)
+    return read_counts(pipeline.execute(), keys)
 
 
 def read_counts(replies: Sequence[Any], keys: Keys) -> EventCounts:

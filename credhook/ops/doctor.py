@@ -55,7 +55,7 @@ def _groups(setup: Setup) -> list[CheckGroup]:
 
 
 def line(finding: Finding) -> str:
-    """Return the finding as one line: verdict, name, what was found, what to do."""
+    """Return the finding as one line: verdict, name, problem, remedy."""
     text = f"{finding.verdict:<8}{finding.name:<24}{finding.what}"
     if finding.remedy:
         text += f"; {finding.remedy}"

@@ -34,14 +34,14 @@ from credhook.worker.settings import PlatformSettings
 NAMES: Final = ("handlers.load", "platform.clock", "platform.token", "platform.api", "platform.endpoints")
 URL_NAMES: Final = ("public_url.reached", "public_url.certificate", "public_url.receiver")
 
-#: Seconds that one question may take, whatever CREDHOOK_FETCH_TIMEOUT is.
+#: Seconds that one question may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
 _ANSWER_SECONDS: Final = 5.0
 #: Bytes of the public URL's answer that are read.
 _ANSWER_BYTES: Final = 65_536
 #: A receiver's answer to a delivery without headers, and to a path that takes no deliveries.
 _BAD_REQUEST: Final = 400
 _NOT_FOUND: Final = 404
-#: OpenSSL's numbers for what is wrong with a certificate.
+#: OpenSSL's error numbers for certificates.
 _EXPIRED: Final = 10
 _OTHER_NAME: Final = (62, 64)
 _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"

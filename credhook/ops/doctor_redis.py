@@ -16,7 +16,7 @@ from credhook.store.health import unanswered
 
 #: Seconds by which clocks may differ without a warning.
 _CLOCK_SECONDS: Final = 5.0
-#: The ACL rules that grant access. Redis refuses a rule for what is granted already, and with it the whole command.
+#: The ACL rules that grant access. Redis refuses a command that repeats a rule.
 _GRANTS: Final = {"keys": "~credhook:* ~rq:*", "channels": "&credhook:* &rq:*"}
 
 NAMES: Final = (
@@ -89,7 +89,7 @@ def check_redis(setup: Setup) -> Iterator[Finding]:
 
 
 def of_permissions(redis: Redis) -> Finding:
-    """Try every command, and name those that an access control list forbids.
+    """Try every command, and name the ones that an access control list forbids.
 
     Raises:
         RedisError: Redis failed.

@@ -121,7 +121,7 @@ def of_certificate(name: str, until: datetime, remedy: str, setup: Setup) -> Fin
 
 
 def _settings(name: str, settings: BaseSettings | None, errors: Sequence[str], absent: str) -> Finding:
-    """Check the settings of one process and name those that differ from their defaults. Secrets are stars."""
+    """Check the settings of one process and name the values that differ from their defaults. Secrets are stars."""
     if errors:
         parts = [split_remedy(error) for error in errors]
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in parts if remedy))

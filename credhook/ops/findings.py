@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     Attributes:
         name: stable name of the check: its group, a dot, its subject.
         verdict: the result.
-        what: what was found, or why the check was skipped.
+        what: what the check found, or why the check was skipped.
         remedy: what to do; empty if there is nothing to do.
     """
 

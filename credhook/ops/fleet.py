@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 from rq.suspension import WORKERS_SUSPENDED
 
-from credhook.ops.counts import EventCounts, read_counts, request_counts
+from credhook.ops.counts import EventCounts, counts_of
 from credhook.store import Keys, health
 from credhook.store.address import RedisAddress
 from credhook.store.announcements import (
@@ -159,7 +159,7 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     """
     now = _now(redis)
     queues = sorted(queues_of(redis) | {queue})
-    counts = _counts(redis, queues, now)
+    counts = {name: counts_of(redis, Keys(name), now=now) for name in queues}
     receivers = read_receivers(redis, queues)
     workers, platforms = _workers(redis, queues, now)
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
@@ -232,15 +232,6 @@ def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
     )
 
 
-def _counts(redis: Redis, queues: Sequence[str], now: float) -> dict[str, EventCounts]:
-    counts = {}
-    for queue in queues:
-        pipeline = redis.pipeline(transaction=False)
-        request_counts(pipeline, Keys(queue), now=now)
-        counts[queue] = read_counts(pipeline.execute(), Keys(queue))
-    return counts
-
-
 def _workers(redis: Redis, queues: Sequence[str], now: float) -> tuple[tuple[WorkerProcess, ...], list[PlatformKeys]]:
     """Return the live workers of these queues, and where they keep the platform's state."""
     found, platforms = [], []
@@ -262,7 +253,7 @@ def _announced(redis: Redis, keys: Iterable[str], now: float) -> Iterator[tuple[
 
 
 def queues_of(redis: Redis) -> set[str]:
-    """Return the queues of this Redis: those that RQ lists, and those that RQ's workers, ours as well, take jobs from.
+    """Return the queues that RQ lists, and the queues that RQ's workers (ours as well) take jobs from.
 
     Raises:
         RedisError, OSError: Redis failed.

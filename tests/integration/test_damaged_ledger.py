@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
 import pytest
 from accepting import everything, inbox_on, record
 from click.testing import CliRunner
@@ -14,10 +13,8 @@ from redis_keys import CONFLICT, EVENT, job_id
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.listener.admin import create_admin
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.store import Keys, State
-from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.events import command as history
 from credhook.worker.commands.events.command import causes
 from credhook.worker.queue.claim import Claimant, Settlement
@@ -215,8 +212,6 @@ async def test_what_stands_at_no_time_hides_nothing_and_breaks_nothing(
     for key in (INDEX.open, INDEX.opened, INDEX.dead, INDEX.causes):
         redis_client.zadd(key, {"stray": float(score)})
     redis_client.hset(INDEX.cause("stray"), mapping={"who": "a.b", "what": "ValueError", "first": 1, "failures": 1})
-    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "m1")["received"])
-    assert await oldest_open_async(async_redis, INDEX) == oldest_open(redis_client, INDEX)
     for arguments in ((), ("--state", "accepted"), ("--state", "accepted", "--state", "done", "--limit", "1")):
         (listed,) = map(json.loads, events("list", "--json", *arguments).stdout.splitlines())
         assert listed["webhook_id"] == "m1"
@@ -224,20 +219,3 @@ async def test_what_stands_at_no_time_hides_nothing_and_breaks_nothing(
     assert counted == [{"state": "accepted", "type": COMPLETED, "events": 1}]
     told = CliRunner().invoke(causes, catch_exceptions=False)
     assert (told.exit_code, "a.b" in told.stdout) == (0, True)
-
-
-async def test_metrics_count_what_cannot_be_read_and_outlive_a_key_of_another_type(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    redis_client.zadd(INDEX.unreadable, {"m1": 1, "m2": 2})
-    redis_client.set(INDEX.dead, "of another kind")
-
-    async def no_checks() -> tuple[()]:
-        return ()
-
-    transport = httpx.ASGITransport(create_admin(async_redis, no_checks, queue="credhook"))
-    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
-        lines = (await client.get("/metrics")).text.splitlines()
-    assert 'credhook_events{state="unreadable"} 2.0' in lines
-    assert 'credhook_events{state="queued"} 0.0' in lines
-    assert not [line for line in lines if 'state="dead"' in line and line.startswith("credhook_events")]

@@ -16,9 +16,9 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, LATE, LISTED, WHOLE, job_id
 
 from credhook.events import Event
+from credhook.ops.counts import counts_of
 from credhook.receiver.inbox import Outcome
 from credhook.store import State, bucket, place
-from credhook.store.opened import oldest_open, oldest_open_async
 from credhook.worker.commands.search.reading import read_page
 from credhook.worker.commands.search.selection import Selection
 from credhook.worker.queue.claim import Claimant, Settlement
@@ -190,32 +190,34 @@ def test_the_leader_lists_it_as_well_and_takes_out_what_is_forgotten(redis_clien
     assert redis_client.exists(WHOLE)
 
 
-async def test_the_oldest_open_event_is_known_whoever_accepts_and_settles(
-    redis_client: Redis, async_redis: AsyncRedis
-) -> None:
-    assert oldest_open(redis_client, INDEX) is None
+def oldest_open(redis: Redis) -> int | None:
+    return counts_of(redis, INDEX, now=0).oldest_received
+
+
+def test_the_oldest_open_event_is_known_whoever_accepts_and_settles(redis_client: Redis) -> None:
+    assert oldest_open(redis_client) is None
     plant(redis_client, "old", State.WAITING, age=500)
     plant(redis_client, "new", State.ACCEPTED)
-    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "old")["received"])
+    assert oldest_open(redis_client) == int(record(redis_client, "old")["received"])
     redis_client.zrem(INDEX.open, "old")  # An older worker has settled it.
     redis_client.hset(EVENT + "old", "state", "done")
     plant(redis_client, "theirs", State.ACCEPTED, age=100)
     redis_client.zrem(INDEX.opened, "theirs")  # An older receiver has accepted it.
     reconcile(redis_client)
-    assert await oldest_open_async(async_redis, INDEX) == int(record(redis_client, "theirs")["received"])
+    assert oldest_open(redis_client) == int(record(redis_client, "theirs")["received"])
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.UNHANDLED])
 async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
     async with inbox_on(async_redis) as inbox:
         await inbox.accept("m1", Event(COMPLETED, "r1"))
-    assert oldest_open(redis_client, INDEX) == int(record(redis_client, "m1")["received"])
+    assert oldest_open(redis_client) == int(record(redis_client, "m1")["received"])
     await settle_all(async_redis, State.WAITING)
-    assert oldest_open(redis_client, INDEX) is not None
+    assert oldest_open(redis_client) is not None
     redis_client.hset(EVENT + "m1", "due", 1)
     redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
     await settle_all(async_redis, state)
-    assert oldest_open(redis_client, INDEX) is None
+    assert oldest_open(redis_client) is None
     assert not redis_client.exists(LATE + PLACE)
 
 

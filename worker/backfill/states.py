@@ -23,8 +23,8 @@ Announced = tuple[str, ...]
 
 #: Status of an issuance → the states that it has gone through, the present one last.
 #:
-#: Only certain states are here: what was accepted, declined or overdue was offered before. A batch may or may not have
-#: been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part or
+#: Only certain states are here: an accepted, declined or overdue resource was offered before. A batch may or may not
+#: have been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part or
 #: completely, and no event announces the revocation.
 _ISSUANCE_STATES: Final[Mapping[str, tuple[Announced, ...]]] = {
     "offered": (_OFFERED,),

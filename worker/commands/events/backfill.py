@@ -124,7 +124,7 @@ async def _run(
 
 
 def _report(result: BackfillResult, stopped: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print one line that says what was done, and one for each reason why the rest was not."""
+    """Print one line about the accepted events, and one about each problem."""
     missing = result.missing.total()
     verb = "missing" if dry_run else "accepted"
     if as_json:

@@ -49,7 +49,7 @@ class _EventCommands(click.Group):
 
 @click.group(cls=_EventCommands)
 def events() -> None:
-    """List, show, watch, replay and erase events, and accept those that never arrived."""
+    """List, show, watch, replay and erase events, and accept missing ones."""
 
 
 @events.command("list")

@@ -66,10 +66,10 @@ def replay(
 
     \b
     - dead: the handlers that gave up
-    - done: all handlers, or only the one that --handler names
+    - done: all handlers, or only the handler of --handler
     - quarantined: all handlers, if this version knows the type
     - unhandled: replayed without this command, once a worker has a handler
-    - unreadable: all handlers, once somebody has repaired the record
+    - unreadable: all handlers, once you have repaired the record
     - open: not changed, but due at once with --cause or --now
     """  # noqa: D301  Click wants the character itself.
     refuse_everything(selection, everything=everything)

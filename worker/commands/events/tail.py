@@ -60,8 +60,8 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     """Print each change of an event from now on, until Ctrl-C.
 
     There is a line for each event that is accepted, replayed or quarantined, and for each attempt: its result, the time
-    since the event was received, the error, and when the next attempt is. Changes are not stored: those that happen
-    while the connection to Redis is lost are not shown, and a line says so.
+    since the event was received, the error, and when the next attempt is. Changes are not stored. If
+    the connection to Redis is lost, changes in between are not shown, and a line tells you.
     """
     with ledger() as (redis, index), suppress(KeyboardInterrupt):
         click.echo(f"watching {index.queue}; Ctrl-C ends it", err=True)
