@@ -38,16 +38,15 @@ class QueueFigures:
             memory = await self._memory()
         except (RedisError, OSError):
             return []
-        counts = read_counts(replies, self._keys)
         now = seconds + microseconds / 1_000_000
-        oldest = 0.0 if counts.oldest_received is None else max(0.0, now - counts.oldest_received / 1_000)
+        counts = read_counts(replies, self._keys, now=now)
         figures = (
             _events(counts),
             GaugeMetricFamily("credhook_queue_length", "Jobs in RQ's queue.", counts.queued),
             GaugeMetricFamily(
                 "credhook_oldest_open_event_age_seconds",
                 "Seconds since the oldest event that is not settled was received; 0 if there is none.",
-                oldest,
+                counts.oldest_age or 0.0,
             ),
             _workers(announcements, now),
             GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),

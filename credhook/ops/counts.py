@@ -31,7 +31,7 @@ class EventCounts:
         unhandled: events that wait for a handler, by type.
         quarantined: events of an unknown type.
         unreadable: events whose record cannot be read.
-        oldest_received: when the oldest open event was received, in ms since the epoch.
+        oldest_age: seconds since the oldest open event was received; None if no event is open.
     """
 
     open: int = 0
@@ -43,7 +43,7 @@ class EventCounts:
     unhandled: dict[str, int] = field(default_factory=dict)
     quarantined: int = 0
     unreadable: int = 0
-    oldest_received: int | None = None
+    oldest_age: float | None = None
 
 
 def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float) -> None:
@@ -67,13 +67,13 @@ def counts_of(redis: Redis, keys: Keys, *, now: float) -> EventCounts:
     """
     pipeline = redis.pipeline(transaction=False)
     request_counts(pipeline, keys, now=now)
-    return read_counts(pipeline.execute(), keys)
+    return read_counts(pipeline.execute(), keys, now=now)
 
 
-def read_counts(replies: Sequence[Any], keys: Keys) -> EventCounts:
-    """Return the counts from the replies to `request_counts`. Pure."""
+def read_counts(replies: Sequence[Any], keys: Keys, *, now: float) -> EventCounts:
+    """Return the counts from the replies to `request_counts`; `now` is by Redis's clock. Pure."""
     is_open, in_flight, retrying, dead, quarantined, unreadable, queued, recently, first, first_moved, *rest = replies
-    received = [int(score) for reply in (first, first_moved) for _, score in reply]
+    ages = [max(0.0, now - score / 1_000) for reply in (first, first_moved) for _, score in reply]
     by_type = zip(keys.all_unhandled, rest, strict=True)
     return EventCounts(
         open=is_open,
@@ -85,5 +85,5 @@ def read_counts(replies: Sequence[Any], keys: Keys) -> EventCounts:
         unhandled={key.removeprefix(keys.unhandled): count for key, count in by_type if count},
         quarantined=quarantined,
         unreadable=unreadable,
-        oldest_received=min(received, default=None),
+        oldest_age=max(ages, default=None),
     )

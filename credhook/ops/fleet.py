@@ -134,7 +134,7 @@ class Fleet(_Model):
         """Return everything except the receivers' keys and the digests of settings."""
         secret = {"instance_key", "config_fingerprint"}
         hidden: Any = {"receivers": {"__all__": secret}, "workers": {"__all__": {"config_fingerprint"}}}
-        hidden |= {"server": {"checks"}, "counts": {"oldest_received"}}
+        hidden |= {"server": {"checks"}, "counts": {"oldest_age"}}
         return self.model_dump(mode="json", exclude=hidden)
 
 
@@ -163,13 +163,12 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     receivers = read_receivers(redis, queues)
     workers, platforms = _workers(redis, queues, now)
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
-    oldest = counts[queue].oldest_received
     return Fleet(
         queue=queue,
         server=_server(redis, address, strict=strict),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.open},
-        oldest_open=None if oldest is None else max(0.0, now - oldest / 1_000),
+        oldest_open=counts[queue].oldest_age,
         suspended=bool(redis.exists(WORKERS_SUSPENDED)),
         receivers=receivers,
         workers=workers,

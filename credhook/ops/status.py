@@ -82,7 +82,7 @@ def _rows(fleet: Fleet) -> Iterator[tuple[str, str]]:
     yield "quarantined", str(counts.quarantined)
     yield "unreadable", str(counts.unreadable)
     for queue, other in fleet.others.items():
-        yield "other queue", f"{queue}: {other.open} open"
+        yield "other queue", f"{queue}: {other.open} open, the oldest came {age(other.oldest_age or 0.0)} ago"
     for platform in fleet.platforms:
         rate = "no rate limit" if platform.rate is None else f"at most {platform.rate:g} requests/s"
         yield "platform", f"breaker {platform.breaker}, {rate}"
