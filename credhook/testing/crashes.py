@@ -1,76 +1,58 @@
-"""Crash points: a process that dies while a handler awaits something, played within one that lives on.
+"""Crash points: end a handler at one of its awaits, as if its process had died.
 
-A handler's awaits are where effects come about: the other end has acted, or not yet, and the handler does not know.
-Each coroutine that the author's own code awaits is such a place when it begins and when it has returned, and so is each
-suspension of that code on anything else, a future or a task. Frames are watched by `sys.settrace`, which needs no
-source and holds for `async with` as well; a coverage tool's own trace function is put back after each step.
+The handler's coroutine is stepped by hand. Each object that the author's code awaits and that suspends it is one crash
+point. An await that completes without suspending is none: let fakes `await asyncio.sleep(0)`.
 
-A crash is an exception that no `except Exception` catches. A real one would not run `finally` and `__aexit__` either;
-here they run, since a database does the same for a connection that it has lost: it rolls back.
+The crash is an exception that `except Exception` does not catch. A real crash runs no `finally` and no `__aexit__`.
+Here they run, as a database rolls back for a lost connection.
 """
 
 import asyncio
-import dis
 import functools
 import inspect
-import sys
 import sysconfig
 import traceback
 import warnings
 from collections.abc import Awaitable, Collection, Coroutine, Generator
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, Final, Literal, NamedTuple
+from types import CodeType
+from typing import Any, Final
 
-#: Whose awaits are not the author's.
-_OTHERS: Final = tuple(
-    f"{folder}/"
-    for folder in {
-        *(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        str(Path(__file__).parents[1]),
-    }
+#: Folders of code that is not the author's.
+_OTHERS: Final = (
+    "<frozen",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[1]}/",
 )
-
 #: Seconds that cancelled tasks get to end.
-_GRACE: Final = 0.1
-
-
-class Crash(NamedTuple):
-    """When a handler's process dies.
-
-    Attributes:
-        at: at which of its awaits, counted from 1 as they are made.
-        when: before what it awaits has begun, or once that has returned.
-    """
-
-    at: int
-    when: Literal["before", "after"] = "after"
+_GRACE_SECONDS: Final = 0.1
 
 
 class Crashed(BaseException):
-    """The process is no more, as far as the handler can tell."""
+    """The handler's process has died."""
 
 
-class CrashInjector:
-    """One run of a handler: counts its awaits, and ends at one if it is to."""
+class CrashPoint:
+    """One run of a handler that counts its awaits and may die at one of them.
 
-    def __init__(self, crash: Crash | None = None, *, own: CodeType | None = None) -> None:
-        """Watch one run; `own` is code that is the author's wherever it is installed: the handler's."""
-        self._crash = crash
+    Attributes:
+        awaits: how many awaits the run has made.
+        crashed_at: where it died, as `file:line`, or "".
+    """
+
+    def __init__(self, at: int | None = None, *, own: CodeType | None = None) -> None:
+        """`at`: the await to die at, counted from 1. `own`: the handler's code, author's wherever it is installed."""
+        self._at = at
         self._own = own
-        #: How many awaits it has made.
         self.awaits = 0
-        #: Where it has died, `file:line`; empty as long as it lives.
         self.crashed_at = ""
-        #: The awaits under way, by the frame of what is awaited.
-        self._begun: dict[FrameType, int] = {}
 
     async def run(self, result: Awaitable[object]) -> None:
-        """Await what the handler has returned.
+        """Await the handler's result.
 
         Raises:
-            Crashed: it was time.
+            Crashed: the run reached its crash point.
         """
         before = asyncio.all_tasks()
         try:
@@ -78,143 +60,92 @@ class CrashInjector:
         except BaseException as error:
             if not self.crashed_at:
                 raise
-            _forget(error)
-        finally:
-            self._begun.clear()
+            with warnings.catch_warnings():  # Coroutines in the frames will never be awaited.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                traceback.clear_frames(error.__traceback__)
         if self.crashed_at:
-            await end(asyncio.all_tasks() - before)  # Nothing that it has started outlives it.
+            await end_tasks(asyncio.all_tasks() - before)
             raise Crashed
 
-    def step(self, coroutine: Coroutine[Any, Any, object], error: BaseException | None) -> Any:
-        """Let it go on until it is suspended; what it then waits for is returned."""
-        previous = sys.gettrace()
-        sys.settrace(self._called)
-        try:
-            return coroutine.send(None) if error is None else coroutine.throw(error)
-        finally:
-            sys.settrace(previous)
-
-    def suspended(self, coroutine: Coroutine[Any, Any, object]) -> tuple[int, str] | None:
-        """The await at which the author's own code is suspended, and its place; None if what it awaits is watched."""
-        frame: FrameType | None = None
+    def find_await(self, coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:
+        """Return what the innermost function of the author awaits, and its place; (None, "") if there is none."""
+        awaited: object = None
         inner: object = coroutine
+        place = ""
         while inspect.iscoroutine(inner):
-            frame, inner = inner.cr_frame, inner.cr_await
-        if frame is None or not self._is_authors(frame):
-            return None
-        self.awaits += 1
-        return self.awaits, _place(frame)
+            code = inner.cr_code
+            if inner.cr_frame and (code is self._own or not _is_others(code.co_filename)):
+                awaited, place = inner.cr_await, f"{code.co_filename}:{inner.cr_frame.f_lineno}"
+            inner = inner.cr_await
+        return awaited, place
 
-    def meet(self, at: int, when: Literal["before", "after"], place: str) -> None:
-        """Die if it is time.
+    def count(self, place: str) -> None:
+        """Count an await.
 
         Raises:
-            Crashed: it is.
+            Crashed: this is the one to die at.
         """
-        if not self.crashed_at and self._crash == (at, when):
+        if self.crashed_at:
+            return
+        self.awaits += 1
+        if self.awaits == self._at:
             self.crashed_at = place
             raise Crashed
-
-    def _called(self, frame: FrameType, event: str, _: object) -> Any:
-        """A function has been called; the trace function of its frame, or None."""
-        if event != "call" or self.crashed_at or not frame.f_code.co_flags & inspect.CO_COROUTINE:
-            return None
-        caller = frame.f_back
-        if caller is None or not _is_asynchronous(caller) or not self._is_authors(caller):
-            return None
-        frame.f_trace_lines = False
-        if frame not in self._begun:
-            self.awaits += 1
-            self._begun[frame] = self.awaits
-            self.meet(self.awaits, "before", _place(caller))
-        return self._returns
-
-    def _returns(self, frame: FrameType, event: str, _: object) -> Any:
-        if event == "return" and frame.f_back is not None and _has_returned(frame):
-            self.meet(self._begun[frame], "after", _place(frame.f_back))
-        return self._returns
-
-    def _is_authors(self, frame: FrameType) -> bool:
-        return frame.f_code is self._own or not _is_others(frame.f_code.co_filename)
-
-
-async def end(tasks: Collection["asyncio.Task[Any]"]) -> None:
-    """End the tasks, those as well that swallow their cancellation."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=_GRACE)
-    for task in tasks:
-        coroutine = task.get_coro()
-        if not task.done() and inspect.iscoroutine(coroutine):
-            with suppress(BaseException):  # Whatever it says to that, it is over.
-                coroutine.close()
-            task.add_done_callback(_look_at)
-            task.cancel()
-    await asyncio.sleep(0)
 
 
 class _Steps:
     """Awaits a coroutine step by step."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, object], injector: CrashInjector) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, object], point: CrashPoint) -> None:
         self._coroutine = coroutine
-        self._mortal = injector
+        self._point = point
 
     def __await__(self) -> Generator[Any, None, None]:
         error: BaseException | None = None
+        previous: object = None
         while True:
             try:
-                waits_for = self._mortal.step(self._coroutine, error)
+                future = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
             except StopIteration:
                 return
             error = None
             try:
-                place = self._mortal.suspended(self._coroutine)
-                if place:
-                    _abandon(waits_for)
-                    self._mortal.meet(place[0], "before", place[1])
-                yield waits_for
-                if place:
-                    self._mortal.meet(place[0], "after", place[1])
+                awaited, place = self._point.find_await(self._coroutine)
+                if awaited is not None and awaited is not previous:
+                    previous = awaited
+                    self._point.count(place)
+                yield future
             except GeneratorExit:
                 self._coroutine.close()
                 raise
-            except BaseException as raised:  # noqa: BLE001  It is the coroutine's.
+            except BaseException as raised:  # noqa: BLE001  It belongs to the coroutine.
+                if isinstance(raised, Crashed) and isinstance(future, asyncio.Future):
+                    future.add_done_callback(_retrieve)
                 error = raised
 
 
-def _abandon(waits_for: object) -> None:
-    """Have nobody complain that what it fails with was not looked at."""
-    if isinstance(waits_for, asyncio.Future):
-        waits_for.add_done_callback(_look_at)
+async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
+    """End the tasks, including those that swallow their cancellation."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
+    for task in tasks:
+        coroutine = task.get_coro()
+        if not task.done() and inspect.iscoroutine(coroutine):
+            with suppress(BaseException):
+                coroutine.close()
+            task.add_done_callback(_retrieve)
+            task.cancel()
+    await asyncio.sleep(0)
 
 
-def _look_at(future: "asyncio.Future[Any]") -> None:
+def _retrieve(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the error, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 
 
-def _forget(error: BaseException) -> None:
-    """Let go of what the frames hold. Coroutines among it have not been awaited, and now nobody will."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        traceback.clear_frames(error.__traceback__)
-
-
 @functools.cache
 def _is_others(path: str) -> bool:
-    return path.startswith((*_OTHERS, "<frozen"))
-
-
-def _is_asynchronous(frame: FrameType) -> bool:
-    return bool(frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
-
-
-def _has_returned(frame: FrameType) -> bool:
-    """Whether it is left for good and with a result, rather than suspended or by an exception."""
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
-
-
-def _place(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return path.startswith(_OTHERS)

@@ -1,36 +1,65 @@
-"""Any event, as a worker would hand it to a handler: made by the sandbox, read by the worker's models."""
+"""`event`: any event as a worker would hand it to a handler, made by the sandbox and read by the worker's models.
+
+`variants` lists awkward forms: what the platform may return, and what a handler rarely sees before its first bad day.
+"""
 
 import difflib
 import functools
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic_core import to_json
 
-from credhook.events import EVENT_TYPES, concerns_issuance
+from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.sandbox import resources, templates
 from credhook.sandbox.tenant import Tenant
-from credhook.testing.awkward import VARIANTS, variants
-from credhook.testing.platform.sandbox import new_tenant
+from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api.calls import responses
 from credhook.worker.api.calls.errors import InvalidResponse
 from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
 from credhook.worker.api.http.exchange import Response
+from credhook.worker.api.http.json_size import MOST_VALUES, values
 from credhook.worker.handlers.types import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
+Document = dict[str, Any]
 
 _TEMPLATES: Final[Mapping[CredentialFormat, str]] = {"sd-jwt": "sandbox:membership", "mdoc": "sandbox:permit"}
 
-#: What a holder presents of each format. Attributes of an mdoc stand in their namespaces. Nobody is called that.
+#: The claims that a holder presents. An mdoc has them in namespaces.
 _CLAIMS: Final[Mapping[CredentialFormat, Mapping[str, Any]]] = {
     "sd-jwt": templates.MEMBER,
     "mdoc": {
         "example.sandbox.permit": {"holder": "Ada Example", "portrait": "ZXhhbXBsZQ==", "zones": ["harbour", "depot"]}
     },
+}
+
+_DATA: Final = "openid4vc.verification.data"
+_VERIFIED: Final = "openid4vc.verification.verified"
+_FAILED: Final = "openid4vc.verification.failed"
+_ISSUANCES: Final = tuple(one.name for one in ISSUANCE.event_types)
+_REQUIRED: Final = ("id", "status")
+
+#: Names that a database, a form or a mail program may stumble over.
+SCRIPTS: Final[Mapping[str, str]] = {
+    "arabic": "ليلى مثال",
+    "chinese": "示例·小明",
+    "emoji": "Ada 👩🏽\u200d🚀",
+    "combining": "Zoe\u0308 E\u0301xample",
+    "rightToLeft": "\u202eelpmaxE adA\u202c",
+}
+
+#: The part of a worker's limit that the huge details take up.
+_NEAR: Final = 0.95
+
+#: Event type → a later status that the details of the "stale" form show.
+_LATER: Final[Mapping[str, str]] = {
+    "openid4vc.issuance.offered": "completed",
+    "openid4vc.issuance.partiallyIssued": "completed",
+    "openid4vc.verification.requested": "expired",
 }
 
 
@@ -48,24 +77,23 @@ def event(
     received_at: datetime | None = None,
     attempt: int = 1,
 ) -> FetchedEvent:
-    """An event with details that the platform might show.
+    """Return an event with details that the platform might show.
 
     Args:
         type: one of the ten event types.
-        variant: an awkward form of it, one of `variants(type)`.
+        variant: an awkward form, one of `variants(type)`.
         format: of the credential.
-        attributes: the claims of the presented credential, in place of an example's.
+        attributes: the claims of the presented credential. Default: an example's.
         is_valid: whether that credential is valid.
         status: of the issuance or presentation.
-        details: any of its fields as the platform writes them, in camelCase; they come last.
-        resource_id: its id; by default one made up.
-        webhook_id: the delivery's id; likewise.
-        received_at: when it was received; by default now. The details were last updated then.
-        attempt: which attempt it is.
+        details: fields of the details in camelCase, as the platform writes them. They override the others.
+        resource_id: its id. Default: generated.
+        webhook_id: the delivery's id. Default: generated.
+        received_at: when it was received, and when the details were last updated. Default: now.
+        attempt: number of the attempt.
 
     Raises:
-        ValueError: there is no such type, variant or format, or a worker would not accept such details; the message
-            says what there is.
+        ValueError: the type, variant or format is unknown, or a worker would not accept the details.
     """
     _one_of("event type", type, EVENT_TYPES)
     _one_of("format", format, _TEMPLATES)
@@ -74,7 +102,7 @@ def event(
     if resource_id is not None:
         document["id"] = resource_id
     if variant is not None:
-        document = VARIANTS[_one_of(f"variant of {type}", variant, variants(type))].change(type, document)
+        document = _VARIANTS[_one_of(f"variant of {type}", variant, variants(type))].change(type, document)
     if attributes is not None or is_valid is not None:
         document["credentials"] = [_presented(type, document, format, attributes, is_valid)]
     document |= ({} if status is None else {"status": status}) | dict(details or {})
@@ -88,21 +116,23 @@ def event(
     )
 
 
-def _one_of(what: str, wanted: str, known: Any) -> str:
+def variants(event_type: str) -> tuple[str, ...]:
+    """Return the awkward forms that an event of this type may take: values for the second argument of `event`."""
+    return tuple(name for name, variant in _VARIANTS.items() if event_type in variant.types)
+
+
+def _one_of(noun: str, wanted: str, known: Any) -> str:
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, n=1)
-        raise ValueError(f"{wanted!r} is no {what}; " + (f"did you mean {near[0]!r}?" if near else _list(known)))
+        listed = f"there is {', '.join(known)}" if known else "there is none"
+        raise ValueError(f"{wanted!r} is no {noun}; " + (f"did you mean {near[0]!r}?" if near else listed))
     return wanted
 
 
-def _list(known: Any) -> str:
-    return f"there is {', '.join(known)}" if known else "there is none"
-
-
 def _document(event_type: str, format_: CredentialFormat, moment: datetime) -> dict[str, Any]:
-    """The details of a new resource in the state that the event announces, as the sandbox shows them."""
+    """Return the details of a new resource in the state that the event announces, as the sandbox shows them."""
     tenant = replace(_organisation(), now=lambda: moment)
-    if not concerns_issuance(event_type):
+    if resource_of(event_type) is not ISSUANCE:
         id_ = resources.begin_presentation(tenant, event_type, _credential(format_))
         return resources.read_presentation(tenant, id_).plain()
     id_ = resources.begin_issuance(tenant, event_type, templates.read_template(tenant, _TEMPLATES[format_]), None)
@@ -111,7 +141,6 @@ def _document(event_type: str, format_: CredentialFormat, moment: datetime) -> d
 
 @functools.cache
 def _organisation() -> Tenant:
-    """The one whose resources all events are about."""
     return new_tenant()
 
 
@@ -129,7 +158,7 @@ def _presented(
     attributes: Mapping[str, Any] | None,
     is_valid: bool | None,
 ) -> dict[str, Any]:
-    if concerns_issuance(event_type):
+    if resource_of(event_type) is ISSUANCE:
         raise ValueError("attributes and is_valid are a presentation's; an issuance shows neither")
     shown = (document.get("credentials") or [_credential(format_).plain()])[0]
     changes: dict[str, Any] = {} if attributes is None else {"attributes": dict(attributes)}
@@ -139,10 +168,82 @@ def _presented(
 
 
 def _read(event_type: str, document: Mapping[str, Any]) -> Any:
-    """The details as a worker reads them out of the platform's answer."""
-    operation: Operation[Any] = GET_ISSUANCE if concerns_issuance(event_type) else GET_PRESENTATION
+    """Read the details as a worker does."""
+    operation: Operation[Any] = GET_ISSUANCE if resource_of(event_type) is ISSUANCE else GET_PRESENTATION
     answer = Response(200, {}, to_json({"data": document}))
     try:
         return responses.read(operation, answer, datetime.now(UTC), asked_for=str(document["id"]))
     except InvalidResponse as error:
         raise ValueError(f"a worker would not accept these details: {error}") from None
+
+
+def _empty(_: str, document: Document) -> Document:
+    return document | {"credentials": []}
+
+
+def _no_data(_: str, document: Document) -> Document:
+    return document | {"credentials": [one | {"attributes": {}} for one in document["credentials"]]}
+
+
+def _stale(event_type: str, document: Document) -> Document:
+    status = _LATER[event_type]
+    issued = [one | {"status": "issued"} for one in document["credentials"]]
+    return document | {"status": status, "credentials": issued}
+
+
+def _unknown_status(_: str, document: Document) -> Document:
+    return document | {"status": "notYetInventedWhenThisWasWritten"}
+
+
+def _huge(_: str, document: Document) -> Document:
+    one = document["credentials"][0]
+    number = int(MOST_VALUES * _NEAR - values(to_json(document))) // (values(to_json(one)))
+    named = "id" in one
+    return document | {
+        "credentials": [one | ({"id": f"{one['id']}-{place}"} if named else {}) for place in range(number)]
+    }
+
+
+def _scripts(_: str, document: Document) -> Document:
+    return document | {"credentials": [one | {"attributes": dict(SCRIPTS)} for one in document["credentials"]]}
+
+
+def _error_object(_: str, document: Document) -> Document:
+    error = {"message": document["error"], "code": "access_denied", "details": [{"step": "consent"}]}
+    return document | {"error": error}
+
+
+def _missing(event_type: str, document: Document) -> Document:
+    bare = {name: document[name] for name in _REQUIRED}
+    if event_type != _DATA:
+        return bare
+    return bare | {"credentials": [{"attributes": one["attributes"]} for one in document["credentials"]]}
+
+
+def _nulls(event_type: str, document: Document) -> Document:
+    nothing = {name: None for name in document if name not in _REQUIRED}
+    if event_type != _DATA:
+        return document | nothing
+    kept = [dict.fromkeys(one) | {"attributes": one["attributes"]} for one in document["credentials"]]
+    return document | nothing | {"credentials": kept}
+
+
+class Variant(NamedTuple):
+    """An awkward form: the event types that may have it, and the function that changes the details."""
+
+    types: tuple[str, ...]
+    change: Callable[[str, Document], Document]
+
+
+#: No form of a `data` event lacks presented data: a worker runs no handler without it.
+_VARIANTS: Final[Mapping[str, Variant]] = {
+    "empty": Variant((*_ISSUANCES, _VERIFIED), _empty),
+    "no_data": Variant((_VERIFIED,), _no_data),
+    "stale": Variant(tuple(_LATER), _stale),
+    "unknown_status": Variant(EVENT_TYPES, _unknown_status),
+    "huge": Variant((*_ISSUANCES, _VERIFIED, _DATA), _huge),
+    "scripts": Variant((_VERIFIED, _DATA), _scripts),
+    "error_object": Variant((_FAILED,), _error_object),
+    "missing": Variant(EVENT_TYPES, _missing),
+    "nulls": Variant(EVENT_TYPES, _nulls),
+}

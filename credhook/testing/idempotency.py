@@ -1,18 +1,18 @@
-"""Whether a handler may be run again: an event is handled at least once, and a process can die at any await."""
+"""`assert_idempotent`: check that a handler may run again after its process died at any of its awaits."""
 
 import copy
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
-from credhook.testing.crashes import Crash, CrashInjector
-from credhook.testing.differences import differences
-from credhook.testing.platform.api import FakeApi
-from credhook.testing.running import Function, code_of, conditions_for, handler_of, off_loop, settle
-from credhook.testing.trial import Result, Trial
+from credhook.testing.crashes import CrashPoint
+from credhook.testing.fake_platform import FakeApi
+from credhook.testing.running import Function, Result, Trial, handler_of, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.types import FetchedEvent
+
+_MAX_DIFFERENCES: Final = 5
 
 
 def assert_idempotent(
@@ -23,13 +23,13 @@ def assert_idempotent(
     effects: Callable[..., Any] | None = None,
     timeout: float | None = None,
 ) -> None:
-    """Check as `aassert_idempotent` does, from where no event loop runs.
+    """Check as `aassert_idempotent` does, where no event loop runs.
 
     Raises:
-        AssertionError: see there.
+        AssertionError: see `aassert_idempotent`.
         RuntimeError: an event loop runs here.
     """
-    off_loop(
+    run_on_new_loop(
         "aassert_idempotent", lambda: aassert_idempotent(handler, event, fresh=fresh, effects=effects, timeout=timeout)
     )
 
@@ -40,92 +40,114 @@ async def aassert_idempotent(
     *,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109  The worker's.
+    timeout: float | None = None,  # noqa: ASYNC109  The worker's timeout, not the caller's.
 ) -> None:
-    """Check that a handler that runs again comes to the same as one that runs once.
+    """Check that a handler has the same effects however often it runs.
 
-    It is run undisturbed; then twice, as if nobody had learnt that it was done; then, for each of its awaits, in a
-    process that dies before what it awaits has begun, and in one that dies once that has returned, and again from the
-    start: four runs for an await, so that an event with few makes a quick test. A plain function is run once and twice.
+    The handler runs once undisturbed. Then it runs twice, as if its end had not been recorded. Then, for each of its
+    awaits, it runs in a process that dies at that await, and again from the start. A plain function runs once and
+    twice.
 
     Args:
         handler: as for `arun`.
         event: as for `arun`.
-        fresh: makes the state that each of these begins with, and is given the platform, a `FakeApi`, if it takes an
-            argument. What it returns is `context.state`. May be a coroutine function, as `effects` may.
-        effects: what the handler has brought about, as a value that can be compared, such as the rows of a table; given
-            what `fresh` returned if it takes an argument. By default what is on the platform: `FakeApi.effects`.
+        fresh: makes the state before each of these, and returns `context.state`. It gets the `FakeApi` if it takes an
+            argument. May be a coroutine function, like `effects`.
+        effects: returns the effects as a value to compare, such as the rows of a table. It gets the result of `fresh`
+            if it takes an argument. Default: `FakeApi.effects`.
         timeout: as for `arun`.
 
     Raises:
-        AssertionError: it came to something else; the message says after which crash, and where the difference is.
-            Or it did not get done even undisturbed.
+        AssertionError: the effects differ, or the handler fails. The message says after which crash, and where.
         ValueError: as for `arun`.
     """
     subject = handler_of(handler)
 
-    async def come_to(injector: CrashInjector | None) -> _End:
+    async def effects_with(point: CrashPoint | None) -> tuple[Result, object]:
         api = FakeApi()
-        state = await _given(fresh, api)
-        trial = Trial(subject, event, api, conditions_for(subject, event, timeout=timeout, state=state))
-        if injector is not None:
-            await trial.crash(injector)
-        await settle(trial)
-        seen = api.effects() if effects is None else await _given(effects, state)
-        return _End(trial.result(), copy.deepcopy(seen))  # It may be the state itself, which is about to change.
+        state = await _call(fresh, api)
+        trial = Trial(subject, event, api, timeout=timeout, state=state)
+        if point is not None:
+            await trial.crash(point)
+        await trial.settle()
+        # `effects` may return the state itself, which is about to change.
+        return trial.result(), copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
 
-    once = await come_to(None)
-    if not once.is_done:
-        raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {once.said}")
-    counting = CrashInjector(own=code_of(subject))
-    _compare(subject, once, await come_to(counting), "ended without being recorded as done")
-    for at in range(1, counting.awaits + 1):
-        for crash in (Crash(at, "before"), Crash(at, "after")):
-            injector = CrashInjector(crash, own=code_of(subject))
-            end = await come_to(injector)
-            _compare(subject, once, end, f"died {_moment(crash)} at {injector.crashed_at}")
+    first, expected = await effects_with(None)
+    if not _is_done(first):
+        raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}")
 
+    async def check(point: CrashPoint, crash: str) -> None:
+        result, found = await effects_with(point)
+        if result.outcome != first.outcome or not _is_done(result):
+            at = crash.format(point.crashed_at)
+            raise AssertionError(
+                f"{subject.name} cannot run again: it {at}, and the next run ended as {_summary(result)}"
+            )
+        if changes := differences(expected, found):
+            at = crash.format(point.crashed_at)
+            raise AssertionError(f"{subject.name} is not idempotent: it {at}, ran again, and then {changes}")
 
-class _End(NamedTuple):
-    result: Result
-    effects: object
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has come to an end that its author meant."""
-        return self.result.outcome == "done" or isinstance(self.result.error, GiveUp)
-
-    @property
-    def said(self) -> str:
-        """Its end, in one line."""
-        result = self.result
-        return " ".join([f"{result.outcome},", result.cause, *(f"at {place}" for place in result.at[-1:])])
+    code = getattr(inspect.unwrap(subject.function), "__code__", None)
+    whole = CrashPoint(own=code)
+    await check(whole, "ended without being recorded as done")
+    for number in range(1, whole.awaits + 1):
+        await check(CrashPoint(number, own=code), f"died at its await {number} at {{}}")
 
 
-def _compare(handler: Handler, once: _End, again: _End, what: str) -> None:
-    if (again.result.outcome, again.is_done) != (once.result.outcome, True):
-        raise AssertionError(f"{handler.name} cannot run again: it {what}, and the next run ended as {again.said}")
-    if found := differences(once.effects, again.effects):
-        raise AssertionError(f"{handler.name} is not idempotent: it {what}, ran again, and then {found}")
+def _is_done(result: Result) -> bool:
+    return result.outcome == "done" or isinstance(result.error, GiveUp)
 
 
-def _moment(crash: Crash) -> str:
-    return f"before its await {crash.at} began" if crash.when == "before" else f"after its await {crash.at}"
+def _summary(result: Result) -> str:
+    return " ".join([f"{result.outcome},", result.cause, *(f"at {place}" for place in result.at[-1:])])
 
 
-async def _given(function: Callable[..., Any] | None, argument: object) -> Any:
-    """What the function returns, which is given the argument if it takes one."""
+async def _call(function: Callable[..., Any] | None, argument: object) -> Any:
+    """Call the function, with the argument if it takes one."""
     if function is None:
         return None
-    result = function(argument) if _takes_one(function) else function()
+    try:
+        inspect.signature(function).bind(argument)
+    except (TypeError, ValueError):  # Some built-in functions have no signature.
+        result = function()
+    else:
+        result = function(argument)
     return await result if inspect.isawaitable(result) else result
 
 
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # Of builtins that do not say.
-        return False
-    return True
+def differences(expected: object, found: object) -> str:
+    """Return how `found` differs, in one line; "" if it does not. Values are not shown: they may be claims."""
+    if expected == found:
+        return ""
+    every = list(_differ(expected, found, "")) or ["the values differ"]
+    rest = [f"and {len(every) - _MAX_DIFFERENCES} more"] if len(every) > _MAX_DIFFERENCES else []
+    return "; ".join([*every[:_MAX_DIFFERENCES], *rest])
+
+
+def _differ(expected: Any, found: Any, place: str) -> Iterator[str]:
+    name = place or "the whole"
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        prefix = f"{place}." if place else ""
+        yield from (f"{prefix}{key} is missing" for key in expected if key not in found)
+        yield from (f"{prefix}{key} should not be there" for key in found if key not in expected)
+        for key in expected:
+            if key in found and expected[key] != found[key]:
+                yield from _differ(expected[key], found[key], f"{prefix}{key}")
+    elif isinstance(expected, list | tuple) and isinstance(found, list | tuple):
+        if len(expected) != len(found):
+            yield f"{name} has {_count(found)} instead of {_count(expected)}"
+            return
+        for index, (one, other) in enumerate(zip(expected, found, strict=True)):
+            if one != other:
+                yield from _differ(one, other, f"{place}[{index}]")
+    elif type(expected) is type(found):
+        yield f"{name} has another value"
+    else:
+        yield f"{name} is {type(found).__name__} instead of {type(expected).__name__}"
+
+
+def _count(entries: Sequence[object]) -> str:
+    total = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
+    repeated = sum(entry in entries[:index] for index, entry in enumerate(entries))
+    return f"{total} ({repeated} repeated)" if repeated else total

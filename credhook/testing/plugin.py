@@ -1,7 +1,4 @@
-"""Fixtures for pytest, wherever credhook is installed.
-
-Nothing of ours is imported before a test asks for it: a project's other tests do not pay for us.
-"""
+"""Fixtures for pytest. Nothing of credhook is imported before a test uses one: other tests must not become slower."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -9,34 +6,33 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 import pytest
 
 if TYPE_CHECKING:
-    from credhook.testing.platform.api import FakeApi
-    from credhook.testing.running import Function, RunOptions
-    from credhook.testing.trial import Result
+    from credhook.testing.fake_platform import FakeApi
+    from credhook.testing.running import Function, Result, RunOptions
     from credhook.worker.handlers.handler import Handler
     from credhook.worker.handlers.types import Context, FetchedEvent
 
 
 class Run(Protocol):
-    """What `credhook_run` is."""
+    """The type of `credhook_run`."""
 
     def __call__(
         self, handler: "Handler | Function", event: "FetchedEvent", **options: "Unpack[RunOptions]"
     ) -> "Result":
-        """As `credhook.testing.run`."""
+        """Run the handler as `credhook.testing.run` does."""
 
 
 class MakeContext(Protocol):
-    """What `credhook_context` is."""
+    """The type of `credhook_context`."""
 
     def __call__(
         self, handler: "Handler | Function", event: "FetchedEvent", *, stale: bool = False, state: object = None
     ) -> "Context[Any, Any]":
-        """What a worker would give this handler for this event."""
+        """Return the context that a worker would give this handler for this event."""
 
 
 @pytest.fixture
 def credhook_event() -> "Callable[..., FetchedEvent]":
-    """Makes events: `credhook.testing.event`."""
+    """Make events: `credhook.testing.event`."""
     from credhook.testing.events import event
 
     return event
@@ -44,15 +40,15 @@ def credhook_event() -> "Callable[..., FetchedEvent]":
 
 @pytest.fixture
 def credhook_api() -> "FakeApi":
-    """A platform of the test's own: the one of `credhook_run` and `credhook_context`."""
-    from credhook.testing.platform.api import FakeApi
+    """Return the test's own platform, shared with `credhook_run` and `credhook_context`."""
+    from credhook.testing.fake_platform import FakeApi
 
     return FakeApi()
 
 
 @pytest.fixture
 def credhook_run(credhook_api: "FakeApi") -> Run:
-    """Runs a handler as a worker would, `credhook.testing.run`; in an `async` test await `credhook.testing.arun`."""
+    """Run a handler as a worker would: `credhook.testing.run`. In an `async` test await `credhook.testing.arun`."""
     from credhook.testing.running import run
 
     def run_here(handler: Any, event: Any, **options: Any) -> Any:
@@ -63,16 +59,15 @@ def credhook_run(credhook_api: "FakeApi") -> Run:
 
 @pytest.fixture
 def credhook_context(credhook_api: "FakeApi") -> MakeContext:
-    """Makes the context of a handler that the test calls itself."""
+    """Make the context of a handler that the test calls itself."""
     from structlog.testing import LogCapture
 
-    from credhook.testing.running import handler_of
-    from credhook.testing.trial import context, logger
+    from credhook.testing.running import handler_of, make_context
 
     def make(handler: Any, event: Any, *, stale: bool = False, state: object = None) -> Any:
         subject = handler_of(handler)
         credhook_api.know(event)
         api = credhook_api if subject.is_async else credhook_api.sync
-        return context(subject, event, api, log=logger(LogCapture()), stale=stale, state=state)
+        return make_context(subject, event, api, capture=LogCapture(), stale=stale, state=state)
 
     return make

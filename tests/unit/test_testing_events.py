@@ -9,7 +9,7 @@ import pytest
 
 from credhook.events import EVENT_TYPES, concerns_issuance
 from credhook.testing import event, variants
-from credhook.testing.awkward import SCRIPTS
+from credhook.testing.events import SCRIPTS
 from credhook.worker.api.http.json_size import MOST_VALUES, values
 from credhook.worker.api.models import Issuance, Presentation
 

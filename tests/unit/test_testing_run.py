@@ -241,6 +241,7 @@ def test_a_process_that_dies_is_followed_by_another_with_the_same_key() -> None:
             await step(name, event, context)
 
     async def step(name: str, event: FetchedEvent, context: Context) -> None:
+        await asyncio.sleep(0)
         steps.append((name, event.attempt, context.idempotency_key))
 
     result = run(in_three_steps, EVENT, crash_after=2)
