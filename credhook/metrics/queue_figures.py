@@ -10,9 +10,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from credhook.ops.counts import EventCounts, read_counts, request_counts
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced
+from credhook.store.counts import EventCounts, read_counts, request_counts
 from credhook.store.lease import ExporterLease
 
 

@@ -13,7 +13,6 @@ from redis.exceptions import ResponseError
 from redis.retry import Retry
 from rq.suspension import WORKERS_SUSPENDED
 
-from credhook.ops.counts import EventCounts, counts_of
 from credhook.store import Keys, health
 from credhook.store.address import RedisAddress
 from credhook.store.announcements import (
@@ -25,6 +24,7 @@ from credhook.store.announcements import (
     announced,
 )
 from credhook.store.connection import open_redis_sync
+from credhook.store.counts import EventCounts, counts_of
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.settings import PlatformSettings
 

@@ -75,15 +75,6 @@ def test_where_nothing_has_failed_it_says_so(events: Run) -> None:
     assert run("--json").stdout == ""
 
 
-def test_one_that_somebody_else_has_written_over_hides_no_other(failed: Redis) -> None:
-    failed.set(INDEX.cause(BAD), "of another kind")
-    failed.delete(INDEX.standing(SLOW))
-    failed.set(INDEX.standing(SLOW), "of another kind")
-    failed.hset(INDEX.cause(SLOW), "failures", "many\x1b")
-    (shown,) = map(json.loads, run("--json").stdout.splitlines())
-    assert (shown["id"], shown["given_up"], shown["failures"]) == (SLOW, 0, 0)
-
-
 @pytest.mark.usefixtures("failed")
 def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> None:
     assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]

@@ -108,42 +108,20 @@ def elsewhere(one: Clinic) -> dict[str, str]:
     return one.public(certificate(one), port=int(one.sandbox.url.rpartition(":")[2]))
 
 
-def receiver_of(queue: str) -> Break:
-    said = {
-        "queue": queue,
-        "version": "0.1.0",
-        "host": "r2",
-        "instance_key": "00",
-        "strict": True,
-        "config_fingerprint": {},
-    }
-    return lambda one: one.announced(RECEIVERS, said)
+def receiver_with(*, older: bool = False, **otherwise: Any) -> Break:
+    """Announce a second receiver. Let the others be as old if they are compared with it."""
+    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "instance_key": "00", "strict": True}
+
+    def make(one: Clinic) -> dict[str, str]:
+        if older:
+            one.older(RECEIVERS)
+        return one.announced(RECEIVERS, {**said, "config_fingerprint": {}, **otherwise})
+
+    return make
 
 
 def refusing(unauthenticated: int, outside_tolerance: int) -> Break:
-    said = {
-        "queue": "credhook",
-        "version": "0.1.0",
-        "host": "r2",
-        "instance_key": "00",
-        "strict": True,
-        "config_fingerprint": {},
-    }
-    figures = {"unauthenticated": unauthenticated, "outside_tolerance": outside_tolerance, "refused": 60.0}
-    return lambda one: one.announced(RECEIVERS, {**said, **figures})
-
-
-def with_another_retention(one: Clinic) -> dict[str, str]:
-    one.older(RECEIVERS)
-    said = {
-        "queue": "credhook",
-        "version": "0.1.0",
-        "host": "r2",
-        "instance_key": "00",
-        "strict": True,
-        "config_fingerprint": {},
-    }
-    return one.announced(RECEIVERS, {**said, "config_fingerprint": {"CREDHOOK_RETENTION": "none"}})
+    return receiver_with(unauthenticated=unauthenticated, outside_tolerance=outside_tolerance, refused=60.0)
 
 
 def worker_with(version: str = "0.1.0", handlers: dict[str, list[str]] | None = None) -> Break:
@@ -218,10 +196,10 @@ BROKEN = {
     "more types are registered": Broken(lambda one: one.registered(), "platform.endpoints", "warn", "for which there is no handler", "credhook endpoints apply"),
     "no receiver is there": Broken(without_receivers, "fleet.receivers", "warn", "no receiver has announced itself", "credhook receiver"),
     "no worker is there": Broken(set_(CREDHOOK_QUEUE="other"), "fleet.workers", "warn", "no worker of the queue other", "CREDHOOK_QUEUE=other"),
-    "a receiver has another queue": Broken(receiver_of("inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
+    "a receiver has another queue": Broken(receiver_with(queue="inbox"), "fleet.queues", "warn", "receivers write to inbox, and no worker takes from it", "CREDHOOK_QUEUE"),
     "the secret is another": Broken(refusing(5, 0), "fleet.refusals", "warn", "5 deliveries had no valid signature", "CREDHOOK_WEBHOOK_SECRETS"),
     "the receiver's clock is wrong": Broken(refusing(5, 5), "fleet.refusals", "warn", "5 deliveries had a timestamp outside", "date -u"),
-    "a receiver has another retention": Broken(with_another_retention, "fleet.settings", "warn", "receivers have different CREDHOOK_RETENTION", "start all receivers"),
+    "a receiver has another retention": Broken(receiver_with(older=True, config_fingerprint={"CREDHOOK_RETENTION": "none"}), "fleet.settings", "warn", "receivers have different CREDHOOK_RETENTION", "start all receivers"),
     "a worker has another version": Broken(worker_with("0.0.9"), "fleet.versions", "warn", "0.0.9 on w2", "upgrade"),
     "a worker has other handlers": Broken(worker_with(handlers={"clinic.other": [COMPLETED]}), "fleet.handlers", "warn", "clinic.keep, clinic.other", "CREDHOOK_HANDLERS"),
 }  # fmt: skip

@@ -16,9 +16,9 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, LATE, LISTED, WHOLE, job_id
 
 from credhook.events import Event
-from credhook.ops.counts import counts_of
 from credhook.receiver.inbox import Outcome
 from credhook.store import State, bucket, place
+from credhook.store.counts import counts_of
 from credhook.worker.commands.search.reading import read_page
 from credhook.worker.commands.search.selection import Selection
 from credhook.worker.queue.claim import Claimant, Settlement

@@ -49,14 +49,6 @@ def test_presented_data_that_was_kept_is_there_for_the_replay(redis_client: Redi
     assert "seen" not in record(redis_client, "m2")
 
 
-def test_a_replay_that_is_repeated_changes_nothing(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.DEAD)
-    events("replay", "--id", "m1")
-    before = contents(redis_client)
-    assert events("replay", "--id", "m1").stdout == "replayed 0, left 1 (1 open)\n"
-    assert contents(redis_client) == before
-
-
 def test_a_done_event_runs_all_handlers_again_only_if_the_operator_says_so(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DONE, ended={"a.good": "done", "a.other": "done"})
     plant(redis_client, "m2", State.DEAD)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from credhook.ops.attention import Limits, age, attention
-from credhook.ops.counts import EventCounts
 from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import lines
 from credhook.store.announcements import DEPLOY_SECONDS
+from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 
 SERVER = RedisServer(

@@ -11,9 +11,9 @@ from credhook.console.events import address, in_words, selection
 from credhook.console.jobs import ConsoleJob, Jobs, Stage, Task, TooMany
 from credhook.console.overview import HEIGHT, HISTORY_SECONDS, WIDTH, History, Sample, plot, tiles
 from credhook.console.rendering import day_and_time, fragment, machine_time, number, with_code
-from credhook.ops.counts import EventCounts
 from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
 from credhook.store import State
+from credhook.store.counts import EventCounts
 from credhook.store.health import Check
 from credhook.worker.commands.history.causes import Cause
 from credhook.worker.commands.search.selection import Cursor, EventSummary
