@@ -13,6 +13,8 @@ from credhook.settings import LedgerSettings
 
 #: Bytes of unfinished requests, all connections together.
 _BUFFERED_BYTES = 16_777_216
+#: Seconds that a connection may stay open after an answer without another request.
+_IDLE_SECONDS = 5.0
 
 
 class ReceiverSettings(LedgerSettings):
@@ -79,13 +81,6 @@ class ReceiverSettings(LedgerSettings):
         le=3_600.0,
         validation_alias="CREDHOOK_REQUEST_TIMEOUT",
         description="Seconds within which a TLS handshake must be done, and a whole request be there.",
-    )
-    idle_timeout: float = Field(
-        5.0,
-        ge=0.5,
-        le=3_600.0,
-        validation_alias="CREDHOOK_IDLE_TIMEOUT",
-        description="Seconds that a connection may stay open after an answer without another request.",
     )
     durability: Literal["strict", "standard"] = Field(
         "strict",
@@ -155,7 +150,7 @@ class ReceiverSettings(LedgerSettings):
             buffered_bytes=max(_BUFFERED_BYTES, 12 * self.max_body),
             body_bytes=self.max_body,
             request_timeout=self.request_timeout,
-            idle_timeout=self.idle_timeout,
+            idle_timeout=_IDLE_SECONDS,
         )
 
     @property

@@ -72,13 +72,6 @@ TOKEN_FETCHES: Final = Count(
     known=[("granted",), ("refused",), ("unanswered",)],
 )
 
-UNREADABLE: Final = Count(
-    "credhook_shared_unreadable",
-    "What workers share through Redis and found unreadable, by what it should have been; counted again once it was "
-    "readable in between.",
-    ["what"],
-)
-
 
 def type_label(event_type: str) -> str:
     """One of the ten types, or `unknown`."""

@@ -9,7 +9,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from credhook.certificate import check_certificate
 from credhook.settings import LedgerSettings
-from credhook.worker.api.http.json_size import LONGEST_BODY
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32
@@ -131,13 +130,6 @@ class PlatformSettings(BaseSettings):
         allow_inf_nan=False,
         validation_alias="CREDHOOK_FETCH_TIMEOUT",
         description="Seconds that one request to the platform may take, an hour at most.",
-    )
-    max_answer: int = Field(
-        LONGEST_BODY,
-        ge=65_536,
-        le=268_435_456,
-        validation_alias="CREDHOOK_MAX_ANSWER",
-        description="Bytes that an answer of the platform may have.",
     )
     match_ids: bool = Field(
         True,

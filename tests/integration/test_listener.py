@@ -57,7 +57,7 @@ def listeners(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> It
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     admin, port = free_port(), free_port()
-    quick = {"CREDHOOK_REQUEST_TIMEOUT": "1", "CREDHOOK_IDLE_TIMEOUT": "1"}
+    quick = {"CREDHOOK_REQUEST_TIMEOUT": "1"}
     environment = quick | {
         "REDIS_URL": redis_server,
         "PORT": str(port),

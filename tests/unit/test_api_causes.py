@@ -128,7 +128,6 @@ def test_advice_names_the_variable_that_says_where_the_request_went(cause: str) 
         (Unauthorized("x", operation="token", status=401), "CREDHOOK_CLIENT_SECRET"),
         (Unauthorized("x", operation="users.list", status=401), "CREDHOOK_AUDIENCE"),
         (InvalidResponse("x", operation="presentations.get", cause="other_id"), "CREDHOOK_MATCH_IDS"),
-        (InvalidResponse("x", operation="presentations.get", cause="too_large"), "CREDHOOK_MAX_ANSWER"),
     ],
 )
 def test_the_hint_names_the_setting_that_is_the_likely_cause(error: ApiError, word: str) -> None:

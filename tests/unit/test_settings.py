@@ -90,7 +90,6 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "/nowhere/cert.pem"),
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", __file__),
         (WorkerSettings, "CREDHOOK_MATCH_IDS", "perhaps"),
-        (WorkerSettings, "CREDHOOK_MAX_ANSWER", "1000"),
         (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
         (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
         (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "inf"),

@@ -60,10 +60,6 @@ class ApiSettings(ClientSettings, Protocol):
         """Whether details must carry the id that was asked for."""
 
     @property
-    def max_answer(self) -> int:
-        """Bytes that an answer may have."""
-
-    @property
     def client_certfile(self) -> Path | None:
         """PEM file with our certificate for TLS."""
 
@@ -75,7 +71,7 @@ class ApiSettings(ClientSettings, Protocol):
 def transport_from(settings: ApiSettings) -> AiohttpTransport:
     """The connections of one event loop to the platform and its token endpoint, for all senders to share."""
     trust = shared_ssl_context(settings.client_certfile, settings.client_keyfile)
-    return AiohttpTransport(settings.fetch_timeout, longest=settings.max_answer, ssl_context=trust)
+    return AiohttpTransport(settings.fetch_timeout, longest=LONGEST_BODY, ssl_context=trust)
 
 
 class AsyncApi(Platform[AsyncSender]):
@@ -141,7 +137,6 @@ class AsyncApi(Platform[AsyncSender]):
             presentation_path=settings.presentation_path,
             timeout=settings.fetch_timeout,
             match_ids=settings.match_ids,
-            max_answer=settings.max_answer,
             transport=transport,
             ssl_context=None if transport else shared_ssl_context(settings.client_certfile, settings.client_keyfile),
             guard=guard,

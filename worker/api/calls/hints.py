@@ -35,7 +35,6 @@ def advice(operation: str, cause: str) -> str:
 
 _BY_MISUNDERSTANDING: Final = {
     "other_id": "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0",
-    "too_large": "check CREDHOOK_MAX_ANSWER",
 }
 
 

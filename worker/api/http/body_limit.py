@@ -57,9 +57,7 @@ async def read(status: int, headers: Mapping[str, str], chunks: AsyncIterator[by
         size += len(part)
         if size > allowed:
             if whole:
-                raise BodyRefused(
-                    f"the answer is longer than {longest} bytes, see CREDHOOK_MAX_ANSWER", cause="too_large"
-                )
+                raise BodyRefused(f"the answer is longer than {longest} bytes", cause="too_large")
             break
     if whole and decoder and (not decoder.eof or decoder.unused_data):
         raise BodyRefused("the answer is not compressed as it says", cause="encoding")
