@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import RedisError
 from waiting import until_async
 
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.process.concurrent import ConcurrentWorker
+from credhook.worker.queue.claim import Taken
 
 NOTHING: Any = None
 
@@ -48,7 +50,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
     made._attempts, made._tasks = set(), set()
     made._slots, made._processor = Slots(concurrency, lambda: Slot(NOTHING, NOTHING, NOTHING)), processor
     made._freed, made._stopping = asyncio.Event(), asyncio.Event()
-    made._suspended, made._intake = False, SimpleNamespace(wanted_alone=False)
+    made._suspended = made._isolation_wanted = False
     made._breaker = SimpleNamespace(pause=lambda: 0.0)
     return made
 
@@ -77,12 +79,12 @@ async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_
     await one._drain()
 
 
-@pytest.mark.parametrize("why", ["stopping", "suspended", "suspect", "platform paused", ""])
+@pytest.mark.parametrize("why", ["stopping", "suspended", "poison candidate", "platform paused", ""])
 async def test_no_event_follows_where_none_would_be_taken(why: str) -> None:
     processor = Processor()
     processor.may_end.set()
     one = worker(1, processor)
-    one._suspended, one._intake.wanted_alone = why == "suspended", why == "suspect"
+    one._suspended, one._isolation_wanted = why == "suspended", why == "poison candidate"
     one._breaker = SimpleNamespace(pause=lambda: 9.0 if why == "platform paused" else 0.0)
     if why == "stopping":
         one._stopping.set()
@@ -132,3 +134,49 @@ async def test_nothing_is_taken_once_it_is_to_stop() -> None:
     assert one._room() == 4
     one._stop()
     assert one._room() == 0
+
+
+class Queue:
+    """In place of claims and breaker: answers each take with `taken`, and notes what is given back."""
+
+    def __init__(self, taken: Taken | Exception) -> None:
+        self.taken = taken
+        self.asked: list[int] = []
+        self.returned: list[int] = []
+
+    async def take(self, wanted: int, *, idle: bool) -> Taken:
+        self.asked.append(wanted)
+        if isinstance(self.taken, Exception):
+            raise self.taken
+        return self.taken
+
+    async def give_back(self, unused: int) -> None:
+        self.returned.append(unused)
+        raise RedisError("away")
+
+
+def taking(taken: Taken | Exception) -> tuple[Any, Queue, list[tuple[Any, bool]]]:
+    """A worker on such a queue, and each claim that it starts with its knowledge of poison candidates."""
+    one, queue = worker(4, Processor()), Queue(taken)
+    started: list[tuple[Any, bool]] = []
+    one._claims = one._breaker = queue
+    one._start = lambda claim: started.append((claim, one._isolation_wanted))
+    return one, queue, started
+
+
+@pytest.mark.parametrize(("waiting", "taken_one"), [(True, False), (False, True), (False, False)])
+async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_starts(
+    *, waiting: bool, taken_one: bool
+) -> None:
+    claim: Any = SimpleNamespace(poison_candidate=taken_one)
+    one, queue, started = taking(Taken((claim,), None, waiting))
+    await one._take(4, idle=True)
+    assert started == [(claim, waiting or taken_one)]
+    assert (queue.asked, queue.returned) == ([4], [3])  # Though the breaker could not be told.
+
+
+async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:
+    one, queue, started = taking(Taken((NOTHING,), None))
+    one._stopping.set()
+    await one._take(4, idle=True)
+    assert (queue.asked, queue.returned, started) == ([], [4], [])

@@ -34,8 +34,7 @@ from credhook.worker.attempt.slots import Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claim import Claim, Claimant
-from credhook.worker.queue.intake import Intake
+from credhook.worker.queue.claim import Claim, Claimant, Taken
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")
@@ -84,6 +83,8 @@ class ConcurrentWorker(BaseWorker):
         self._token = token
         self._exhausted = False
         self._suspended = False
+        #: True if a poison candidate waits or is under way: it must be the only event of the process.
+        self._isolation_wanted = False
         #: Events done that RQ's record does not count yet.
         self._finished = 0
         #: Held while RQ's record is written. It is written from birth to death, and not again after death.
@@ -133,14 +134,6 @@ class ConcurrentWorker(BaseWorker):
         async with build_worker(settings, self._registry, worker=worker) as parts:
             self._claims, self._breaker, self._processor = parts.claims, parts.breaker, parts.processor
             self._slots = Slots(settings.concurrency, parts.new_slot)
-            self._intake = Intake(
-                self._claims,
-                group=max(1, settings.concurrency // GROUPS),
-                room=self._room,
-                admit=self._breaker.admit,
-                give_back=self._breaker.give_back,
-                start=self._start,
-            )
             background = [
                 asyncio.create_task(_restarted(work))
                 for work in (
@@ -154,7 +147,6 @@ class ConcurrentWorker(BaseWorker):
                 await self._first(parts.lifespan.start())
                 await self._take_and_start(burst=burst)
                 self._slots.evict(0)
-                await self._intake.finish()
                 await self._drain()
             finally:
                 for work in background:
@@ -163,20 +155,22 @@ class ConcurrentWorker(BaseWorker):
 
     async def _take_and_start(self, *, burst: bool) -> None:
         """Fill the slots until told to stop."""
-        waits, intake = Waits(_BACKOFF), self._intake
+        waits = Waits(_BACKOFF)
         while not self._stopping.is_set():
-            idle = not self._tasks and not intake.is_under_way
-            full = intake.room <= 0 or (intake.wanted_alone and not idle)
-            if not intake.is_under_way and (full or self._suspended):
+            idle = not self._tasks
+            wanted = min(self._room(), max(1, self._concurrency // GROUPS))
+            full = wanted <= 0 or (self._isolation_wanted and not idle)
+            if full or self._suspended:
                 await (self._until_freed(None) if full else self._until_stopped(IDLE_SECONDS))
                 await asyncio.sleep(BATCH_WINDOW_SECONDS)
                 continue
             try:
-                taken = await intake.take(more=not full and not self._suspended, idle=idle)
-                if taken is None:
+                admitted = await self._breaker.admit(wanted)
+                if admitted == 0:
                     await self._until_freed(max(0.01, min(self._breaker.retry_in(), IDLE_SECONDS)))
                     continue
-                if not taken.claims and not taken.poison_candidates and not intake.is_under_way:
+                taken = await self._take(admitted, idle=idle)
+                if not taken.claims and not taken.poison_candidates:
                     if burst and not self._tasks:
                         return
                     await self._until_work(IDLE_SECONDS if taken.due is None else min(IDLE_SECONDS, taken.due))
@@ -188,6 +182,19 @@ class ConcurrentWorker(BaseWorker):
             except Exception as error:  # A defect of ours, which must not stop the events in flight.
                 log.error("take_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
                 await self._until_stopped(_BACKOFF.longest)
+
+    async def _take(self, admitted: int, *, idle: bool) -> Taken:
+        """Claim and start up to `admitted` events, and give back what the breaker admitted too much."""
+        taken = Taken((), None)
+        if not self._stopping.is_set():  # The worker may have been told to stop while the breaker was asked.
+            taken = await self._claims.take(admitted, idle=idle)
+        # Set before the events start, because it decides whether others may follow them.
+        self._isolation_wanted = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
+        for claim in taken.claims:
+            self._start(claim)
+        with suppress(RedisError, OSError):  # The bucket fills by itself.
+            await self._breaker.give_back(admitted - len(taken.claims))
+        return taken
 
     def _room(self) -> int:
         """How many more events may be under way."""
@@ -230,7 +237,7 @@ class ConcurrentWorker(BaseWorker):
 
     def _may_follow(self) -> bool:
         """Whether a slot may go on with the next event of its resource."""
-        going_on = not self._stopping.is_set() and not self._suspended and not self._intake.wanted_alone
+        going_on = not self._stopping.is_set() and not self._suspended and not self._isolation_wanted
         return going_on and self._breaker.pause() == 0
 
     async def _until_work(self, seconds: float) -> None:

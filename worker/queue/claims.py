@@ -32,6 +32,8 @@ SEMAPHORE: Final = lua.load("semaphore.lua")
 BATCH_WINDOW_SECONDS: Final = 0.005
 #: Redis cuts a time-out to whole milliseconds, 0.001 s to 0, and 0 means to wait for ever.
 _SHORTEST_WAIT_SECONDS: Final = 0.01
+#: Of four events, the number of urgent ones that go before all others, while there are any.
+URGENT_SHARE: Final = 3, 4
 #: Jobs that one line of the log names.
 _MOST_NAMED: Final = 10
 #: A semaphore outlives any run of a handler.
@@ -74,6 +76,7 @@ class Claims:
         self._take = redis.register_script(TAKE)
         self._write = redis.register_script(WRITE)
         self._semaphore = redis.register_script(SEMAPHORE)
+        self._taken = 0
         self._commit = GroupCommit(self._run, window=BATCH_WINDOW_SECONDS)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
@@ -82,11 +85,22 @@ class Claims:
         reply = await self._claim(keys=self._keys, args=arguments)
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
-    async def take(self, wanted: int, *, urgent: int, idle: bool = False) -> Taken:
-        """Claim up to `wanted` events from the queue, up to `urgent` urgent ones before all others.
+    async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
+        """Claim up to `wanted` events from the queue.
 
-        An `idle` process has nothing under way. It gets a poison candidate, if there is one, and nothing else.
+        Args:
+            wanted: number of events.
+            urgent: number of urgent ones that go before all others; their share if it is None.
+            idle: True if the process has nothing under way. It then gets a poison candidate, if there is one, and
+                nothing else.
+
+        Raises:
+            RedisError, OSError: Redis failed.
         """
+        if urgent is None:
+            share, whole = URGENT_SHARE
+            urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
+            self._taken += wanted
         arguments: list[str | int] = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
         due, candidates, refused, *rest = await self._take(keys=self._keys, args=arguments)
         if refused:

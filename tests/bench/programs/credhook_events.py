@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from redis import Redis
-from redis_keys import WHOLE
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
+from credhook.store import Keys
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 
@@ -41,7 +41,7 @@ def fill() -> None:
     """Write events as a receiver does, in groups as large as they may be."""
     redis = Redis.from_url(os.environ["REDIS_URL"])
     # As in a ledger in use: nothing of it has to be looked for that an older version had accepted.
-    redis.set(WHOLE, int(time.time() * 1_000))
+    redis.set(Keys("credhook").whole, int(time.time() * 1_000))
     connection = redis.connection_pool.get_connection()
     connection.send_command("SCRIPT", "LOAD", ACCEPT)  # type: ignore[no-untyped-call]
     connection.read_response()
