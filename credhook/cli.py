@@ -16,8 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from credhook.logs import configure_logs
-from credhook.misspelt import correction, misspelt
-from credhook.wrong_settings import setting_errors
+from credhook.settings import correction, settings_errors, unknown_settings
 
 #: Name → its click command, and the line that `credhook --help` prints without importing the command.
 COMMANDS: Final = {
@@ -102,7 +101,7 @@ def main(args: list[str] | None = None) -> None:
     except ValidationError as invalid:
         if not invalid.title.endswith("Settings"):
             raise
-        for line in setting_errors(invalid):
+        for line in settings_errors(invalid):
             click.echo(f"credhook: {line}", err=True)
         sys.exit(2)
     except ModuleNotFoundError as missing:
@@ -115,7 +114,7 @@ def main(args: list[str] | None = None) -> None:
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
     """Name unknown CREDHOOK_ variables once: in the log of a service, on standard error of any other command."""
-    names = [] if set(_OF_CHILDREN).intersection(arguments) else misspelt(os.environ)
+    names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings(os.environ)
     if not names:
         return
     corrections = "; ".join(map(correction, names))

@@ -1,14 +1,70 @@
-"""What every process that works on the ledger is told by its environment."""
+"""Settings that all processes share, and what is said of wrong and unknown ones."""
 
+import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
+
+#: Every variable with our prefix that any process reads. A process imports only its own settings, so all are listed.
+KNOWN: Final = frozenset(
+    [
+        "CREDHOOK_ADMIN",
+        "CREDHOOK_API_URL",
+        "CREDHOOK_AUDIENCE",
+        "CREDHOOK_CLIENT_CERTFILE",
+        "CREDHOOK_CLIENT_ID",
+        "CREDHOOK_CLIENT_KEYFILE",
+        "CREDHOOK_CLIENT_SECRET",
+        "CREDHOOK_CONCURRENCY",
+        "CREDHOOK_CONSOLE_SESSION",
+        "CREDHOOK_CONSOLE_TOKEN",
+        "CREDHOOK_CONSOLE_URL",
+        "CREDHOOK_DEV",
+        "CREDHOOK_DURABILITY",
+        "CREDHOOK_FETCH_TIMEOUT",
+        "CREDHOOK_GRACE",
+        "CREDHOOK_HANDLERS",
+        "CREDHOOK_HANDLER_TIMEOUT",
+        "CREDHOOK_IDLE_TIMEOUT",
+        "CREDHOOK_INSECURE",
+        "CREDHOOK_ISSUANCE_PATH",
+        "CREDHOOK_LEASE",
+        "CREDHOOK_LOG",
+        "CREDHOOK_LOG_LEVEL",
+        "CREDHOOK_MATCH_IDS",
+        "CREDHOOK_MAX_ANSWER",
+        "CREDHOOK_MAX_ATTEMPTS",
+        "CREDHOOK_MAX_BODY",
+        "CREDHOOK_MAX_CONNECTIONS",
+        "CREDHOOK_PATH_SECRET",
+        "CREDHOOK_PRESENTATION_PATH",
+        "CREDHOOK_PUBLIC_URL",
+        "CREDHOOK_QUEUE",
+        "CREDHOOK_RATE",
+        "CREDHOOK_REQUEST_TIMEOUT",
+        "CREDHOOK_RESOURCE",
+        "CREDHOOK_RETENTION",
+        "CREDHOOK_SANDBOX_URL",
+        "CREDHOOK_SCOPE",
+        "CREDHOOK_SNAPSHOT_KEY",
+        "CREDHOOK_TLS_CERTFILE",
+        "CREDHOOK_TLS_KEYFILE",
+        "CREDHOOK_TOKEN_AUTH",
+        "CREDHOOK_TOKEN_URL",
+        "CREDHOOK_TOLERANCE",
+        "CREDHOOK_WEBHOOK_PATH",
+        "CREDHOOK_WEBHOOK_SECRETS",
+    ]
+)
+#: What Kubernetes sets in every container for a Service whose name begins with `credhook`.
+_OF_KUBERNETES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 
 
 def _checked_redis(value: SecretStr) -> SecretStr:
@@ -85,3 +141,26 @@ def _shown_url(value: str) -> str:
     parts = urlsplit(value)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if "@" not in parts.path else f"{parts.scheme}://…"
+
+
+def settings_errors(invalid: ValidationError) -> list[str]:
+    """Return a line for each wrong setting: its variable and what it should be. Its value may be a secret."""
+    lines = []
+    for error in invalid.errors(include_input=False, include_url=False):
+        message = error["msg"].removeprefix("Value error, ")
+        if error["type"] == "missing":
+            message = "is not set; deploy/README.md says what it should be"
+        lines.append(": ".join([*map(str, error["loc"][:1]), message]))
+    return lines
+
+
+def unknown_settings(environment: Iterable[str]) -> list[str]:
+    """Return the variables that have our prefix and are no settings."""
+    ours = {name: name.upper() for name in environment if name.upper().startswith("CREDHOOK_")}
+    return sorted(name for name, upper in ours.items() if upper not in KNOWN and not _OF_KUBERNETES.fullmatch(upper))
+
+
+def correction(name: str) -> str:
+    """Say that a variable is no setting, and which setting may be meant."""
+    near = difflib.get_close_matches(name.upper(), sorted(KNOWN), n=1, cutoff=0.8)
+    return f"{name} is not a setting; " + (f"did you mean {near[0]}?" if near else "deploy/README.md lists them")

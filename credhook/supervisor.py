@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from subprocess import Popen
 from typing import Final, Generic, TypeVar
@@ -23,7 +23,16 @@ CHECK_SECONDS: Final = 0.1
 #: Seconds that a child must have lived for its death to count as the first again.
 LONG_LIFE_SECONDS: Final = 30.0
 
+#: Variables that tell a child where to count: prometheus_client's folder, and the child's place.
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+PLACE: Final = "PROMETHEUS_MULTIPROC_PLACE"
+
 C = TypeVar("C", bound=Popen[bytes])
+
+
+def environment_of(environment: Mapping[str, str], place: int) -> dict[str, str]:
+    """Return the environment of the child in that place."""
+    return {**environment, PLACE: str(place)}
 
 
 @dataclass(slots=True)

@@ -24,9 +24,7 @@ from credhook.backoff import Backoff, Waits
 from credhook.certificate import remark_on_expiry
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.server import Connections, Server
-from credhook.metrics.counting import flush, flush_on_and_on
-from credhook.metrics.gathering import forget, gathered
-from credhook.metrics.places import FOLDER
+from credhook.metrics.counting import flush, flush_on_and_on, forget, gathered
 from credhook.metrics.target_figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
@@ -41,6 +39,7 @@ from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
+from credhook.supervisor import FOLDER
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from subprocess import Popen
 
-from credhook.metrics.places import environment_of
-from credhook.supervisor import Supervisor
+from credhook.supervisor import Supervisor, environment_of
 
 
 class ReceiverSupervisor(Supervisor[Popen[bytes]]):

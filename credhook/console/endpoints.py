@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from credhook.console.auth import field, read_form, session_of
 from credhook.console.rendering import page
+from credhook.settings import settings_errors
 from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.endpoints import Plan, apply, described, lines, plan, shown, types_of
 from credhook.worker.handlers.loading import CannotLoad, load
 from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
-from credhook.wrong_settings import setting_errors
 
 log = structlog.get_logger("credhook.console")
 
@@ -92,7 +92,7 @@ def _platform() -> PlatformSettings:
     try:
         return PlatformSettings()
     except ValidationError as invalid:
-        raise NoPlan("\n".join(setting_errors(invalid))) from invalid
+        raise NoPlan("\n".join(settings_errors(invalid))) from invalid
 
 
 async def _plan(registered: Sequence[Endpoint]) -> Plan:
@@ -100,7 +100,7 @@ async def _plan(registered: Sequence[Endpoint]) -> Plan:
         url, handlers = EndpointSettings().public_url, HandlerSettings().handlers
         wanted = frozenset((await asyncio.to_thread(load, handlers)).types)
     except ValidationError as invalid:
-        raise NoPlan("\n".join(setting_errors(invalid))) from invalid
+        raise NoPlan("\n".join(settings_errors(invalid))) from invalid
     except CannotLoad as error:
         raise NoPlan(error.message) from error
     if not wanted:

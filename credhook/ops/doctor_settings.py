@@ -11,14 +11,12 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
 from credhook.certificate import valid_until
-from credhook.misspelt import correction, misspelt
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import LedgerSettings, in_force
+from credhook.settings import LedgerSettings, correction, in_force, settings_errors, unknown_settings
 from credhook.tracing.switch import exporters
 from credhook.worker.commands import endpoints
 from credhook.worker.settings import EndpointSettings, WorkerSettings
-from credhook.wrong_settings import setting_errors
 
 #: Days before its end from which a certificate is reported.
 CERTIFICATE_DAYS: Final = 14
@@ -65,7 +63,7 @@ class Setup:
             try:
                 return kind()
             except ValidationError as invalid:
-                errors[name] = setting_errors(invalid)
+                errors[name] = settings_errors(invalid)
                 return None
 
         return cls(
@@ -93,7 +91,7 @@ def check_settings(setup: Setup) -> Iterator[Finding]:
         ("endpoint", "CREDHOOK_PUBLIC_URL is not set here"),
     ):
         yield _settings(f"settings.{name}", getattr(setup, name), setup.errors.get(name, ()), absent)
-    unknown = [split_remedy(correction(name)) for name in misspelt(os.environ)]
+    unknown = [split_remedy(correction(name)) for name in unknown_settings(os.environ)]
     if unknown:
         yield warn("settings.unknown", "; ".join(what for what, _ in unknown), "; ".join(todo for _, todo in unknown))
     else:

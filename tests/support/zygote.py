@@ -34,7 +34,7 @@ IMPORTED = (
     "uvloop",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.httptools_impl",
-    "credhook.metrics.gathering",
+    "credhook.metrics.counting",
     "credhook.receiver.tracing",
     "credhook.tracing.provider",
     "credhook.worker.handlers.logging_handler",

@@ -8,9 +8,7 @@ import pytest
 from prometheus_client import Histogram
 from prometheus_client.values import MultiProcessValue
 
-from credhook.metrics.counting import Count, Distribution, Level, flush
-from credhook.metrics.gathering import exposition, gathered
-from credhook.metrics.places import identity
+from credhook.metrics.counting import Count, Distribution, Level, exposition, flush, gathered, identity
 
 BOUNDS = (0.1, 1, 10)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from credhook.console.settings import ConsoleSettings
-from credhook.misspelt import correction, known, misspelt
 from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import KNOWN, correction, unknown_settings
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -20,13 +20,13 @@ def test_what_is_known_is_what_is_read() -> None:
         for one in settings.model_fields.values()
     }
     others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}
-    assert known() == {one for one in read if one.startswith("CREDHOOK_")} | others
+    assert {one for one in read if one.startswith("CREDHOOK_")} | others == KNOWN
 
 
 def test_no_setting_is_defined_where_it_is_not_looked_for() -> None:
     texts = [path.read_text() for room in ("credhook", "receiver", "worker") for path in (ROOT / room).rglob("*.py")]
-    assert {name for text in texts for name in re.findall(r'alias="(CREDHOOK_\w+)"', text)} <= known()
-    assert {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)} <= known()
+    assert {name for text in texts for name in re.findall(r'alias="(CREDHOOK_\w+)"', text)} <= KNOWN
+    assert {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)} <= KNOWN
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_no_setting_is_defined_where_it_is_not_looked_for() -> None:
     ],
 )
 def test_it_is_named_with_the_nearest(name: str, meant: str) -> None:
-    assert misspelt([name, "PATH", meant]) == [name]
+    assert unknown_settings([name, "PATH", meant]) == [name]
     assert correction(name) == f"{name} is not a setting; did you mean {meant}?"
 
 
 def test_what_resembles_no_setting_is_named_alone() -> None:
-    assert misspelt(["CREDHOOK_FROBNICATION"]) == ["CREDHOOK_FROBNICATION"]
+    assert unknown_settings(["CREDHOOK_FROBNICATION"]) == ["CREDHOOK_FROBNICATION"]
     assert correction("CREDHOOK_FROBNICATION") == "CREDHOOK_FROBNICATION is not a setting; deploy/README.md lists them"
 
 
@@ -62,4 +62,4 @@ def test_what_resembles_no_setting_is_named_alone() -> None:
     ],
 )
 def test_what_is_read_or_is_not_ours_is_left_alone(name: str) -> None:
-    assert misspelt([name]) == []
+    assert unknown_settings([name]) == []

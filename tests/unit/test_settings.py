@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import in_force
+from credhook.settings import in_force, settings_errors
 from credhook.worker.settings import EndpointSettings, WorkerSettings
-from credhook.wrong_settings import setting_errors
 
 PLATFORM = {
     "CREDHOOK_API_URL": "https://api.example",
@@ -35,7 +34,7 @@ def made(settings: Any, environment: Mapping[str, str]) -> Any:
 def lines(settings: type[Any], environment: Mapping[str, str]) -> list[str]:
     with pytest.raises(ValidationError) as invalid:
         settings(**environment)
-    return setting_errors(invalid.value)
+    return settings_errors(invalid.value)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import click
 
 from credhook.certificate import remark_on_expiry
-from credhook.metrics.places import FOLDER
+from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
 
@@ -62,7 +62,7 @@ def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burs
     if not settings.admin:
         return prepare(os.environ).run()
     # Most supervisors have no listener, and stay small without these modules.
-    from credhook.metrics.gathering import forget
+    from credhook.metrics.counting import forget
     from credhook.worker.process.admin import start_admin
 
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:

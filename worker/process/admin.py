@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.listener.admin import AdminListener, create_admin
-from credhook.metrics.gathering import gathered
+from credhook.metrics.counting import gathered
 from credhook.metrics.target_figures import TargetFigures
 from credhook.store import Keys
 from credhook.store.connection import open_redis

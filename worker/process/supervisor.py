@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from credhook.backoff import Backoff
-from credhook.metrics.places import environment_of
-from credhook.supervisor import Supervisor
+from credhook.supervisor import Supervisor, environment_of
 
 #: Silence of a worker until its stack is logged, and until it is ended: part of its lease, and the least in seconds,
 #: because processes wait on a busy machine.
