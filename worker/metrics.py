@@ -16,7 +16,7 @@ _HANDLER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 ATTEMPTS: Final = Count(
     "credhook_attempts",
-    "Attempts at events, by where the event stood after them: `waiting` are retries to come.",
+    "Attempts, by the state of the event afterwards.",
     ["state"],
     known=[
         (one.value,)
@@ -26,15 +26,15 @@ ATTEMPTS: Final = Count(
 
 DELIVERY_TO_DONE: Final = Distribution(
     "credhook_delivery_to_done_seconds",
-    "Seconds from when an event was received until it was done.",
+    "Seconds from receiving an event until it was done.",
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1_800, 7_200, 43_200),
 )
 
-IN_FLIGHT: Final = Level("credhook_events_in_flight", "Events that this worker has under way.")
+IN_FLIGHT: Final = Level("credhook_events_in_flight", "Events in flight.")
 
 HANDLER_RUNS: Final = Count(
     "credhook_handler_runs",
-    "Handlers at an event: done, skipped by their condition, failed and to be retried, postponed, given up.",
+    "Handler runs, by outcome.",
     ["handler", "type", "outcome"],
 )
 
@@ -42,32 +42,27 @@ HANDLER_SECONDS: Final = Distribution(
     "credhook_handler_duration_seconds", "Seconds that handlers took.", ["handler"], buckets=_HANDLER_BUCKETS
 )
 
-HANDLERS_HUNG: Final = Level("credhook_handlers_hung", "Runs of handlers that go on although they were given up.")
+HANDLERS_HUNG: Final = Level("credhook_handlers_hung", "Handler runs that continue after their time-out.")
 
 FETCH_SECONDS: Final = Distribution(
     "credhook_fetch_duration_seconds",
-    "Seconds until the platform had said what an event is about, by status; or by why it had none to give: no answer "
-    "(`none`), no token (`token`), an answer out of contract (`not_understood`).",
+    "Seconds of fetching details, by status, or `none` (no answer), `token` (no token), `not_understood` (invalid).",
     ["status"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     known=[("2xx",)],
 )
 
-LEASES_LOST: Final = Count("credhook_leases_lost", "Events that were lost to another worker while under way.")
+LEASES_LOST: Final = Count("credhook_leases_lost", "Events lost to another worker while in flight.")
 
-RECLAIMED: Final = Count(
-    "credhook_events_reclaimed", "Events taken over from workers that had died, as soon as that was known."
-)
+RECLAIMED: Final = Count("credhook_events_reclaimed", "Events reclaimed from dead workers.")
 
-REQUEUED: Final = Count(
-    "credhook_events_requeued", "Orphaned open events that the sweeper has put back into the queue."
-)
+REQUEUED: Final = Count("credhook_events_requeued", "Orphaned events that the sweeper requeued.")
 
-CALLS_REFUSED: Final = Count("credhook_platform_refused", "Calls to the platform that were refused without being sent.")
+CALLS_REFUSED: Final = Count("credhook_platform_refused", "Calls to the platform that the circuit breaker refused.")
 
 TOKEN_FETCHES: Final = Count(
     "credhook_token_fetches",
-    "Access tokens that were asked for: granted, refused by the token endpoint, or without an answer.",
+    "Requests for an access token, by outcome.",
     ["outcome"],
     known=[("granted",), ("refused",), ("unanswered",)],
 )
