@@ -1,4 +1,4 @@
-"""Tell an HTTP endpoint what has happened, signed as Standard Webhooks has it: ids, types and states, no claims."""
+"""Notify an HTTP endpoint with signed Standard Webhooks messages. They hold ids, types and states, no claims."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from standardwebhooks import Webhook
 
 from credhook import AsyncContext, FetchedEvent, GiveUp, Handlers, Issuance, Presentation, Retry
 
-#: The longest wait that a worker lets a handler ask for, in seconds.
+#: The longest wait that `Retry` accepts, in seconds.
 _WEEK: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the messages go.
+    """The receiver of the messages.
 
     Attributes:
-        client: its connections.
-        url: where it is; it may hold a secret, and is not shown.
-        signing: holds the secret that it knows.
+        client: keeps the connections.
+        url: may hold a secret, so the repr omits it.
+        signing: signs with the shared secret.
         now: the time, in UTC.
     """
 
@@ -34,14 +34,14 @@ class Endpoint:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def tell(self, event: FetchedEvent, key: str) -> None:
-        """Send one message; the endpoint knows repetitions by the `key`.
+        """Send one message. The endpoint recognises repetitions by the `key`.
 
         Raises:
-            Retry: it cannot take the message now.
-            GiveUp: it does not want it.
-            httpx.TransportError: it did not answer.
+            Retry: the endpoint is busy.
+            GiveUp: the endpoint refused the message.
+            httpx.TransportError: there was no response.
         """
-        # What is signed is id.time.body: Standard Webhooks wants no full stop in an id.
+        # The signature covers id.time.body, so Standard Webhooks allows no full stop in an id.
         webhook_id, now = key.replace(".", ":"), self.now()
         body = message(event)
         headers = {
@@ -60,10 +60,10 @@ handlers = Handlers[Endpoint]("notify")
 
 @handlers.startup
 async def connect() -> Endpoint:
-    """Make the client of this worker process.
+    """Return the endpoint, with one HTTP client for this worker process.
 
     Raises:
-        KeyError: the URL or the secret is not set. The worker says so, and tries again.
+        KeyError: the URL or the secret is not set. The worker logs it and tries again.
     """
     url, secret = os.environ["NOTIFY_URL"], os.environ["NOTIFY_SECRET"]
     return Endpoint(httpx.AsyncClient(timeout=10), url, Webhook(secret))
@@ -71,7 +71,7 @@ async def connect() -> Endpoint:
 
 @handlers.shutdown
 async def disconnect(endpoint: Endpoint) -> None:
-    """Close its connections."""
+    """Close the connections."""
     await endpoint.client.aclose()
 
 
@@ -79,29 +79,26 @@ async def disconnect(endpoint: Endpoint) -> None:
     "openid4vc.issuance.completed", "openid4vc.issuance.failed", "openid4vc.issuance.expired", timeout=15, concurrency=8
 )
 async def tell_issuance(event: FetchedEvent[Issuance], context: AsyncContext[Endpoint]) -> None:
-    """Tell how an issuance has ended."""
+    """Report how an issuance has ended."""
     await context.state.tell(event, context.idempotency_key)
 
 
 @handlers.on("openid4vc.verification.data", condition=lambda event: event.details.trusted, timeout=15, concurrency=8)
 async def tell_presentation(event: FetchedEvent[Presentation], context: AsyncContext[Endpoint]) -> None:
-    """Tell that data has been presented, if it may be believed."""
+    """Report that trusted data was presented."""
     await context.state.tell(event, context.idempotency_key)
 
 
 def message(event: FetchedEvent) -> str:
-    """What the endpoint is told, as JSON: nothing that the credential says."""
+    """Return the message as JSON, without claims."""
     data = {"id": event.resource_id, "status": event.details.status}
     return json.dumps({"type": event.type, "timestamp": event.received_at.isoformat(), "data": data})
 
 
 def refusal(status: int, retry_after: str | None, now: datetime) -> Retry | GiveUp | None:
-    """What an answer asks for; None if the message has been taken.
+    """Return the exception to raise for a response, or None if the message was accepted.
 
-    Args:
-        status: the answer's.
-        retry_after: its header, if it is there.
-        now: what a date in the header is counted from.
+    `retry_after`: the header, relative to `now` if it is a date.
     """
     if httpx.codes.is_success(status):
         return None
@@ -113,7 +110,7 @@ def refusal(status: int, retry_after: str | None, now: datetime) -> Retry | Give
 
 
 def _seconds(retry_after: str | None, now: datetime) -> float | None:
-    """How long to wait, of the header's two forms, seconds and a date; None where it does not say."""
+    """Read a Retry-After header, which holds seconds or a date. Return None if it is missing or unreadable."""
     if retry_after is None:
         return None
     try:
@@ -124,4 +121,4 @@ def _seconds(retry_after: str | None, now: datetime) -> float | None:
 
 
 def _date(text: str) -> datetime:
-    return parsedate_to_datetime(text).replace(tzinfo=UTC)  # HTTP knows no other zone.
+    return parsedate_to_datetime(text).replace(tzinfo=UTC)  # HTTP dates are in UTC.

@@ -1,5 +1,6 @@
-"""Tried against an endpoint in this process: no network, no Redis."""
+"""The handlers against an endpoint in this process, without network and Redis."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import httpx
@@ -16,21 +17,22 @@ NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 class Taker:
-    """An endpoint that answers with these statuses in turn, then with 202, and verifies what it is sent."""
+    """An endpoint that verifies messages, and answers with these statuses in turn, then with 202."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = list(statuses)
         self.signing = Webhook("whsec_bm90aWZ5LW9ubHktZm9yLXRlc3Rz")
-        #: What it was told, by webhook-id.
+        #: webhook-id → message.
         self.told: dict[str, object] = {}
 
-    def answer(self, request: httpx.Request) -> httpx.Response:
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0)  # Suspend like a network: `assert_idempotent` crashes the handler here.
         self.told[request.headers["webhook-id"]] = self.signing.verify(request.content, dict(request.headers))
         status = self.statuses.pop(0) if self.statuses else 202
         return httpx.Response(status, headers={"retry-after": "120"})
 
     def endpoint(self) -> Endpoint:
-        """The handlers' state, which leads here."""
+        """Return the handlers' state."""
         return Endpoint(httpx.AsyncClient(transport=httpx.MockTransport(self.answer)), "https://taker/", self.signing)
 
 

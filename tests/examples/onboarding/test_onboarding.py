@@ -1,4 +1,4 @@
-"""Tried against a sandbox in this process: no network, no Redis."""
+"""The handlers against a sandbox in this process, without network and Redis."""
 
 from onboarding import create_user, link_user
 

@@ -1,4 +1,4 @@
-"""The state of every presentation in PostgreSQL, and each event that told of it, once. No claims."""
+"""Keep the state of every presentation in PostgreSQL, and each of its events once. No claims."""
 
 import os
 from typing import Final, TypeAlias
@@ -31,11 +31,11 @@ _STATE: Final = """
 
 @handlers.startup
 async def connect() -> Pool:
-    """Make the tables where there are none, then the pool of this worker process.
+    """Create missing tables, and return the connection pool of this worker process.
 
     Raises:
-        KeyError: no database is named.
-        psycopg.OperationalError: it cannot be reached. The worker tries again.
+        KeyError: PRESENTATIONS_DATABASE_URL is not set.
+        psycopg.OperationalError: the database cannot be reached. The worker tries again.
     """
     database = os.environ["PRESENTATIONS_DATABASE_URL"]
     async with await AsyncConnection.connect(database, connect_timeout=10) as connection:
@@ -56,11 +56,11 @@ async def disconnect(pool: Pool) -> None:
     "openid4vc.verification.verified",
     "openid4vc.verification.failed",
     "openid4vc.verification.expired",
-    concurrency=16,  # In the whole fleet: no more than the database has connections to give.
-    give_up_on=(DataError, IntegrityError),  # The same row would be refused tomorrow.
+    concurrency=16,  # In the whole fleet: the database limits connections.
+    give_up_on=(DataError, IntegrityError),  # A retry would insert the same row.
 )
 async def store(event: FetchedEvent[Presentation], context: AsyncContext[Pool]) -> None:
-    """Write down the event once, and the presentation's state unless a later one stands there."""
+    """Insert the event once, and update the presentation's state unless a later state was stored."""
     row = {
         "key": context.idempotency_key,
         "id": event.resource_id,
@@ -69,7 +69,7 @@ async def store(event: FetchedEvent[Presentation], context: AsyncContext[Pool]) 
         "status": event.details.status,
         "trusted": event.details.trusted,
     }
-    async with context.state.connection() as connection:  # One transaction: all of it, or nothing.
+    async with context.state.connection() as connection:  # One transaction.
         await connection.execute(_EVENT, row)
         if not context.stale:
             await connection.execute(_STATE, row)

@@ -1,4 +1,4 @@
-"""Tried against a real PostgreSQL, and events that nobody has sent."""
+"""The handler against a real PostgreSQL."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ def database() -> Iterator[str]:
 
 @pytest.fixture
 async def pool(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pool]:
-    """What the start-up makes, with empty tables."""
+    """Return the start-up function's pool, with empty tables."""
     monkeypatch.setenv("PRESENTATIONS_DATABASE_URL", database)
     pool = await connect()
     await empty(pool)
@@ -38,7 +38,7 @@ async def empty(pool: Pool) -> Pool:
 
 
 async def rows(pool: Pool) -> tuple[list[Any], list[Any]]:
-    """All that the handler has written."""
+    """Return all rows that the handler has written."""
     async with pool.connection() as connection:
         states = await connection.execute("SELECT id, status, trusted FROM presentations")
         events = await connection.execute("SELECT type FROM presentation_events ORDER BY received_at")
