@@ -21,11 +21,11 @@ from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.store import Keys, State
+from credhook.store.connection import clock
 from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import heading, story_of, told_of
 from credhook.worker.commands.history.times import time_of
-from credhook.worker.commands.search.reading import Page, read_page
-from credhook.worker.commands.search.search import clock
+from credhook.worker.commands.search.search import Page, read_page
 from credhook.worker.commands.search.selection import (
     CAUSE_ID,
     Cursor,

@@ -30,8 +30,7 @@ from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
 from credhook.worker.commands.events import erase, replay
 from credhook.worker.commands.search.batches import BATCH, batched, sentence
-from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import find
+from credhook.worker.commands.search.search import count, find
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue.replay import Replay, Settled
 

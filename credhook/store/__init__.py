@@ -21,9 +21,8 @@ One hash per event is its record and its mark of having been seen, so that neith
                                   that is mended it can be replayed. A key that is no hash at all is in the sorted set
                                   of that name only
 
-Every event is listed by type and resource, in the order in which they came: in a stream, or, where the stream cannot
-hold it in that order, in the sorted set beside it. Neither is the truth: an event without a record is none, and a
-record that is not listed is found by the rounds of worker/queue/upkeep.py.
+Every event is listed by type and resource in the order of receipt, see `Keys.event_index`. The record is the truth: an
+entry without a record is no event, and the sweeper removes it after the retention time.
 
 An open record (accepted, waiting) has no expiry; any other lives for the retention time and then expires, and with it
 the memory of its webhook-id.
@@ -33,6 +32,7 @@ do nothing: the receiver's the record, a settlement the removal from the open ev
 undone, the sender's repetition or the sweeper does.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha1
@@ -72,9 +72,7 @@ RECONCILED: Final = "reconciled:"
 #: What stands for the type there if this version does not know it.
 OTHER: Final = "other"
 #: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
-BUCKETS: Final = 64
-#: Milliseconds between an event and its entry in the stream, at most.
-LAG: Final = 100
+BUCKETS: Final = 32
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
 LATEST: Final = 253_402_300_799_999
 
@@ -107,15 +105,8 @@ class Keys:
     resource = _Key(PREFIX, ":resource:")
     #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
     snapshot = _Key(PREFIX, ":snapshot:")
-    #: Stream of webhook-ids, each after a mark of its resource, for each type and bucket, see `place`. An entry is
-    #: within `LAG` ms after its event came.
-    listed = _Key(PREFIX, ":index:")
-    #: Sorted set of webhook-ids, by when they came, in ms, for events that their stream cannot hold at their time.
-    late = _Key(PREFIX, ":index:late:")
-    #: String: when all that the ledger holds was last seen to be listed, in ms.
-    whole = _Key(PREFIX, ":index:whole")
-    #: Hash: `first`, when that had been seen for the first time, and `pruned`, when the sorted sets last were, in ms.
-    rounds = _Key(PREFIX, ":index:rounds")
+    #: What the keys of the index of events begin with; see `event_index`.
+    index = _Key(PREFIX, ":index:")
     #: Hash of what each receiver process announces; see announcements.py.
     receivers = _Key(PREFIX, ":receivers")
     #: What is known of a platform; a digest of its API's URL follows, see circuit_store.py.
@@ -184,6 +175,17 @@ class Keys:
         """The sets of unhandled events: one for each type, since a worker looks for its own again and again."""
         return tuple(self.unhandled + event_type for event_type in EVENT_TYPES)
 
+    def event_index(self, event_type: str, resource: str) -> str:
+        """Sorted set of the events of a type, and of the resources of a bucket, by when they were received, in ms."""
+        return self.event_indexes((event_type,), resource)[0]
+
+    def event_indexes(self, types: Iterable[str] = (*EVENT_TYPES, OTHER), resource: str | None = None) -> list[str]:
+        """Return the indexes of these types, for one resource or for all."""
+        buckets: Iterable[int] = range(BUCKETS)
+        if resource is not None:  # event_index.lua has the same.
+            buckets = (sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS,)
+        return [f"{self.index}{one if one in EVENT_TYPES else OTHER}:{bucket}" for one in types for bucket in buckets]
+
     def cause(self, cause_id: str) -> str:
         """Hash of a cause: who has failed, what with, where (`at`), in which version, since when, and how often."""
         return f"{self.causes}:{cause_id}"
@@ -204,16 +206,6 @@ class State(StrEnum):
     UNHANDLED = "unhandled"
     QUARANTINED = "quarantined"
     UNREADABLE = "unreadable"
-
-
-def place(event_type: str, bucket: int) -> str:
-    """What follows `listed` and `late` for events of that type and of resources in that bucket."""
-    return f"{event_type if event_type in EVENT_TYPES else OTHER}:{bucket}"
-
-
-def bucket(resource: str) -> int:
-    """The bucket of a resource; listed.lua has the same."""
-    return sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS
 
 
 def ending(recorded: str) -> tuple[str, int | None]:

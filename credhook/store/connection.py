@@ -61,6 +61,12 @@ def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
     return redis.Redis(**_place(address), **options)
 
 
+def clock(client: redis.Redis) -> int:
+    """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
+    seconds, microseconds = client.time()
+    return int(seconds * 1_000 + microseconds // 1_000)
+
+
 def _parsed(address: RedisAddress | str) -> RedisAddress:
     return RedisAddress.parse(address) if isinstance(address, str) else address
 

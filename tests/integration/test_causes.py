@@ -271,7 +271,7 @@ async def test_causes_are_bounded_and_the_longest_silent_go(
     assert redis_client.hget(INDEX.cause(failure.cause), "who") == b"x" * 200
 
 
-@pytest.mark.parametrize("damaged", ["causes", "cause", "standing", "story", "failures"])
+@pytest.mark.parametrize("damaged", ["causes", "cause", "story", "failures"])
 async def test_a_key_of_another_type_stops_nothing(
     made: Attempts, redis_client: Redis, events: Run, damaged: str
 ) -> None:
@@ -280,7 +280,7 @@ async def test_a_key_of_another_type_stops_nothing(
     if damaged == "failures":
         redis_client.hset(INDEX.cause(cause), "failures", "many")
     else:
-        keys = {"causes": INDEX.causes, "cause": INDEX.cause(cause), "standing": INDEX.standing(cause)}
+        keys = {"causes": INDEX.causes, "cause": INDEX.cause(cause)}
         key = keys.get(damaged, STORY + "e1")
         redis_client.delete(key)
         redis_client.set(key, "of another kind")

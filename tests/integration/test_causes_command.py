@@ -15,7 +15,7 @@ from redis_keys import EVENT
 from credhook.store import State
 from credhook.worker.commands.events.command import causes as command
 from credhook.worker.commands.history.causes import standing as still_standing
-from credhook.worker.commands.search import reading
+from credhook.worker.commands.search import search
 
 BAD, SLOW = "0badc0de", "510e0000"
 
@@ -93,7 +93,7 @@ def test_what_is_done_while_they_are_read_is_not_done_again(
         failed.hset(EVENT + "m3", "state", State.DONE)
         return ids
 
-    monkeypatch.setattr(reading, "standing", settling)
+    monkeypatch.setattr(search, "standing", settling)
     assert events("replay", "--cause", BAD).stdout == "replayed 2\n"
     assert failed.hget(EVENT + "m3", "state") == b"done"
 

@@ -7,7 +7,7 @@ from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
 from planting import HANDLED, INDEX, plant
 from redis import Redis
-from redis_keys import CONFLICT, RESOURCE, ROUNDS, SNAPSHOT, WHOLE, job_id
+from redis_keys import CONFLICT, RESOURCE, SNAPSHOT, job_id
 
 from credhook.store import State
 
@@ -45,7 +45,7 @@ def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, event
     redis_client.set(RESOURCE + "r2", "3:0")
     assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the ledger)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
-    assert set(redis_client.keys()) == {WHOLE.encode(), ROUNDS.encode()}
+    assert set(redis_client.keys()) == set()
 
 
 def test_an_erasure_by_state_spares_what_has_left_that_state(redis_client: Redis, redis_url: str) -> None:

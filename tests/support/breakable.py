@@ -20,7 +20,6 @@ from credhook.worker.queue import claims as claiming_scripts
 from credhook.worker.queue import reclaim, replay
 from credhook.worker.queue.claim import Claim, Claimant, Settlement
 from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.rounds import Rounds, write_rounds
 from credhook.worker.queue.sweeper import Sweeper
 
 DONE = {"test.first": "done"}
@@ -31,7 +30,6 @@ class Ledger:
 
     def __init__(self, redis: Redis) -> None:
         self.redis: Any = redis
-        self._look_through()
         self.handled: set[str] = set()
         self.accept = Script(redis, ACCEPT)
         self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
@@ -45,11 +43,6 @@ class Ledger:
         self.snapshots = snapshots.Snapshots(AsyncRedis(), "credhook", None)
         self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
         self.reclaiming = Script(redis, reclaim.RECLAIM)
-
-    def _look_through(self) -> None:
-        """As every ledger is after its first rounds: what an older version left unlisted is looked for once a month."""
-        seconds, _ = self.redis.time()
-        write_rounds(self.redis, INDEX, Rounds(1, seconds * 1_000, seconds * 1_000))
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Claimant(name, name))

@@ -25,7 +25,7 @@ COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
 # ARGV: first number, how many, of how many; now and the time of the first, in ms; seconds until records expire; then
 #   the types.
 _FILL: Final = f"""
-{lua.load("listed.lua")}
+{lua.load("event_index.lua")}
 local first, count, total, now, start = unpack(ARGV)
 local retention = ARGV[6]
 for number = first, first + count - 1 do
@@ -51,8 +51,7 @@ for number = first, first + count - 1 do
     end
     if state == '{State.DEAD}' then redis.call('ZADD', dead, received + 200, id) end
     if state == '{State.UNHANDLED}' then redis.call('ZADD', unhandled .. kind, received + 200, id) end
-    local place, mark = place_of(kind, resource)
-    redis.call('XADD', LISTED .. place, received .. '-' .. (number - first), 'i', mark .. id)
+    redis.call('ZADD', index_of(kind, resource), received, id)
 end
 """
 
@@ -64,4 +63,3 @@ def fill(redis: Redis, number: int, *, queue: str = "credhook") -> None:
     for first in range(0, number, _BLOCK):
         count = min(_BLOCK, number - first)
         script(keys=[index.prefix], args=[first, count, number, now, now - _SPREAD, _RETENTION, *EVENT_TYPES])
-    redis.set(index.whole, now)

@@ -8,9 +8,9 @@ from typing import Any
 from accepting import everything
 from harness import COMPLETED
 from redis import Redis
-from redis_keys import EVENT, LATE, WHOLE
+from redis_keys import EVENT
 
-from credhook.store import Keys, State, bucket, place
+from credhook.store import Keys, State
 
 INDEX = Keys("credhook")
 OPEN = {State.ACCEPTED, State.WAITING}
@@ -39,8 +39,7 @@ def plant(
     elif state is not State.QUARANTINED:
         entry["settled"] = now
     redis.hset(EVENT + webhook_id, mapping=entry)
-    redis.zadd(LATE + place(kind, bucket(resource)), {webhook_id: received})
-    redis.set(WHOLE, now)
+    redis.zadd(INDEX.event_index(kind, resource), {webhook_id: received})
     if state not in OPEN:
         redis.expire(EVENT + webhook_id, 3_600)
     if state is State.UNHANDLED:

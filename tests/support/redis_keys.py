@@ -10,10 +10,6 @@ CONFLICT: Final = INDEX.conflict
 STORY: Final = INDEX.story
 RESOURCE: Final = INDEX.resource
 SNAPSHOT: Final = INDEX.snapshot
-LISTED: Final = INDEX.listed
-LATE: Final = INDEX.late
-WHOLE: Final = INDEX.whole
-ROUNDS: Final = INDEX.rounds
 RECEIVERS: Final = INDEX.receivers
 
 

@@ -21,13 +21,13 @@ from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
 from credhook.store import Keys
+from credhook.store.connection import clock
 from credhook.store.job import event_of, job_id
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.queue.reclaim import IN_TRANSIT_MS, PutBack
-from credhook.worker.queue.rounds import clock
 from credhook.worker.queue.unhandled import Unhandled
-from credhook.worker.queue.upkeep import Upkeep
+from credhook.worker.queue.upkeep import IndexSweep
 
 log = structlog.get_logger("credhook.sweeper")
 
@@ -71,7 +71,7 @@ class Sweeper:
         self._put_back = PutBack(redis, queue=queue, retention=retention)
         #: Each process does this, since the leader may lack a handler.
         self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
-        self._upkeep = Upkeep(redis, queue=queue, retention=retention)
+        self._index_sweep = IndexSweep(redis, queue=queue, retention=retention)
         self._leads_for = max(1_000, int(interval * 3_000))
         self._retention = retention
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
@@ -110,7 +110,7 @@ class Sweeper:
             hint = "something else has written to their records; see `credhook events list --state unreadable`"
             named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
             log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
-        self._upkeep.run(now)
+        self._index_sweep.run(now)
         return len(put_back)
 
     def _leads(self) -> bool:

@@ -1,6 +1,7 @@
 -- Accept a group of deliveries.
 --
--- KEYS, ARGV: as in accept.lua.
+-- KEYS: as in keys.lua.
+-- ARGV: as in accept.lua.
 -- Reply: what became of each event; see there.
 
 --! include accept.lua

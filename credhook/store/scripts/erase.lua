@@ -1,4 +1,4 @@
--- Forget events, and all that was kept for their sake, even where somebody else has written to it.
+-- Forget events, and all that was kept for their sake.
 --
 -- Whatever is known of an event's resource goes as well, even if the resource has other events. The job may still be in
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
@@ -8,14 +8,13 @@
 -- ARGV: how many of the former there are; then webhook-id and job's id of each event, and the state in which it was
 --   selected, or '' if its state does not matter.
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
---   no longer in that state. An event whose record does not say where it is listed stays there: see erase.py.
+--   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see erase.py.
 
 --! include keys.lua
 --! include causes.lua
---! include listed.lua
+--! include event_index.lua
+--! include if_hash.lua
 --! include now.lua
---! include readable.lua
---! include unless_odd.lua
 
 -- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
 -- keeps a job as failed if its record is gone before that.
@@ -30,7 +29,7 @@ local outcomes, under_way = {}, nil
 local function executions_of(job)
     if not under_way then
         under_way = {}
-        for _, execution in ipairs(unless_odd('ZRANGE', started, 0, -1) or {}) do
+        for _, execution in ipairs(redis.call('ZRANGE', started, 0, -1)) do
             local name = string.match(execution, '^[^:]*')
             under_way[name] = under_way[name] or {}
             table.insert(under_way[name], execution)
@@ -42,29 +41,27 @@ end
 local function erase(id, job, selected)
     local key = EVENT .. id
     local there = redis.call('EXISTS', key) == 1
-    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received') or {}
-    local state, type, resource, received = unpack(record)
-    local shown = state
-    if unreadable_part(id, state, type, resource == '' and '-' or resource, received) then shown = $UNREADABLE end
-    if there and selected ~= '' and state ~= selected and shown ~= selected then return 'changed' end
-    local lease = tonumber(unless_odd('ZSCORE', leases, id) or 0)
+    local record = if_hash('HMGET', key, 'state', 'type', 'resource')
+    local state, type, resource = unpack(record or {$UNREADABLE})
+    if there and selected ~= '' and (state or $UNREADABLE) ~= selected then return 'changed' end
+    local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
     for _, execution in ipairs(executions_of(job)) do
         redis.call('DEL', 'rq:execution:' .. execution)
-        unless_odd('ZREM', started, execution)
+        redis.call('ZREM', started, execution)
     end
     if resource then
         redis.call('DEL', RESOURCE .. resource)
-        unless_odd('ZREM', parked .. resource, job)
+        redis.call('ZREM', parked .. resource, job)
     end
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)
-    unless_odd('ZREM', leases, id)
-    for i = 2, #KEYS do unless_odd('ZREM', KEYS[i], i < 2 + of_events and id or job) end
-    if resource and is_count(received) then
-        unlist((place_of(type or '', resource)), id, received)
-        unlist((place_of('', resource)), id, received)
+    redis.call('ZREM', leases, id)
+    for i = 2, #KEYS do redis.call('ZREM', KEYS[i], i < 2 + of_events and id or job) end
+    if resource then
+        redis.call('ZREM', index_of(type or '', resource), id)
+        redis.call('ZREM', index_of('', resource), id)
     end
-    absolve(causes, id, true)
+    if record then absolve(causes, id, true) end
     redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, STORY .. id)
     redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end

@@ -1,12 +1,16 @@
 -- The keys of a queue, as `Keys` in credhook/store has them. The first key of each script is their prefix.
 --
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
+--
+-- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, STORY, RESOURCE, INDEX, open, opened, leases, locks, dead,
+-- quarantined, unreadable, unhandled, causes, urgent, solitary, parked, refused, reconciled, arrivals, unfinished, jobs,
+-- intermediate, scheduled, started, failed, legible, hexed.
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
 local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
 local STORY, RESOURCE = prefix .. 'story:', prefix .. 'resource:'
-local LISTED, LATE = prefix .. 'index:', prefix .. 'index:late:'
+local INDEX = prefix .. 'index:'
 local open, opened, leases, locks = prefix .. 'open', prefix .. 'opened', prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
 local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'

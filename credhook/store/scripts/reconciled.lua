@@ -8,7 +8,6 @@
 
 --! include keys.lua
 --! include now.lua
---! include unless_odd.lua
 
 -- Milliseconds that the list of reconciled events outlives the last of them. Their own records live as long as any.
 local RECONCILED_LASTS = 2000 * retention
@@ -20,7 +19,7 @@ local repeatable = $REPEATABLE_TYPES
 
 -- Whether the event was accepted from the other side.
 local function known_otherwise(type, resource)
-    if reconciles then return unless_odd('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
+    if reconciles then return redis.call('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
     -- Of a type that a resource can have more than once, it may be another one: rather twice than never.
     return not repeatable[type] and redis.call('EXISTS', EVENT .. $RECONCILED .. type .. ':' .. resource) == 1
 end
@@ -29,10 +28,10 @@ end
 -- millisecond apart, since the events of one resource are worked on in that order. `later` is how many come after it.
 local function note(id, type, resource, later)
     if noting then
-        unless_odd('SADD', arrivals, type .. ' ' .. resource)
+        redis.call('SADD', arrivals, type .. ' ' .. resource)
     elseif reconciles then
-        unless_odd('ZREMRANGEBYSCORE', reconciled, '-inf', now - RECONCILED_LASTS)
-        unless_odd('ZADD', reconciled, now, id)
+        redis.call('ZREMRANGEBYSCORE', reconciled, '-inf', now - RECONCILED_LASTS)
+        redis.call('ZADD', reconciled, now, id)
         redis.call('PEXPIRE', reconciled, RECONCILED_LASTS)
     end
     return reconciles and string.format('%.0f', now - later) or now_text

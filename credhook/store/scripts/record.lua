@@ -3,17 +3,15 @@
 -- Defines: record_of.
 
 --! include keys.lua
+--! include if_hash.lua
 
 local states = $STATES
 
 -- Return the record as a table, and its fields and values as a list; nil if there is none, or nil and the reason why it
 -- cannot be worked on.
 local function record_of(id)
-    local fields = redis.pcall('HGETALL', EVENT .. id)
-    if fields.err then
-        if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields.err, 0) end
-        return nil, 'no hash'
-    end
+    local fields = if_hash('HGETALL', EVENT .. id)
+    if not fields then return nil, 'no hash' end
     if #fields == 0 then return nil end
     local record = {}
     for i = 1, #fields, 2 do record[fields[i]] = fields[i + 1] end

@@ -14,11 +14,10 @@
 
 --! include keys.lua
 --! include causes.lua
---! include listed.lua
+--! include event_index.lua
 --! include now.lua
---! include readable.lua
+--! include record.lua
 --! include story.lua
---! include unless_odd.lua
 
 --! include changes.lua
 --! include lock.lua
@@ -32,11 +31,11 @@ local function enqueue(id, resource, job, received)
     redis.call('DEL', 'rq:job:' .. job)
     redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
     redis.call('ZADD', open, now, id)
-    unless_odd('ZADD', opened, received or now, id)
+    redis.call('ZADD', opened, received or now, id)
     unlock(id, resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
-    unless_odd('ZREM', scheduled, job)
-    unless_odd('ZREM', failed, job)
+    redis.call('ZREM', scheduled, job)
+    redis.call('ZREM', failed, job)
     replayed[#replayed + 1] = job
 end
 
@@ -86,15 +85,12 @@ end
 
 local function replay(id, job, selected)
     local key = EVENT .. id
-    local record = unless_odd('HMGET', key, 'state', 'type', 'resource', 'received')
-    if not record then return 'unreadable' end
-    local state, type, resource, received = unpack(record)
-    if not (state or type) and redis.call('EXISTS', key) == 0 then return 'missing' end
-    local wrong = unreadable_part(id, state, type, resource == '' and '-' or resource, received)
-    if wrong then return 'unreadable' end
+    local record, problem = record_of(id)
+    if not record then return problem and 'unreadable' or 'missing' end
+    local state, type, resource, received = record.state, record.type, record.resource, record.received
     local is_open = state == $ACCEPTED or state == $WAITING
     -- It was set aside as unreadable, and all of its record has been mended since, its state as well.
-    local mended = is_open and unless_odd('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
+    local mended = is_open and redis.call('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
     if state == $WAITING and hurry and not mended then
         if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
         local lease = redis.call('ZSCORE', leases, id)
@@ -116,8 +112,8 @@ local function replay(id, job, selected)
     end
     enqueue(id, resource, job, received)
     if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
-        list_missing((place_of(type, resource)), id, received)
-        unlist((place_of('', resource)), id, received)
+        redis.call('ZADD', index_of(type, resource), received, id)
+        redis.call('ZREM', index_of('', resource), id)
     end
     redis.call('PERSIST', key)
     if not resume then
@@ -129,7 +125,7 @@ local function replay(id, job, selected)
     redis.call('ZREM', dead, id)
     redis.call('ZREM', quarantined, id)
     redis.call('ZREM', unreadable, id)
-    unless_odd('ZREM', unhandled .. type, id)
+    redis.call('ZREM', unhandled .. type, id)
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end

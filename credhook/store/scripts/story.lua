@@ -6,7 +6,6 @@
 
 --! include keys.lua
 --! include now.lua
---! include unless_odd.lua
 
 -- Seconds that the story of an open event lasts: the longest wait for which a handler may ask.
 local LONGEST_PAUSE = 604800
@@ -15,7 +14,7 @@ local LONGEST_PAUSE = 604800
 -- does, or, of an open one, until more has happened.
 local function tell(id, entry, seconds)
     local key = STORY .. id
-    unless_odd('RPUSH', key, string.format('%.0f ', now) .. entry)
-    unless_odd('LTRIM', key, -$MOST_TOLD, -1)
-    unless_odd('EXPIRE', key, seconds or LONGEST_PAUSE)
+    redis.call('RPUSH', key, string.format('%.0f ', now) .. entry)
+    redis.call('LTRIM', key, -$MOST_TOLD, -1)
+    redis.call('EXPIRE', key, seconds or LONGEST_PAUSE)
 end

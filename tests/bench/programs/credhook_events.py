@@ -9,7 +9,6 @@ from redis import Redis
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
-from credhook.store import Keys
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 
@@ -40,8 +39,6 @@ def _notes(opened: list[int] = []) -> int:  # noqa: B006  It is opened once.
 def fill() -> None:
     """Write events as a receiver does, in groups as large as they may be."""
     redis = Redis.from_url(os.environ["REDIS_URL"])
-    # As in a ledger in use: nothing of it has to be looked for that an older version had accepted.
-    redis.set(Keys("credhook").whole, int(time.time() * 1_000))
     connection = redis.connection_pool.get_connection()
     connection.send_command("SCRIPT", "LOAD", ACCEPT)  # type: ignore[no-untyped-call]
     connection.read_response()

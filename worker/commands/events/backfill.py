@@ -17,7 +17,7 @@ from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
 from credhook.worker.backfill.states import Window
 from credhook.worker.commands.events.options import MOMENT, TYPE
 from credhook.worker.commands.search.batches import INTERRUPTED, bar
-from credhook.worker.commands.search.reading import ledger
+from credhook.worker.commands.search.search import ledger
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.settings import WorkerSettings

@@ -17,8 +17,7 @@ from credhook.worker.commands.history.causes import causes as read_causes
 from credhook.worker.commands.history.records import raw, records
 from credhook.worker.commands.history.story import lines, story_of
 from credhook.worker.commands.history.times import time_of
-from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import Page, ledger, read_page
+from credhook.worker.commands.search.search import Page, count, ledger, read_page
 from credhook.worker.commands.search.selection import Selection
 
 #: Events that `list` prints without --limit.

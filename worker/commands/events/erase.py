@@ -16,13 +16,10 @@ from credhook.worker.commands.events.options import by_handler, refuse_everythin
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
-from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import PAGE, absent, find, ledger
-from credhook.worker.commands.search.search import lengths
+from credhook.worker.commands.search.search import PAGE, absent, count, find, ledger
 from credhook.worker.commands.search.selection import EventSummary, Selection
 
 _ERASE: Final = lua.load("erase.lua")
-_UNLIST_STRAYS: Final = lua.load("unlist_strays.lua")
 
 #: Outcome of the script → what to say of it besides that the event was erased.
 DONE: Final = {"erased": "", "held": "while a worker had it"}
@@ -111,12 +108,11 @@ class Erasure:
 
 
 def _unlist(redis: Redis, index: Keys, strays: Sequence[bytes]) -> None:
-    """Take events from wherever they are listed; this looks at all that is."""
-    script = redis.register_script(_UNLIST_STRAYS)
-    for place in {key.removeprefix(index.late).removeprefix(index.listed) for key in lengths(redis, index)}:
-        start = b"-"
-        while start:
-            start = cast(bytes, script(keys=[index.listed + place, index.late + place], args=[start, PAGE, *strays]))
+    """Take events from wherever the index lists them."""
+    pipeline = redis.pipeline(transaction=False)
+    for key in index.event_indexes():
+        pipeline.zrem(key, *strays)
+    pipeline.execute()
 
 
 def _unlock(redis: Redis, locks: str, strays: Collection[bytes]) -> None:

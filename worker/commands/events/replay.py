@@ -14,8 +14,7 @@ from credhook.store import State
 from credhook.worker.commands.events.options import refuse_everything, selecting
 from credhook.worker.commands.events.tables import print_counts
 from credhook.worker.commands.search.batches import ask, interruptible, report, work_through
-from credhook.worker.commands.search.counting import count
-from credhook.worker.commands.search.reading import absent, find, ledger
+from credhook.worker.commands.search.search import absent, count, find, ledger
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings

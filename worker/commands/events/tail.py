@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's 
 
 from credhook.worker.commands.events.options import watching
 from credhook.worker.commands.events.tables import plain
-from credhook.worker.commands.search.reading import ledger
+from credhook.worker.commands.search.search import ledger
 from credhook.worker.commands.search.selection import Selection
 
 #: Seconds between two tries to reach Redis.
