@@ -19,7 +19,6 @@ import structlog
 from credhook.logs.development import explained, in_development
 from credhook.logs.places import is_authors, place, places, runs_now
 from credhook.logs.stream import LineHandler, LineLogger
-from credhook.logs.timestamps import timestamping
 
 #: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
 #: screen. And halves of characters, which no stream takes.
@@ -58,7 +57,7 @@ def configure_logs(stream: Any = None) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
-        timestamping(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([_with_what_authors_see] if in_development() else []),
         _class_instead_of_traceback,
     ]
@@ -84,22 +83,6 @@ def configure_logs(stream: Any = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-
-
-def gather_lines() -> None:
-    """Let lines that are no warning wait for `flush_lines`, which is then to be called every tenth of a second."""
-    for handler in _handlers():
-        handler.gather()
-
-
-def flush_lines() -> None:
-    """Write the lines that wait."""
-    for handler in _handlers():
-        handler.flush()
-
-
-def _handlers() -> list[LineHandler]:
-    return [one for one in logging.getLogger().handlers if isinstance(one, LineHandler)]
 
 
 def _log_uncaught(event: str, error: BaseException | None) -> None:

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.logs import flush_lines
 from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
@@ -153,7 +152,6 @@ async def build_worker(
         lease=settings.lease,
         retention=settings.retention,
         worker=worker,
-        before=flush_lines,  # Write the handlers' log lines before the event is settled.
     )
     breaker = CircuitBreaker.from_settings(redis, settings)
     auth = auth or ClientCredentials.from_settings(settings)

@@ -19,7 +19,6 @@ from redis.exceptions import RedisError
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.logs import flush_lines, gather_lines
 from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
 from credhook.stopping import stop_on
@@ -47,8 +46,6 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 _GC_THRESHOLDS: Final = 50_000, 20, 100
 #: Rounds of the sweeper within the length of a lease.
 _ROUNDS: Final = 3
-#: Seconds after which log lines are written at the latest. A killed process loses the lines of this time.
-_LOG_FLUSH_SECONDS: Final = 0.1
 #: Exit code of a process whose handlers hang: the supervisor replaces it.
 _REPLACE_ME: Final = 75
 
@@ -64,7 +61,6 @@ def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, 
         code = _work(settings, pipes, isolation, burst=burst, died=died)
     except _StopAsked:
         code = 0
-    flush_lines()
     with suppress(OSError):  # The terminal may be closed.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -115,8 +111,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     if concurrent:
         watch = LoopWatch(registry.handlers)
         _every(LOOK_SECONDS, watch.look, "loop watch")
-        gather_lines()
-        _every(_LOG_FLUSH_SECONDS, flush_lines, "lines")
         if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report, watch)):
             code = _REPLACE_ME
     else:

@@ -8,7 +8,7 @@ An event and its RQ job move in one script: at no instant is a job in no list. J
 shows the queue; tests/integration/test_rq_contract.py compares.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -51,7 +51,6 @@ class Claims:
         lease: float,
         retention: int,
         worker: Claimant | None = None,
-        before: Callable[[], None] = lambda: None,
     ) -> None:
         """Claim events for `lease` seconds; keep settled events for `retention` seconds.
 
@@ -61,13 +60,11 @@ class Claims:
             lease: seconds that a claim lasts unless it is renewed.
             retention: seconds that a settled event is kept.
             worker: who takes events; None where RQ itself takes and keeps the jobs.
-            before: called before each group is written.
         """
         self.lease = lease
         self._lease_ms = int(lease * 1000)
         self._retention = retention
         self._worker = worker or Claimant("", "")
-        self._before = before
         self._redis = redis
         self._queue = queue
         self._index = Keys(queue)
@@ -195,7 +192,6 @@ class Claims:
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
-        self._before()
         arguments = [self._retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
         return list(_replies(await self._write(keys=self._keys, args=arguments)))
 
