@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from credhook.console.live import Streams
 from credhook.console.rendering import fragment, number, page
-from credhook.ops.attention import Limits, age, look_at
+from credhook.ops.attention import age, look_at
 from credhook.ops.findings import Finding
 from credhook.ops.fleet import Fleet, platform_of_host
 from credhook.ops.status import arriving
@@ -167,9 +167,7 @@ class FleetWatch:
             await asyncio.sleep(_READ_INTERVAL_SECONDS)
 
     async def _read(self) -> Reading:
-        fleet, findings = await asyncio.to_thread(
-            look_at, self.redis, self._address, self.keys.queue, self._platform, Limits()
-        )
+        fleet, findings = await asyncio.to_thread(look_at, self.redis, self._address, self.keys.queue, self._platform)
         self._latest = reading = Reading(self._clock(), fleet, findings)
         if fleet:
             counts = fleet.counts

@@ -4,7 +4,7 @@ Status, console and doctor show these findings under the same names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -14,6 +14,10 @@ from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, PlatformKeys, handler_difference
 
+#: Seconds that an event may be open before it needs attention.
+OLDEST_SECONDS: Final = 900.0
+#: Seconds during which a refused delivery is reported.
+_REFUSED_SECONDS: Final = 900.0
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
 
@@ -21,32 +25,20 @@ _NEARLY_FULL: Final = 0.8
 Problem = tuple[str, str]
 
 
-class Limits(NamedTuple):
-    """What still counts as healthy.
-
-    Attributes:
-        oldest: seconds that an event may have been open.
-        refused: seconds during which a refused delivery is reported.
-    """
-
-    oldest: float = 900.0
-    refused: float = 900.0
-
-
 def look_at(
-    redis: Redis, address: str, queue: str, platform: PlatformKeys | None, limits: Limits
+    redis: Redis, address: str, queue: str, platform: PlatformKeys | None, oldest: float = OLDEST_SECONDS
 ) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
         fleet = read_fleet(redis, address, queue, platform)
     except (RedisError, OSError) as error:
         return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)
-    return fleet, attention(fleet, limits)
+    return fleet, attention(fleet, oldest)
 
 
-def attention(fleet: Fleet, limits: Limits) -> tuple[Finding, ...]:
+def attention(fleet: Fleet, oldest: float = OLDEST_SECONDS) -> tuple[Finding, ...]:
     """Return what needs attention, most urgent first. A queue without open events needs no worker."""
-    findings = [*of_server(fleet.server), *of_fleet(fleet, limits), *of_events(fleet, limits)]
+    findings = [*of_server(fleet.server), *of_fleet(fleet), *of_events(fleet, oldest)]
     idle = not fleet.counts.open
     return tuple(one for one in findings if one.needs_attention and not (idle and one.name == "fleet.workers"))
 
@@ -64,9 +56,8 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
             yield ok(name, "as it should be")
 
 
-def of_fleet(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
+def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
-    minutes = limits.refused / 60
     checks: dict[str, tuple[Iterable[Problem], str]] = {
         "fleet.receivers": (_receivers(fleet), _alive(fleet.receivers)),
         "fleet.workers": (_workers(fleet), _alive(fleet.own_workers)),
@@ -75,24 +66,24 @@ def of_fleet(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
         "fleet.handlers": (_handlers(fleet), "the workers of the queue have the same handlers"),
         "fleet.settings": (_settings(fleet), "receivers agree on their settings, and so do workers"),
         "fleet.refusals": (
-            _refusals(fleet.receivers, limits),
-            f"no delivery was refused for its signature or timestamp within {minutes:.0f} min",
+            _refusals(fleet.receivers),
+            f"no delivery was refused for its signature or timestamp within {_REFUSED_SECONDS / 60:.0f} min",
         ),
     }
     for name, (problems, healthy) in checks.items():
         yield _finding(name, problems, healthy)
 
 
-def of_events(fleet: Fleet, limits: Limits) -> Iterator[Finding]:
+def of_events(fleet: Fleet, oldest: float) -> Iterator[Finding]:
     """Check whether events move, and the platform is called."""
     counts = fleet.counts
     suspended = [("`rq suspend` has stopped all workers", "run `rq resume`")] if fleet.suspended else []
     yield _finding("events.suspended", suspended, "workers take events")
-    oldest: list[Problem] = []
-    if fleet.oldest_open is not None and fleet.oldest_open > limits.oldest:
+    old: list[Problem] = []
+    if fleet.oldest_open is not None and fleet.oldest_open > oldest:
         remedy = "`credhook causes` says why attempts fail; if none fail, start more workers"
-        oldest.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
-    yield _finding("events.oldest_open", oldest, "no event has been open for too long")
+        old.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
+    yield _finding("events.oldest_open", old, "no event has been open for too long")
     yield _finding("platform.breaker", _breakers(fleet), "the circuit breaker is closed")
     types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
     for name, count, what, remedy in (
@@ -214,9 +205,9 @@ def _settled_groups(
     return groups
 
 
-def _refusals(receivers: Sequence[ReceiverProcess], limits: Limits) -> Iterator[Problem]:
+def _refusals(receivers: Sequence[ReceiverProcess]) -> Iterator[Problem]:
     """Find refused deliveries. With a wrong secret, the platform would otherwise just look silent."""
-    recent = [one for one in receivers if one.refused is not None and one.refused <= limits.refused]
+    recent = [one for one in receivers if one.refused is not None and one.refused <= _REFUSED_SECONDS]
     if not recent:
         return
     last = f"the last {age(min(one.refused or 0.0 for one in recent))} ago"

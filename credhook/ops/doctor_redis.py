@@ -7,7 +7,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
-from credhook.ops.attention import Limits, of_fleet, of_server
+from credhook.ops.attention import of_fleet, of_server
 from credhook.ops.doctor_settings import Setup
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import open_briefly, read_fleet
@@ -42,9 +42,9 @@ def _on(key: str, *commands: str) -> Iterator[tuple[str, ...]]:
 #: Redis 7 and an administrator.
 TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     *(("PING",), ("TIME",), ("INFO",)),
-    *_on(_STRING, "SET 1 PX 5000", "GET", "MGET", "GETRANGE 0 0", "EXISTS", "TYPE", "TTL", "PTTL"),
+    *_on(_STRING, "SET 1 PX 5000", "GET", "MGET", "EXISTS", "TYPE", "TTL", "PTTL"),
     *_on(_STRING, "EXPIRE 5", "PEXPIRE 5000"),
-    *_on(_OTHER, "PEXPIREAT 1", "PERSIST"),
+    *_on(_OTHER, "PERSIST"),
     *(("COPY", _STRING, _OTHER, "REPLACE"), ("RENAME", _OTHER, _STRING)),
     *_on(_HASH, "HSET f 1", "HSETNX f 1", "HINCRBY f 1", "HGET f", "HMGET f", "HGETALL", "HEXISTS f"),
     *_on(_HASH, "HLEN", "HKEYS", "HSCAN 0", "HDEL f"),
@@ -82,7 +82,7 @@ def check_redis(setup: Setup) -> Iterator[Finding]:
             fleet = read_fleet(redis, str(address), settings.queue)
             yield ok("redis.reached", f"{address} answers")
             yield from of_server(fleet.server)
-            yield from of_fleet(fleet, Limits())
+            yield from of_fleet(fleet)
         except (RedisError, OSError) as error:
             yield fail("redis.reached", *split_remedy(unanswered(error)))
             yield from (skipped(name, "Redis is not reached") for name in NAMES[1:])

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from credhook.ops.attention import Limits, age, look_at
+from credhook.ops.attention import OLDEST_SECONDS, age, look_at
 from credhook.ops.findings import Finding
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly, platform_of_host
 from credhook.settings import LedgerSettings
@@ -20,7 +20,7 @@ _MEBIBYTE: Final = 1 << 20
 @click.option(
     "--oldest",
     type=click.FloatRange(min=0),
-    default=Limits().oldest,
+    default=OLDEST_SECONDS,
     show_default=True,
     metavar="SECONDS",
     help="How long an event may be open before it needs attention.",
@@ -35,7 +35,7 @@ def status(*, oldest: float, as_json: bool) -> None:
     settings = LedgerSettings()
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with open_briefly(address) as redis:
-        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(settings.queue), Limits(oldest))
+        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(settings.queue), oldest)
     if as_json:
         named = [one._asdict() for one in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from credhook.ops.attention import Limits, age, attention
+from credhook.ops.attention import age, attention
 from credhook.ops.fleet import Fleet, PlatformState, ReceiverProcess, RedisServer, WorkerProcess
 from credhook.ops.status import lines
 from credhook.store.announcements import DEPLOY_SECONDS
@@ -121,13 +121,13 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 def names(**otherwise: Any) -> list[str]:
-    return [one.name for one in attention(Fleet(**{**WELL, **otherwise}), Limits())]
+    return [one.name for one in attention(Fleet(**{**WELL, **otherwise}))]
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_thing_that_is_wrong_is_remarked_on_alone(name: str) -> None:
     otherwise, expected, words = WRONG[name]
-    (remark,) = attention(Fleet(**{**WELL, **otherwise}), Limits())
+    (remark,) = attention(Fleet(**{**WELL, **otherwise}))
     assert remark.name == expected
     assert words in f"{remark.what} {remark.remedy}"
 
