@@ -7,7 +7,7 @@ One hash per event is its record and its mark of having been seen, so that neith
         token, of the last claim, which the lock of its resource has while a worker has the event, see lock.lua; deaths
         and killed, how often a worker has died with it among others, and with it alone; only and pending, the handlers
         that it still waits for; h:<name> as each handler ends; c:<name> as long as it stands with a cause of failures;
-        again and again_at, how often the delivery has come again, and when it last did; reconciled, if no delivery had
+        again and again_at, how often the delivery has come again, and when it last did; backfilled, if no delivery had
         brought it; trace, where the receiver traces, see traces.py
 
     accepted ──▶ done             every matching handler has run
@@ -17,7 +17,7 @@ One hash per event is its record and its mark of having been seen, so that neith
         └──────▶ unhandled        the worker that took it has no handler for it; accepted again as soon as another has
     quarantined                   of a type that this version does not know, kept for replay after an upgrade
     unreadable                    somebody else has written to the record, and it cannot be worked on: set aside by the
-                                  reconciler, which names it in the log; `error` says what is wrong with it, and once
+                                  sweeper, which names it in the log; `error` says what is wrong with it, and once
                                   that is mended it can be replayed. A key that is no hash at all is in the sorted set
                                   of that name only
 
@@ -67,8 +67,8 @@ REPLAYED: Final = "~"
 MOST_CAUSES: Final = 1_000
 #: Entries of an event's history that are kept, the last ones.
 MOST_TOLD: Final = 30
-#: What the id of an event begins with that a reconciliation has accepted; its type, a colon and its resource follow.
-RECONCILED: Final = "reconciled:"
+#: What the id of an event begins with that a backfill has accepted; its type, a colon and its resource follow.
+BACKFILLED: Final = "backfilled:"
 #: What stands for the type there if this version does not know it.
 OTHER: Final = "other"
 #: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
@@ -129,9 +129,9 @@ class Keys:
     quarantined = _Key(PREFIX, ":quarantined")
     #: Sorted set of the unhandled events of a type, by when a worker last had no handler; the type follows.
     unhandled = _Key(PREFIX, ":unhandled:")
-    #: Sorted set of the events that a reconciliation has accepted, by when, in ms.
-    reconciled = _Key(PREFIX, ":reconciled")
-    #: Set of what deliveries bring while a reconciliation runs, "<type> <resource>", and of those that run.
+    #: Sorted set of the events that a backfill has accepted, by when, in ms.
+    backfilled = _Key(PREFIX, ":backfilled")
+    #: Set of what deliveries bring while a backfill runs, "<type> <resource>", and of those that run.
     arrivals = _Key(PREFIX, ":arrivals")
     #: Sorted set of the events whose records cannot be read, by when they were set aside, in ms.
     unreadable = _Key(PREFIX, ":unreadable")

@@ -1,4 +1,4 @@
-"""What the script that accepts events is given (accept.lua): the same by the receiver and by a reconciliation."""
+"""What the script that accepts events is given (accept.lua): the same by the receiver and by a backfill."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -17,7 +17,7 @@ from redis_keys import EVENT
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT
-from credhook.store import RECONCILED, Keys, accepting
+from credhook.store import BACKFILLED, Keys, accepting
 from credhook.worker.backfill.run import Backfill, BackfillResult
 from credhook.worker.backfill.states import MissableEvent
 
@@ -42,13 +42,13 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
     assert await accepted(async_redis) == {OFFERED: 2, COMPLETED: 1}
-    ours = [f"{RECONCILED}{one.types[0]}:{one.resource}" for one in HAPPENED]
+    ours = [f"{BACKFILLED}{one.types[0]}:{one.resource}" for one in HAPPENED]
     records = [record(redis_client, one) for one in ours]
-    assert [one.pop("reconciled") for one in records] == ["1"] * 3
+    assert [one.pop("backfilled") for one in records] == ["1"] * 3
     assert records[0]["received"] < records[1]["received"]  # The order in which they are worked on.
     assert redis_client.zrange(INDEX.open, 0, -1) == sorted(one.encode() for one in ours)
     assert redis_client.llen(INDEX.jobs) == 3
-    assert redis_client.zcard(INDEX.reconciled) == 3
+    assert redis_client.zcard(INDEX.backfilled) == 3
     assert await accepted(async_redis) == {}
 
 
@@ -75,7 +75,7 @@ async def test_what_arrives_after_the_look_is_not_accepted_again(
 
     assert await accepted(async_redis, arrives) == {OFFERED: 2}
     assert looks == 1 + forgets
-    assert not redis_client.exists(f"{EVENT}{RECONCILED}{COMPLETED}:iss_1")
+    assert not redis_client.exists(f"{EVENT}{BACKFILLED}{COMPLETED}:iss_1")
 
 
 def test_nothing_is_said_of_what_carries_no_time(events: Run, redis_client: Redis) -> None:

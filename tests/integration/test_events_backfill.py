@@ -62,7 +62,7 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     assert lossy.backfilled() == {**{k: v for k, v in counted.items() if k != "missing"}, "accepted": 40}
     assert lossy.backfilled()["accepted"] == 0
     ours = backfilled_ids(lossy.redis)
-    assert len(ours) == lossy.redis.zcard(INDEX.reconciled) == 40
+    assert len(ours) == lossy.redis.zcard(INDEX.backfilled) == 40
     with lossy.worker():
         until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
     assert Counter(lossy.notes()).most_common(1)[0][1] == 1
@@ -71,8 +71,8 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
         assert [line.split()[0] for line in lossy.notes() if resource in line] == [OFFERED, COMPLETED]
     assert {resource: f"{DATA} {resource}" in lossy.notes() for resource in shown} == dict.fromkeys(shown, True)
     assert not {one for one in ours if one.endswith(tuple(whole))}
-    story = json.loads(events("show", f"reconciled:{COMPLETED}:{gone[0]}", "--json").stdout)
-    assert (story["reconciled"], story["state"]) == (True, "done")
+    story = json.loads(events("show", f"backfilled:{COMPLETED}:{gone[0]}", "--json").stdout)
+    assert (story["backfilled"], story["state"]) == (True, "done")
     assert lossy.backfilled()["accepted"] == 0
     assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
     assert gone[0] not in "\n".join(contents(lossy.redis))
@@ -123,8 +123,8 @@ def test_a_delivery_that_comes_while_it_runs_is_not_accepted_again(redis_client:
 
 def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:
     for kind in (PARTLY, COMPLETED):
-        redis_client.hset(f"{EVENT}reconciled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})
-        redis_client.zadd(INDEX.reconciled, {f"reconciled:{kind}:iss_1": 1})
+        redis_client.hset(f"{EVENT}backfilled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})
+        redis_client.zadd(INDEX.backfilled, {f"backfilled:{kind}:iss_1": 1})
         accept(redis_url, f"later {kind}".replace(" ", "-"), kind, "iss_1")
     assert record(redis_client, f"later-{PARTLY}")["state"] == "accepted"
     assert not record(redis_client, f"later-{COMPLETED}")

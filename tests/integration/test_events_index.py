@@ -43,7 +43,7 @@ def asked(redis: Redis) -> tuple[int, int]:
     return looked, stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
-def reconcile(redis: Redis) -> None:
+def sweep(redis: Redis) -> None:
     Sweeper(redis, queue="credhook", name="n", interval=1, retention=RETENTION).run()
 
 
@@ -187,7 +187,7 @@ def test_events_without_records_leave_the_index_after_the_retention_and_others_s
     redis_client.zadd(INDEX.event_index(COMPLETED, "r1"), {"gone": 1})
     counted = lines(events("list", "--count", "--json", CREDHOOK_RETENTION="3600").stdout)
     assert sum(one["events"] for one in counted) == 2
-    reconcile(redis_client)
+    sweep(redis_client)
     assert not redis_client.exists(gone)
     assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
     assert ids(events("list", "--json").stdout) == ["young", "kept"]

@@ -326,7 +326,7 @@ def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(rig: F
 
 
 #: What has no TTL: what is live, and the indexes of it. Records and jobs of open events come to it, and the lists of
-#: all events, from which the reconciler takes what is forgotten.
+#: all events, from which the sweeper takes what is forgotten.
 LIVE = {
     "credhook:credhook:open",
     "credhook:credhook:opened",

@@ -20,7 +20,7 @@ from redis_keys import EVENT
 from serving import Platform, Receiver, platform
 from waiting import until
 
-from credhook.store import RECONCILED
+from credhook.store import BACKFILLED
 
 #: Writes down which types of which resources a handler has run for.
 NOTING = """
@@ -109,5 +109,5 @@ def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float =
 
 def backfilled_ids(redis: Redis) -> list[str]:
     """Return the webhook-ids of the events that a backfill has accepted."""
-    keys = redis.scan_iter(match=f"{EVENT}{RECONCILED}*", count=1_000)
+    keys = redis.scan_iter(match=f"{EVENT}{BACKFILLED}*", count=1_000)
     return sorted(key.decode().removeprefix(EVENT) for key in keys)

@@ -1,7 +1,7 @@
 """Compare the platform's lists with the store, and accept what no delivery has brought.
 
 Deliveries go on meanwhile. From before the store is read until the last event is accepted, deliveries note what they
-bring, and the script that accepts looks at these notes (credhook/store/scripts/reconciled.lua). So an event is accepted
+bring, and the script that accepts looks at these notes (credhook/store/scripts/backfilled.lua). So an event is accepted
 from one side only.
 """
 
@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
 from credhook.events import RESOURCES, Event, resource_of
-from credhook.store import RECONCILED, Keys, accepting, lua
+from credhook.store import BACKFILLED, Keys, accepting, lua
 from credhook.worker.api.calls.errors import InvalidResponse, Unavailable
 from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.client import AsyncApi
@@ -31,7 +31,7 @@ from credhook.worker.backfill.states import (
     must_have_happened,
 )
 
-_ACCEPT: Final = lua.load("accept_missing.lua", ORIGIN="reconciliation")
+_ACCEPT: Final = lua.load("accept_missing.lua", ORIGIN="backfill")
 
 #: Seconds that one page of the platform may take, pauses and retries included.
 PAGE_SECONDS: Final = 600.0
@@ -160,7 +160,7 @@ class Backfill:
     async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
         """Accept a batch and return the types of the events that are new."""
         events = [Event(missing.types[0], missing.resource) for missing in batch]
-        named = [(f"{RECONCILED}{event.type}:{event.resource_id}", event, None) for event in events]
+        named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
         outcomes = await self._script(
             keys=[self._index.prefix],
             args=accepting.arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),

@@ -1,4 +1,4 @@
--- Accept a group of events, which deliveries have brought or a reconciliation has missed, as $ORIGIN says: find
+-- Accept a group of events, which deliveries have brought or a backfill has missed, as $ORIGIN says: find
 -- duplicates, and write record, indexes and RQ job of each new one.
 --
 -- What can be written for all of them in one command is: each costs Redis as much as the event itself does. The records
@@ -11,7 +11,7 @@
 --
 -- What became of each event is one of: accepted, quarantined, duplicate, conflict (seen before with another type or
 -- resource), unreadable (somebody else has written to where its record would be), and arrived (a delivery has brought
--- what the reconciliation missed).
+-- what the backfill missed).
 --
 -- Defines: outcomes.
 
@@ -26,7 +26,7 @@ local first = 4 + 2 * fields
 local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys, indexed = {}, {}, {}, {}, {}, {}, {}, {}
 
 --! include changes.lua
---! include reconciled.lua
+--! include backfilled.lua
 
 local function keep_conflict(id, type, resource)
     local key = CONFLICT .. id
@@ -61,7 +61,7 @@ for i = first, #ARGV, each do
             count_again(key)
         end
     elseif concerned and known_otherwise(type, resource) then
-        outcome = reconciles and 'arrived' or 'duplicate'
+        outcome = is_backfill and 'arrived' or 'duplicate'
     else
         fresh[id] = {type, resource}
         local state, received = $ACCEPTED, now_text
@@ -74,7 +74,7 @@ for i = first, #ARGV, each do
             moved[#moved + 1] = now_text
             moved[#moved + 1] = id
             if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
-            if is_urgent(type) and not reconciles then urgent_jobs[#urgent_jobs + 1] = job end
+            if is_urgent(type) and not is_backfill then urgent_jobs[#urgent_jobs + 1] = job end
         end
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received}
         local index = index_of(type, resource)
@@ -82,7 +82,7 @@ for i = first, #ARGV, each do
         table.insert(indexed[index], received)
         table.insert(indexed[index], id)
         if each > 4 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 4] end
-        if reconciles then record[#record + 1], record[#record + 2] = 'reconciled', 1 end
+        if is_backfill then record[#record + 1], record[#record + 2] = 'backfilled', 1 end
         records[#records + 1] = record
     end
     outcomes[#outcomes + 1] = outcome
@@ -113,7 +113,7 @@ if #records > 0 and listened() then
     for place, outcome in ipairs(outcomes) do
         local i = first + each * (place - 1)
         if outcome == $ACCEPTED or outcome == $QUARANTINED then
-            publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {reconciled = reconciles or nil})
+            publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {backfilled = is_backfill or nil})
         end
     end
 end

@@ -21,7 +21,7 @@ local BLOCKED_LASTS = 86400   -- Seconds that lists of blocked and isolated jobs
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
 -- Number of fields and values in a new event's record, and fields that it may have besides before it is first held.
-local NEW, BESIDES = 2 * $NEW_FIELDS, {'again', 'again_at', 'reconciled', $TRACE}
+local NEW, BESIDES = 2 * $NEW_FIELDS, {'again', 'again_at', 'backfilled', $TRACE}
 
 -- The events that this script has claimed, by resource.
 local claimed = {}

@@ -3,7 +3,7 @@
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
 --
 -- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, STORY, RESOURCE, INDEX, open, opened, leases, locks, dead,
--- quarantined, unreadable, unhandled, causes, urgent, solitary, parked, refused, reconciled, arrivals, unfinished, jobs,
+-- quarantined, unreadable, unhandled, causes, urgent, solitary, parked, refused, backfilled, arrivals, unfinished, jobs,
 -- intermediate, scheduled, started, failed, legible, hexed.
 
 local prefix = KEYS[1]
@@ -15,7 +15,7 @@ local open, opened, leases, locks = prefix .. 'open', prefix .. 'opened', prefix
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
 local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
 local urgent, solitary, parked = prefix .. 'urgent', prefix .. 'solitary', prefix .. 'parked:'
-local refused, reconciled, arrivals = prefix .. 'refused:', prefix .. 'reconciled', prefix .. 'arrivals'
+local refused, backfilled, arrivals = prefix .. 'refused:', prefix .. 'backfilled', prefix .. 'arrivals'
 local unfinished = prefix .. 'unfinished'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
 local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue, 'rq:failed:' .. queue

@@ -3,7 +3,7 @@
 --
 -- The new fence is higher than that of any earlier claim, so that a worker that once held the event and lost it cannot
 -- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
--- command fails, the replay can be asked for again, and the reconciler finds what is accepted but not in the queue.
+-- command fails, the replay can be asked for again, and the sweeper finds what is accepted but not in the queue.
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'

@@ -75,7 +75,7 @@ class Erasure:
         self._selection = selection
         self._script = redis.register_script(_ERASE)
         settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
-        of_events = (index.open, index.opened, *settled, index.reconciled)
+        of_events = (index.open, index.opened, *settled, index.backfilled)
         of_jobs = (index.scheduled, index.failed, index.solitary)
         self._of_events = len(of_events)
         self._index = index

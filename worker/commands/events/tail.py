@@ -35,7 +35,7 @@ class EventChange(BaseModel):
         retry_in: ms until the next attempt, if the event waits for one.
         error: the cause of a failure, or "".
         replayed: whether the event was replayed.
-        reconciled: whether a backfill accepted the event.
+        backfilled: whether a backfill accepted the event.
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -50,7 +50,7 @@ class EventChange(BaseModel):
     retry_in: int | None = Field(None, validation_alias="wait")
     error: str = ""
     replayed: bool = False
-    reconciled: bool = False
+    backfilled: bool = False
 
 
 @click.command()

@@ -75,7 +75,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
         "only": fields.get(ONLY),
-        "reconciled": "reconciled" in fields,
+        "backfilled": "backfilled" in fields,
         "handlers": {name: how for name, (how, _) in ended.items()},
         "causes": {name.removeprefix(BLAMED): one for name, one in fields.items() if name.startswith(BLAMED)},
         "duplicates": _number(fields.get("again", "0")),
