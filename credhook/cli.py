@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "api": ("credhook.worker.commands.api:api", "Call the platform's API, JSON in and out."),
     "sandbox": ("credhook.sandbox.command:sandbox", "Run a simulated platform on this machine."),
     "trigger": ("credhook.sandbox.command:trigger", "Make the sandbox's platform do something."),
-    "new": ("credhook.scaffold.new:new", "Write a package of handlers: one that works, and its test."),
+    "new": ("credhook.scaffold.new:new", "Create a package with a working handler and its test."),
     "dev": ("credhook.sandbox.local.dev:dev", "Run your handlers with all that is around them, anew when saved."),
     "demo": ("credhook.sandbox.local.demo:demo", "Run every part on this machine, one event of each type."),
 }

@@ -1,4 +1,4 @@
-"""`credhook new`: a folder with a handler that works, its test, and how to run both."""
+"""`credhook new`: create a folder with a working handler and its test."""
 
 import importlib.util
 import keyword
@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-#: What a distribution and a module may both be called.
+#: A valid name of both a distribution and a module.
 _NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]{0,62}[A-Za-z0-9])?")
 
 #: File in the new folder → template.
@@ -25,16 +25,16 @@ _FILES: Final = {
 
 
 class _WrongName(click.ClickException):
-    """The name cannot be that of a new module; the message says why, on one line."""
+    """The name cannot be used for a new module. The message says why."""
 
     exit_code = 2
 
 
 def check_name(name: str) -> None:
-    """Return if a new module may have that name: it can be imported, and hides no other.
+    """Return if a module of that name can be imported and hides no other.
 
     Raises:
-        click.ClickException: it may not; exit code 2.
+        click.ClickException: it cannot, or it does.
     """
     if not _usable(name):
         proposal = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
@@ -51,7 +51,7 @@ def _usable(name: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether `import name` finds a module. A plain folder is none: whether it may be written is asked later."""
+    """Return True if `import name` finds a module. A plain folder does not count."""
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None
 
@@ -59,7 +59,7 @@ def _is_importable(name: str) -> bool:
 @click.command()
 @click.argument("name")
 def new(name: str) -> None:
-    """Write a package of handlers into the folder NAME: one that works, its test, and how to run both."""
+    """Create the folder NAME with a working handler, its test, and a README."""
     check_name(name)
     folder = Path(name)
     try:
@@ -74,7 +74,7 @@ def new(name: str) -> None:
 
 
 def written(name: str) -> dict[str, str]:
-    """File name → text of a package of that name."""
+    """Return file name → text for a package of that name."""
     templates = files(__package__) / "templates"
     return {
         path.format(name=name): Template((templates / template).read_text(encoding="utf-8")).substitute(name=name)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import RedisError
 
-from credhook.events import URGENT, concerns_issuance, rank_of
+from credhook.events import URGENT, rank_of, resource_of
 from credhook.worker import metrics
 from credhook.worker.api.calls.errors import ApiError, NotFound
 from credhook.worker.api.client import AsyncApi
@@ -56,18 +56,17 @@ async def fetch(claim: Claim, api: AsyncApi, snapshots: Snapshots, known: Fetche
     covered = known is not None and claim.received_at.timestamp() <= known.since / 1000 <= claim.now / 1000
     if known is not None and covered and _suffices(known, claim):
         return await _keep(claim, known, snapshots)
-    if concerns_issuance(claim.type):
-        return Fetched(await _timed(api.issuances.get(claim.resource_id)), claim.now)
     may_be_sealed = claim.type in URGENT and claim.seen
     if may_be_sealed and (sealed := await _snapshot(claim, snapshots)) is not None:
         return Fetched(sealed, since=0, has_data=True)
     try:
-        details = await _timed(api.presentations.get(claim.resource_id))
+        client = getattr(api, resource_of(claim.type).namespace)
+        details = await _timed(client.get(claim.resource_id))
     except NotFound:
         if may_be_sealed:
             raise DataGone(was_there=True) from None
         raise
-    fetched = Fetched(details, claim.now, has_data=details.has_data)
+    fetched = Fetched(details, claim.now, has_data=isinstance(details, Presentation) and details.has_data)
     if not _suffices(fetched, claim):
         raise DataGone(was_there=claim.seen)
     return await _keep(claim, fetched, snapshots)

@@ -3,17 +3,21 @@
 The data is personal, so this is off unless `CREDHOOK_SNAPSHOT_KEY` is set. No snapshot outlives a day.
 """
 
+import secrets
 from typing import Final
 
 import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
-from credhook.events import concerns_issuance
+from credhook.events import ISSUANCE, resource_of
 from credhook.store import Keys, lua
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.models.base import mismatch
-from credhook.worker.platform.cipher import Cipher, NotOurs
 
 log = structlog.get_logger("credhook.worker")
 
@@ -21,6 +25,8 @@ log = structlog.get_logger("credhook.worker")
 LIFETIME: Final = 86_400
 #: Maximum size in bytes: a full Redis would accept no events.
 LARGEST: Final = 256 * 1024
+
+_NONCE_BYTES: Final = 12
 
 _KEEP: Final = lua.load("keep.lua")
 
@@ -34,7 +40,7 @@ class Snapshots:
         self._index = Keys(queue)
         self._keep = redis.register_script(_KEEP)
         keys = key.get_secret_value().split() if key else ()
-        self._ciphers = tuple(Cipher(SecretStr(each), "snapshot") for each in keys)
+        self._ciphers = tuple(_cipher(each) for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
@@ -42,7 +48,9 @@ class Snapshots:
         if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._ciphers:
-            sealed = self._ciphers[0].encrypt(details, name)
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            # The name is authenticated too: a snapshot moved to another event cannot be opened.
+            sealed = nonce + self._ciphers[0].encrypt(nonce, details, name.encode())
         await self._keep(keys=[name, self._index.event + event_id], args=[sealed, LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
@@ -53,12 +61,18 @@ class Snapshots:
             return None
         for cipher in self._ciphers:
             try:
-                return cipher.decrypt(sealed, name)
-            except NotOurs:
+                return cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
+            except (InvalidTag, ValueError):  # Another key; or shorter than a nonce.
                 continue
         hint = "Add the key that sealed the snapshot to CREDHOOK_SNAPSHOT_KEY"
         log.warning("snapshot_unreadable", webhook_id=event_id, hint=hint)
         return None
+
+
+def _cipher(key: str) -> AESGCM:
+    """Derive an AES-256-GCM key. HKDF is fast, so the secret itself must be hard to guess."""
+    derivation = HKDF(SHA256(), 32, salt=None, info=b"credhook:snapshot")
+    return AESGCM(derivation.derive(key.encode()))
 
 
 def to_bytes(details: Issuance | Presentation) -> bytes:
@@ -72,7 +86,7 @@ def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation:
     Raises:
         ValueError: the snapshot does not match the model, which may have changed. The message holds no values.
     """
-    model = Issuance if concerns_issuance(event_type) else Presentation
+    model = Issuance if resource_of(event_type) is ISSUANCE else Presentation
     try:
         return model.model_validate_json(snapshot, by_alias=True, by_name=False)
     except ValidationError as error:
