@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from credhook.backoff import Backoff
     from credhook.events import EVENT_TYPES
-    from credhook.worker.api.calls.errors import (
+    from credhook.worker.api.errors import (
         ApiError,
         InvalidRequest,
         InvalidResponse,
@@ -69,7 +69,7 @@ __all__ = [
 _HOMES = {
     "credhook.backoff": {"Backoff"},
     "credhook.events": {"EVENT_TYPES"},
-    "credhook.worker.api.calls.errors": {
+    "credhook.worker.api.errors": {
         "ApiError",
         "InvalidRequest",
         "Unauthorized",

@@ -5,7 +5,7 @@ from typing import Final
 from credhook.events import EVENT_TYPES
 from credhook.metrics.counting import Count, Distribution, Level
 from credhook.store import State
-from credhook.worker.api.calls.errors import ApiError, InvalidResponse
+from credhook.worker.api.errors import ApiError, InvalidResponse
 
 #: What a platform can answer, as far as it matters; any other status stands for its hundred.
 _STATUSES: Final = frozenset({401, 403, 404, 429})

@@ -15,8 +15,8 @@ from starlette.routing import Route
 from credhook.console.auth import field, read_form, session_of
 from credhook.console.rendering import page
 from credhook.settings import settings_errors
-from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint
 from credhook.worker.commands.endpoints import Plan, apply, described, lines, plan, shown, types_of
 from credhook.worker.handlers.loading import CannotLoad, load

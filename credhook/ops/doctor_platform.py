@@ -20,9 +20,8 @@ from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import ReceiverProcess, open_briefly, queues_of, read_receivers
 from credhook.receiver.refusals import has_made
 from credhook.store.address import RedisAddress
-from credhook.worker.api.calls.errors import ApiError
-from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.exchange import HEADERS, Request, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.models import Endpoint

@@ -17,11 +17,11 @@ from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.sandbox import resources, templates
 from credhook.sandbox.tenant import Tenant
 from credhook.testing.fake_platform import new_tenant
-from credhook.worker.api.calls import responses
-from credhook.worker.api.calls.errors import InvalidResponse
-from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
+from credhook.worker.api import responses
+from credhook.worker.api.bounds import MOST_VALUES, values
+from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.http.json_size import MOST_VALUES, values
+from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
 from credhook.worker.handlers.types import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]

@@ -12,9 +12,8 @@ import trustme
 from answering import RESET, TOKEN, answering, presentation
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import Unavailable
-from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials
 

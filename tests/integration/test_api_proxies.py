@@ -17,8 +17,7 @@ from caller import credentials
 from http_proxy import REFUSED, Proxy, proxying
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import Unavailable
-from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.token import ClientCredentials
 

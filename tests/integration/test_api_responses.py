@@ -12,8 +12,10 @@ import pytest
 from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
 from ways import WAYS, Caller, calling
 
-from credhook.worker.api.calls.errors import ApiError, InvalidResponse
-from credhook.worker.api.http.json_size import MOST_LISTED, MOST_VALUES
+from credhook.backoff import Backoff
+from credhook.worker.api import token
+from credhook.worker.api.bounds import MOST_LISTED, MOST_VALUES
+from credhook.worker.api.errors import ApiError, InvalidResponse
 from credhook.worker.api.token import ClientCredentials
 
 
@@ -90,7 +92,8 @@ async def test_an_answer_that_nobody_asked_for_never_answers_the_next_request(wa
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_token_answer_that_is_none_ends_its_connection(way: str) -> None:
+async def test_a_token_answer_that_is_none_ends_its_connection(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token, "PAUSES", Backoff(first=0.0, longest=0.0))
     answers = iter([presentation("p"), GRANTED])
     with answering(lambda target, _: next(answers) if target == "/another-token" else presentation("p")) as server:
         async with sending(way, server, token="/another-token") as call:

@@ -22,10 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 from serving import Platform
 from threads import sync_api
 
-from credhook.worker.api.calls import operations
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
-from credhook.worker.api.calls.operations import Call, Operation
+from credhook.worker.api import operations
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
@@ -38,6 +37,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
+from credhook.worker.api.operations import Call, Operation
 from credhook.worker.api.token import ClientCredentials
 
 TYPES = (

@@ -15,8 +15,7 @@ from in_thread import in_thread
 from waiting import until_async
 from ways import WAYS, calling
 
-from credhook.worker.api.calls.errors import Unavailable
-from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
 #: Seconds that a request may take, in which several bytes drip.

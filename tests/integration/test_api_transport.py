@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import until_async
 
-from credhook.worker.api.http.body_limit import LONGEST_REFUSAL, BodyRefused
+from credhook.worker.api.bounds import LONGEST_REFUSAL, BodyRefused
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.transport import KEPT, AiohttpTransport
 

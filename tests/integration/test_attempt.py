@@ -13,7 +13,7 @@ from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 
 from credhook.store import State
-from credhook.worker.api.calls.errors import Unavailable
+from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.outcome import DONE
 from credhook.worker.attempt.retry import GiveUp, Retry

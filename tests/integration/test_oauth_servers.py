@@ -19,8 +19,8 @@ import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
-from credhook.worker.api.calls.errors import Unauthorized
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import Unauthorized
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.threads import SyncApi

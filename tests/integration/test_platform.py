@@ -29,8 +29,8 @@ from waiting import until, until_async
 
 from credhook.sandbox.local.local_redis import free_port
 from credhook.store.connection import open_redis
-from credhook.worker.api.calls.errors import Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import Unavailable
 from credhook.worker.platform.circuit import THRESHOLD, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_circuit import circuit_key

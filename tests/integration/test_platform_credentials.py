@@ -11,8 +11,8 @@ from fleet_harness import Stub as TimedStub
 from redis.asyncio import Redis
 from waiting import until, until_async
 
-from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.platform.circuit import THRESHOLD, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker

@@ -9,9 +9,8 @@ import sys
 
 import uvloop
 
-from credhook.worker.api.calls.errors import ApiError
-from credhook.worker.api.calls.hints import hint
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.settings import PlatformSettings
 

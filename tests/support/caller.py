@@ -12,8 +12,8 @@ from contextlib import suppress
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
 from credhook.worker.api.token import ClientCredentials, Token
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from granting import TOKEN_URL, Clock, Platform, client, credentials
 
-from credhook.worker.api.calls.errors import InvalidResponse, Unauthorized
+from credhook.worker.api.errors import InvalidResponse, Unauthorized
 from credhook.worker.api.token import ClientCredentials, Token
 
 

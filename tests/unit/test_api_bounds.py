@@ -10,9 +10,8 @@ import pytest
 from granting import Handler, async_api, client, credentials
 from own_time import in_own_time
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
-from credhook.worker.api.http.body_limit import LONGEST_REFUSAL
-from credhook.worker.api.http.json_size import LONGEST_BODY
+from credhook.worker.api.bounds import LONGEST_BODY, LONGEST_REFUSAL
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 

@@ -10,8 +10,15 @@ import aiohttp
 import httpx
 import pytest
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
-from credhook.worker.api.calls.hints import advice, hint
+from credhook.worker.api.errors import (
+    ApiError,
+    InvalidRequest,
+    InvalidResponse,
+    Unauthorized,
+    Unavailable,
+    advice,
+    hint,
+)
 from credhook.worker.api.http.causes import cause_of
 from credhook.worker.api.http.exchange import Request, Unanswered
 from credhook.worker.api.http.httpx_transport import HttpxTransport

@@ -13,8 +13,8 @@ from granting import API_URL, TOKEN_URL, Handler, async_api, credentials, with_t
 from pydantic import SecretStr
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from credhook.worker.api.calls import operations
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest
-from credhook.worker.api.calls.operations import Operation
+from credhook.worker.api import operations
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -25,6 +24,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
+from credhook.worker.api.operations import Operation
 from credhook.worker.api.token import ClientCredentials
 
 #: How a test calls the platform.

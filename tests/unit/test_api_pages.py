@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from credhook.worker.api.calls import operations, responses
-from credhook.worker.api.calls.errors import InvalidResponse
-from credhook.worker.api.calls.pages import Page
+from credhook.worker.api import operations, responses
+from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.models import ListedResource
+from credhook.worker.api.operations import Page
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SHOWN = {

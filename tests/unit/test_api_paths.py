@@ -2,10 +2,7 @@
 
 import pytest
 
-from credhook.worker.api.models import (
-    path_name,
-    resource_id,
-)
+from credhook.worker.api.wire import path_name, resource_id
 
 
 @pytest.mark.parametrize(

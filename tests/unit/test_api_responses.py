@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from credhook.worker.api.calls import operations
-from credhook.worker.api.calls.errors import (
+from credhook.worker.api import operations
+from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
@@ -24,9 +24,9 @@ from credhook.worker.api.calls.errors import (
     Unauthorized,
     Unavailable,
 )
-from credhook.worker.api.calls.operations import Operation
-from credhook.worker.api.calls.responses import error_objects, read, seconds_to_wait
 from credhook.worker.api.http.exchange import Response
+from credhook.worker.api.operations import Operation
+from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
 PRESENTATION = {"id": "p", "status": "verified"}

@@ -17,7 +17,7 @@ from credhook.worker.api.models import (
     UserRequest,
     WalletCredential,
 )
-from credhook.worker.api.models.base import Wire, mismatch
+from credhook.worker.api.wire import Wire, mismatch
 
 PERSONAL = "ada.lovelace@private.example"
 

@@ -11,8 +11,8 @@ from granting import API_URL, Held, Platform, client, credentials
 from threads import sync_api
 from waiting import until, until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unavailable
 from credhook.worker.api.threads import SyncApi
 
 

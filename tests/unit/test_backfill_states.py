@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.models import ListedResource
 from credhook.worker.backfill.states import STATES, Untold, Window, must_have_happened
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

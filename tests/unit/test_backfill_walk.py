@@ -2,9 +2,9 @@
 
 import pytest
 
-from credhook.worker.api.calls.errors import InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.calls.pages import Page
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
+from credhook.worker.api.models import ListedResource
+from credhook.worker.api.operations import Page
 from credhook.worker.backfill.run import PAGE_SECONDS, walk
 
 

@@ -7,9 +7,8 @@ import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from credhook.worker.api.calls.base_url import BaseUrl
-from credhook.worker.api.calls.errors import InvalidRequest
-from credhook.worker.api.calls.operations import GET_ISSUANCE, LIST_ENDPOINTS, LIST_PRESENTATIONS, Call
+from credhook.worker.api.errors import InvalidRequest
+from credhook.worker.api.operations import GET_ISSUANCE, LIST_ENDPOINTS, LIST_PRESENTATIONS, BaseUrl, Call
 
 
 def issuance(path: str) -> Call[Any]:

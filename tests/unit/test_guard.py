@@ -8,8 +8,8 @@ import httpx
 import pytest
 from own_time import in_own_time
 
-from credhook.worker.api.calls.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials
 

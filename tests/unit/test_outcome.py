@@ -1,5 +1,5 @@
 from credhook.store import State
-from credhook.worker.api.calls.errors import Unavailable
+from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry
 from credhook.worker.queue.claim import Settlement

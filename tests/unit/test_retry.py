@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from credhook.worker.api.calls.errors import (
+from credhook.worker.api.errors import (
     ApiError,
     InvalidRequest,
     InvalidResponse,

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from granting import Clock, Platform, client, credentials
 
-from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
+from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response
 from credhook.worker.api.token import granted
 

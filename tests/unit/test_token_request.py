@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote
 import pytest
 from pydantic import SecretStr
 
-from credhook.worker.api.calls.errors import InvalidRequest, Unauthorized
+from credhook.worker.api.errors import InvalidRequest, Unauthorized
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 from credhook.worker.settings import PlatformSettings

@@ -7,8 +7,8 @@ import pytest
 from granting import Clock, CountedCredentials, Held, Platform, client, credentials
 from waiting import until_async
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, Unauthorized, Unavailable
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, Unauthorized, Unavailable
 from credhook.worker.api.models import Presentation
 from credhook.worker.api.token import ClientCredentials
 

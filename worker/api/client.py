@@ -14,18 +14,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
-from credhook.worker.api.calls import responses
-from credhook.worker.api.calls.base_url import BaseUrl
-from credhook.worker.api.calls.errors import InvalidResponse
-from credhook.worker.api.calls.failures import error_of
-from credhook.worker.api.calls.operations import GET_ISSUANCE, GET_PRESENTATION, Call
+from credhook.worker.api import responses
+from credhook.worker.api.bounds import LONGEST_BODY, BodyRefused
+from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.guard import Guard, Permit, Unguarded
-from credhook.worker.api.http.body_limit import BodyRefused
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.transport import AiohttpTransport
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.namespaces import AsyncSender, Platform
+from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, BaseUrl, Call
+from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, ClientSettings, Token
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from pydantic import ValidationError
 
-from credhook.worker.api.calls import operations
-from credhook.worker.api.calls.errors import InvalidRequest
-from credhook.worker.api.calls.operations import Call
-from credhook.worker.api.calls.pages import Page
+from credhook.worker.api import operations
+from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
@@ -25,6 +23,7 @@ from credhook.worker.api.models import (
     IdentityLink,
     IdentityLinkRequest,
     Issuance,
+    ListedResource,
     MdocPreset,
     MdocPresetRequest,
     OfferRequest,
@@ -39,8 +38,8 @@ from credhook.worker.api.models import (
     UserRequest,
     WalletCredential,
 )
-from credhook.worker.api.models.base import mismatch
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.operations import Call, Page
+from credhook.worker.api.wire import mismatch
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,10 +5,10 @@ import threading
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
-from credhook.worker.api.calls.errors import Unavailable
-from credhook.worker.api.calls.operations import Call
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import Unavailable
 from credhook.worker.api.namespaces import Platform, SyncSender
+from credhook.worker.api.operations import Call
 
 R = TypeVar("R")
 

@@ -20,12 +20,11 @@ from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
 from pydantic_core import from_json
 
 from credhook.backoff import Backoff
-from credhook.worker.api.calls.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
-from credhook.worker.api.calls.failures import error_of
-from credhook.worker.api.calls.responses import parse, refusal
-from credhook.worker.api.http.body_limit import BodyRefused
+from credhook.worker.api.bounds import BodyRefused
+from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import HEADERS, Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.models.base import ResponseModel
+from credhook.worker.api.responses import error_of, parse, refusal
+from credhook.worker.api.wire import ResponseModel
 
 #: How the client authenticates: secret in the form (`client_secret_post`, as the specification has it) or in a header
 #: (`client_secret_basic`, which every OAuth server must support).
@@ -191,9 +190,13 @@ class ClientCredentials:
     async def _fetch(self, transport: Transport) -> Token | ApiError:
         """Fetch a token. An error is returned, since it is for all callers that wait."""
         asked_at = self._clock()
+        response = None
         try:
-            token = granted(await self._answer(transport), asked_at)
+            response = await self._answer(transport)
+            token = granted(response, asked_at)
         except ApiError as error:
+            if response is not None and isinstance(error, InvalidResponse):
+                response.hang_up()  # The answer may have been for another request.
             self._failures += 1
             asked = error.retry_after or 0.0
             pause = PAUSES.wait(self._failures, random.random())  # noqa: S311  Not a secret.

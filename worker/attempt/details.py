@@ -15,8 +15,8 @@ from redis.exceptions import RedisError
 
 from credhook.events import URGENT, rank_of, resource_of
 from credhook.worker import metrics
-from credhook.worker.api.calls.errors import ApiError, NotFound
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, NotFound
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.attempt.retry import DataGone
 from credhook.worker.attempt.snapshots import Snapshots, from_bytes, to_bytes

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker import metrics
-from credhook.worker.api.calls.hints import hint
+from credhook.worker.api.errors import hint
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.details import fetch, is_stale, version
 from credhook.worker.attempt.outcome import DONE, SKIPPED, Outcome, fetch_failure, handler_failure, open_errors

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from credhook.backoff import Backoff
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
+from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.platform.circuit import PlatformPaused
 
 #: Ages of an event, in seconds, at which to look again for a resource that was not found: details can lag behind their

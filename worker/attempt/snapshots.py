@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from credhook.events import ISSUANCE, resource_of
 from credhook.store import Keys, lua
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.api.models.base import mismatch
+from credhook.worker.api.wire import mismatch
 
 log = structlog.get_logger("credhook.worker")
 

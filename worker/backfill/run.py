@@ -20,10 +20,10 @@ from redis.asyncio import Redis
 from credhook.backoff import Backoff, Waits
 from credhook.events import RESOURCES, Event, resource_of
 from credhook.store import BACKFILLED, Keys, accepting, lua
-from credhook.worker.api.calls.errors import InvalidResponse, Unavailable
-from credhook.worker.api.calls.pages import Page
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.errors import InvalidResponse, Unavailable
+from credhook.worker.api.models import ListedResource
+from credhook.worker.api.operations import Page
 from credhook.worker.backfill.states import (
     MissableEvent,
     Untold,

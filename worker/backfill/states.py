@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from credhook.events import ISSUANCE, PRESENTATION, Resource, is_resource_id
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.models import ListedResource
 
 _ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
 _OFFERED: Final = (_ISSUANCE + "offered",)

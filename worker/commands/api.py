@@ -14,8 +14,8 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from credhook.worker.api.calls.errors import ApiError, InvalidRequest
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -25,7 +25,7 @@ from credhook.worker.api.models import (
     TrustedEntityRequest,
     UserRequest,
 )
-from credhook.worker.api.models.base import Wire
+from credhook.worker.api.wire import Wire
 from credhook.worker.settings import PlatformSettings
 
 A = TypeVar("A")

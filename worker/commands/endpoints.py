@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 import click
 
 from credhook.events import EVENT_TYPES
-from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.commands.events.tables import print_table
 from credhook.worker.handlers.loading import load

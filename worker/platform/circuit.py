@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Final, Self
 
 from credhook.backoff import Backoff
-from credhook.worker.api.calls.errors import Unavailable
+from credhook.worker.api.errors import Unavailable
 
 #: Failures minus answers at which the circuit opens.
 THRESHOLD: Final = 10

@@ -19,8 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.worker import metrics
-from credhook.worker.api.calls.errors import ApiError
-from credhook.worker.api.calls.hints import CAUSES, advice, hint
+from credhook.worker.api.errors import CAUSES, ApiError, advice, hint
 from credhook.worker.platform.circuit import (
     CallOutcome,
     CallResult,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from credhook.worker.api.http.body_limit import is_success
+from credhook.worker.api.bounds import is_success
 from credhook.worker.api.http.causes import cause_of
 
 #: What every request says. A compressed answer is read, but not asked for: it costs more than it saves where most are a

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import httpx
 
-from credhook.worker.api.http.body_limit import read
+from credhook.worker.api.bounds import read
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 
 #: Our own doing: nothing was sent.

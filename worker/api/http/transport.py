@@ -13,10 +13,9 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from aiohttp.http import HttpProcessingError
 
-from credhook.worker.api.http.body_limit import is_success, read
+from credhook.worker.api.bounds import LONGEST_BODY, is_success, read
 from credhook.worker.api.http.connections import Connections, Taken
 from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
-from credhook.worker.api.http.json_size import LONGEST_BODY
 from credhook.worker.api.http.proxies import Proxies, ProxyFailed, UnsupportedProxy
 from credhook.worker.api.http.server import Server, parts_of
 from credhook.worker.api.http.trust import shared_ssl_context

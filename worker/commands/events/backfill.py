@@ -11,8 +11,8 @@ import click
 from redis.exceptions import RedisError
 
 from credhook.store.connection import open_redis
-from credhook.worker.api.calls.errors import ApiError
 from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
 from credhook.worker.backfill.states import Window
 from credhook.worker.commands.events.options import MOMENT, TYPE

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from credhook.worker.api.calls.errors import (
+from credhook.worker.api.bounds import MANY, MOST_LISTED, MOST_VALUES, BodyRefused, has_more_than
+from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
     InvalidRequest,
@@ -18,12 +19,11 @@ from credhook.worker.api.calls.errors import (
     NotFound,
     Unauthorized,
     Unavailable,
+    advice,
 )
-from credhook.worker.api.calls.operations import Envelope, Operation
-from credhook.worker.api.calls.pages import Page, following
-from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.http.json_size import MANY, MOST_LISTED, MOST_VALUES, has_more_than
-from credhook.worker.api.models.base import mismatch
+from credhook.worker.api.http.exchange import Response, Unanswered, Unsendable
+from credhook.worker.api.operations import Envelope, Operation, Page, following
+from credhook.worker.api.wire import mismatch
 
 R = TypeVar("R")
 
@@ -244,3 +244,14 @@ def _reference(errors: tuple[ErrorObject, ...]) -> str:
     words = [word for word in (first.code, first.id and f"error {first.id}") if word]
     known = [word for word in words if _WORD.fullmatch(word.removeprefix("error "))]
     return f" ({', '.join(known)})" if known else ""
+
+
+def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:
+    """The error of a request by what its transport raised; the operation is `token` for the token endpoint."""
+    if isinstance(failure, BodyRefused):
+        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause=failure.cause)
+    if isinstance(failure, Unsendable):
+        return InvalidRequest(f"{operation}: the request cannot be sent: {failure}", operation=operation)
+    why = f"{failure.kind}, {failure.cause}" if failure.cause else failure.kind
+    message = f"{operation}: no answer ({why}); {advice(operation, failure.cause)}"
+    return Unavailable(message, operation=operation, cause=failure.cause)

@@ -1,21 +1,21 @@
 """What can go wrong with the platform, as a tree by what the caller does next.
 
     ApiError
-    ├── InvalidRequest      fix the request: it will be refused every time
-    ├── Unauthorized    fix the credentials or their permissions
-    ├── NotFound            look whether the id is right; a record may lag behind its event
-    ├── Unavailable            send the same request again, after `retry_after` seconds where it is given
-    └── InvalidResponse       look at the platform's version or at what stands in between: it answered out of contract
+    ├── InvalidRequest       fix the request: it will be refused every time
+    ├── Unauthorized         fix the credentials or their permissions
+    ├── NotFound             look whether the id is right; a record may lag behind its event
+    ├── Unavailable          send the same request again, after `retry_after` seconds where it is given
+    └── InvalidResponse      look at the platform's version or at what stands in between: it answered out of contract
 
 A message is one line and holds names, statuses and codes only: never a body, a claim or a token. The platform's own
 words are in `errors`, for those who may read them.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BeforeValidator, Field
 
-from credhook.worker.api.models.base import ResponseModel
+from credhook.worker.api.wire import ResponseModel
 
 
 def _text(value: object) -> str | None:
@@ -109,3 +109,49 @@ class Unavailable(ApiError):
 
 class InvalidResponse(ApiError):
     """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""
+
+
+#: Where a request goes, by the variable that says so.
+_API: Final = "CREDHOOK_API_URL"
+_TOKEN: Final = "CREDHOOK_TOKEN_URL"  # noqa: S105  A variable's name.
+
+_BY_CAUSE: Final = {
+    "name_resolution": "its host's name is not known here: check {where}",
+    "refused": "nothing listens there: check {where}",
+    "certificate": "its certificate is not trusted: set SSL_CERT_FILE to a file with its authority's, or check {where}",
+    "tls": "it does not speak TLS as we do, or wants another certificate: check CREDHOOK_CLIENT_CERTFILE and {where}",
+    "timeout": "not within CREDHOOK_FETCH_TIMEOUT: check it and {where}",
+    "proxy": "check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, or {where}",
+    "protocol": "what answers there is no HTTP server: check {where}",
+}
+
+#: The causes that a setting may be to blame for.
+CAUSES: Final = frozenset(_BY_CAUSE)
+
+_CREDENTIALS: Final = "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
+_PERMISSIONS: Final = (
+    "the platform does not accept the token: check CREDHOOK_CLIENT_ID, CREDHOOK_TOKEN_URL, CREDHOOK_SCOPE, "
+    "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE"
+)
+
+
+def advice(operation: str, cause: str) -> str:
+    """Return what to do about a request without an answer; `cause` is a word of `causes`, or empty."""
+    return _BY_CAUSE.get(cause, "check {where}").format(where=_TOKEN if operation == "token" else _API)
+
+
+_BY_MISUNDERSTANDING: Final = {
+    "other_id": "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0",
+}
+
+
+def hint(error: Exception) -> str:
+    """Return which setting to check because of an error; empty if no setting is the likely cause."""
+    if isinstance(error, Unauthorized):
+        return _CREDENTIALS if error.operation == "token" else _PERMISSIONS
+    # With a time to come back it was not sent at all, since the platform is left alone.
+    if isinstance(error, Unavailable) and error.status is None and error.retry_after is None:
+        return advice(error.operation, error.cause)
+    if isinstance(error, InvalidResponse):
+        return _BY_MISUNDERSTANDING.get(error.cause, "")
+    return ""

@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, cast
-from urllib.parse import urlencode
+from typing import Any, Final, Generic, Literal, TypeVar, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import yarl
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
-from credhook.worker.api.calls.errors import InvalidRequest
-from credhook.worker.api.calls.pages import Page
+from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import (
     CertificateRecord,
     CertificateRequest,
@@ -26,6 +26,7 @@ from credhook.worker.api.models import (
     IdentityLink,
     IdentityLinkRequest,
     Issuance,
+    ListedResource,
     MdocPreset,
     MdocPresetRequest,
     OfferRequest,
@@ -40,14 +41,47 @@ from credhook.worker.api.models import (
     User,
     UserRequest,
     WalletCredential,
-    path_name,
-    path_segment,
-    resource_id,
 )
-from credhook.worker.api.models.base import RequestModel
-from credhook.worker.api.models.listed import ListedResource
+from credhook.worker.api.wire import RequestModel, path_name, path_segment, resource_id
 
 R = TypeVar("R")
+
+#: Characters of a link, beyond which it is none.
+_LONGEST: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[R]):
+    """Part of a list.
+
+    Attributes:
+        items: what it shows.
+        following: the query that leads to the next page, for the same list; None on the last one.
+    """
+
+    items: tuple[R, ...]
+    following: str | None
+
+
+def following(document: object) -> str | None:
+    """The query of `links.next`; None where there is no such link.
+
+    Of a link only the query is followed, on the list's own path: no answer can lead anywhere else.
+
+    Raises:
+        ValueError: the link is none.
+    """
+    links = document.get("links") if isinstance(document, dict) else None
+    link: Any = links.get("next") if isinstance(links, Mapping) else None
+    if link is None:
+        return None
+    if not isinstance(link, str) or len(link) > _LONGEST:
+        raise ValueError("links.next is no link")
+    query = urlencode(parse_qsl(urlsplit(link).query, keep_blank_values=True))
+    if not query:
+        raise ValueError("links.next has no query")
+    return query
+
 
 #: What may stand for each placeholder of a path, and for a query's parameter.
 _RULES: Mapping[str, Callable[[str], str]] = MappingProxyType(
@@ -281,3 +315,54 @@ PAGE_PRESENTATIONS: Operation[Page[ListedResource]] = Operation(
 LIST_PRESENTATIONS: Operation[tuple[Presentation, ...]] = Operation(
     "presentations.list", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(Presentation), identified=True
 )
+
+
+#: A host as it goes over the wire.
+_HOST: Final = re.compile(r"[a-z0-9._:-]+")
+
+_ENCODED: Final = "%[0-9A-Fa-f]{2}"
+#: Path and query of RFC 3986, 3.3 and 3.4, as they go over the wire.
+_TARGET: Final = re.compile(
+    rf"(?P<path>/(?:[\w.~!$&'()*+,;=:@/-]++|{_ENCODED})*+)(\?(?:[\w.~!$&'()*+,;=:@/?-]++|{_ENCODED})*+)?", re.ASCII
+)
+#: Nearly all of them: nothing is encoded, nothing begins with a dot, so nothing climbs.
+_ORDINARY: Final = re.compile(r"(?:/[\w~:-][\w.~:-]*+)++", re.ASCII)
+#: A segment that climbs, for whoever decodes it first as well.
+_CLIMBS: Final = re.compile(r"/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
+
+
+class BaseUrl:
+    """Origin and path prefix of the API."""
+
+    def __init__(self, api_url: str) -> None:
+        """Take the URL apart.
+
+        Raises:
+            ValueError: It is not an absolute http or https URL, or holds more than origin and path.
+        """
+        try:
+            url = yarl.URL(api_url)
+            host, port = url.raw_host or "", url.explicit_port
+        except ValueError as error:
+            raise ValueError(f"the API's URL is not one: {error}") from None
+        plain = not url.raw_user and not url.raw_password and not url.raw_query_string and not url.raw_fragment
+        if url.scheme not in {"http", "https"} or not plain or not _HOST.fullmatch(host):
+            raise ValueError("the API's URL should be http:// or https://, a host and a path")
+        authority = f"[{host}]" if ":" in host else host
+        if port is not None and not url.is_default_port():
+            authority += f":{port}"
+        self._text = f"{url.scheme}://{authority}{url.raw_path.rstrip('/')}"
+
+    def url(self, call: Call[Any]) -> str:
+        """Return the call's URL. It is sent as it is: nothing in it is resolved or encoded once more.
+
+        Raises:
+            InvalidRequest: It would not lead where the operation says, which is due to a path in the settings.
+        """
+        target = f"{call.path}?{call.query}" if call.query else call.path
+        if _ORDINARY.fullmatch(target):
+            return self._text + target
+        plain = _TARGET.fullmatch(target)
+        if plain is None or _CLIMBS.search(plain["path"]):
+            raise InvalidRequest(f"{call.operation.name}: its path leads elsewhere", operation=call.operation.name)
+        return self._text + target
