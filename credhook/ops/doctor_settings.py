@@ -14,7 +14,7 @@ from credhook.certificate import valid_until
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import LedgerSettings, correction, in_force, settings_errors, unknown_settings
-from credhook.tracing.switch import exporters
+from credhook.tracing import exporters
 from credhook.worker.commands import endpoints
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 

@@ -1,17 +1,15 @@
-"""Traces, for those who have a collector: one for each event, from its delivery to its handlers.
+"""Trace each event from its delivery to its handlers, if OpenTelemetry's variables name a collector.
 
-Spans are collected and exported for a process as a whole. Nothing here imports OpenTelemetry before it is known that
-traces are wanted; where it is not installed, events go their way without.
+OpenTelemetry is imported only if traces are wanted. If it is not installed, events are handled without traces.
 """
 
 import importlib
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
-
-from credhook.tracing.switch import exporters
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -20,14 +18,36 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook")
 
-#: Seconds that a process waits at its end for spans to be exported: whoever stops it has set it a time.
+#: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
 LAST_SPANS: Final = 1.0
+
+#: If either is set, there is a collector.
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 _spans: Optional["Spans"] = None
 
 
+def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the exporters that OpenTelemetry's variables ask for; none if no spans are wanted.
+
+    OpenTelemetry's default is a collector on this machine. Here a variable must name one: a fleet that was started
+    without a collector should not look for it.
+    """
+
+    def first(names: tuple[str, ...]) -> str:
+        return next((value for name in names if (value := environment.get(name, "").strip())), "")
+
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return ()
+    wanted = environment.get("OTEL_TRACES_EXPORTER", "") or ("otlp" if first(_ENDPOINTS) else "")
+    names = dict.fromkeys(name.strip() for name in wanted.split(","))
+    otlp = "otlp_proto_grpc" if first(_PROTOCOLS) == "grpc" else "otlp_proto_http"
+    return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
+
+
 def start(part: str) -> None:
-    """Trace from now on, if that is wanted and possible. If it is not possible, that is logged, and no more.
+    """Trace from now on, if that is wanted. If it is not possible, log that and go on.
 
     `part`, `receiver` or `worker`, names the service, unless OTEL_SERVICE_NAME does.
     """
@@ -46,12 +66,12 @@ def start(part: str) -> None:
 
 
 def tracer() -> Optional["Tracer"]:
-    """The process's; None if it does not trace."""
+    """Return the tracer of this process, or None if it does not trace."""
     return _spans.tracer if _spans is not None else None
 
 
 def flush() -> None:
-    """Have exported what has come together, unless that takes too long."""
+    """Export the remaining spans, unless that takes too long."""
     if _spans is None:
         return
     # OpenTelemetry would wait for as long as the collector does not answer.
