@@ -129,7 +129,7 @@ class FakeApi(AsyncApi):
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:
-        """All calls so far, oldest first. Requests for tokens are not included."""
+        """Return all calls so far, oldest first, without requests for tokens."""
         return tuple(self._recording.calls)
 
     def fail(self, status: int = 503, *, retry_after: int | None = None, times: int = 1) -> None:
@@ -168,7 +168,7 @@ class FakeApi(AsyncApi):
 
     @functools.cached_property
     def sync(self) -> SyncApi:
-        """The client for plain functions. Its calls run on an event loop in another thread."""
+        """Return the client for plain functions. Its calls run on an event loop in another thread."""
 
         async def make() -> SyncApi:
             return SyncApi(self)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from credhook.events import EVENT_TYPES
-from credhook.worker.handlers.loading import CannotLoad, load
+from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Handlers, Registry
 
 
@@ -103,27 +103,3 @@ def test_a_module_may_be_named_with_or_without_its_object(plugin: Any) -> None:
     plugin("plugin_good", GOOD)
     for name in ("plugin_good", "plugin_good:handlers"):
         assert [one.name for one in load([name]).handlers] == ["good.f"]
-
-
-@pytest.mark.parametrize(
-    ("text", "reference", "reason"),
-    [
-        (None, "plugin_absent", "there is no module"),
-        ("1 / 0", "plugin_bad", "ZeroDivisionError"),
-        ("def (", "plugin_bad", "SyntaxError"),
-        ("raise SystemExit", "plugin_bad:x", "SystemExit"),
-        ("", "plugin_bad", "no Handlers object"),
-        (GOOD + "more = Handlers('more')", "plugin_bad", "more than one"),
-        (GOOD, "plugin_bad:missing", "has no 'missing'"),
-    ],
-)
-def test_a_plugin_that_cannot_be_loaded_is_named_with_the_reason(
-    plugin: Any, text: str | None, reference: str, reason: str
-) -> None:
-    if text is not None:
-        plugin("plugin_bad", text)
-    with pytest.raises(CannotLoad) as refusal:
-        load([reference])
-    assert reference in refusal.value.message
-    assert reason in refusal.value.message
-    assert refusal.value.exit_code == 2

@@ -66,7 +66,7 @@ class Attempt:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """The fields that identify the attempt in log lines."""
+        """Return the fields that identify the attempt in log lines."""
         claim = self.claim
         return {
             "webhook_id": claim.event_id,
@@ -77,7 +77,7 @@ class Attempt:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """The handlers that the event still waits for, on this worker or another one."""
+        """Return the handlers that the event still waits for, on this worker or another one."""
         waited_for = self.claim.pending.union(self.missing, self.dispatched)
         return tuple(sorted(waited_for - self.claim.ended.keys() - self.statuses.keys()))
 
@@ -90,7 +90,7 @@ class Attempt:
 
     @property
     def uncounted(self) -> dict[str, Failure]:
-        """The failures that are not written yet, by who failed."""
+        """Return the failures that are not written yet, by who failed."""
         return {failure.who: failure for failure in self.failures if failure.who not in self.counted}
 
     def begin(self) -> None:

@@ -108,12 +108,12 @@ class Runs:
 
     @property
     def hung(self) -> int:
-        """How many abandoned runs still go on after the time for cleaning up."""
+        """Return how many abandoned runs still go on after the time for cleaning up."""
         return sum(age > HUNG_AFTER_SECONDS for age, _ in self._abandoned())
 
     @property
     def are_too_many(self) -> bool:
-        """True if the process must be replaced to end its hung runs."""
+        """Return True if the process must be replaced to end its hung runs."""
         blocks_event = any(run.is_awaited and age > PATIENCE_SECONDS for age, run in self._abandoned())
         return blocks_event or self.hung * 2 > self.limit
 

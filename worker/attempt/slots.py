@@ -58,7 +58,7 @@ class Slots:
 
     @property
     def places(self) -> int:
-        """How many events the process may hold: one for each slot, and a reserve while events end quickly."""
+        """Return how many events the process may hold: one for each slot, and a reserve while events end quickly."""
         if self._pace >= QUICK_SECONDS:
             return self._number
         reserve = math.ceil(self._number * RESERVE_SECONDS / max(RESERVE_SECONDS, self._pace))

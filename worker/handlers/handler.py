@@ -74,18 +74,18 @@ class Handler:
 
     @functools.cached_property
     def is_async(self) -> bool:
-        """True if the function runs on the event loop, False if it runs in a thread."""
+        """Return True if the function runs on the event loop, False if it runs in a thread."""
         return _is_async(self.function)
 
     @functools.cached_property
     def at(self) -> str:
-        """Where the function begins, as `file:line`, or "" if that is unknown."""
+        """Return where the function begins, as `file:line`, or "" if that is unknown."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         return beginning(code) if code else ""
 
     @property
     def plugin(self) -> str:
-        """The name of its plugin."""
+        """Return the name of its plugin."""
         return self.name.partition(".")[0]
 
     def max_attempts(self, default: int) -> int:

@@ -191,5 +191,5 @@ class Registry:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The event types that have a handler, in the specification's order."""
+        """Return the event types that have a handler, in the specification's order."""
         return tuple(name for name in EVENT_TYPES if self.matching(name))

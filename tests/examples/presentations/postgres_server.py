@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, on a Unix socket in a temporary folder."""
+"""Run a PostgreSQL for the tests, on a Unix socket in a temporary folder."""
 
 import os
 import pwd
@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 
-#: Where it is looked for besides PATH: Debian keeps the programs of each version apart.
+#: Debian keeps the programs of each version apart, outside of PATH.
 DEBIAN = "usr/lib/postgresql/*/bin/initdb"
 
-#: Why a test is skipped that finds none.
+#: Why tests are skipped without PostgreSQL.
 MISSING = "no PostgreSQL on PATH or in /usr/lib/postgresql; `make debian` installs it where apt is there"
 
 #: Seconds until it must answer.
@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 
 def programs() -> Path | None:
-    """The folder of its programs; of several versions, one of the newest."""
+    """Return the folder of its programs, of the newest version."""
     if found := shutil.which("initdb"):
         return Path(found).resolve().parent
     beside = sorted(Path("/").glob(DEBIAN), key=lambda path: float(path.parts[-3]))
@@ -33,13 +33,13 @@ def programs() -> Path | None:
 
 @contextmanager
 def postgres_server(programs: Path) -> Iterator[str]:
-    """Run it for the length of the block; the URL of its database.
+    """Run a server for the block, and yield the URL of its database.
 
-    Not below TMPDIR: a socket's path is short, and whom it runs as, where we are root, must be able to get there.
+    The folder is in /tmp and not in TMPDIR: a socket's path must be short, and another user must be able to reach it.
     """
     with TemporaryDirectory(prefix="postgres-", dir="/tmp", ignore_cleanup_errors=True) as kept:
         folder = Path(kept)
-        become = _somebody_but_root(folder)
+        become = _drop_root(folder)
         initialise = [*become, f"{programs}/initdb", "-D", "data", "-U", "postgres", "--auth=trust", "--no-sync"]
         subprocess.run(initialise, check=True, capture_output=True, cwd=folder)
         options = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
@@ -51,12 +51,12 @@ def postgres_server(programs: Path) -> Iterator[str]:
             _answers(server, url, folder / "log")
             yield url
         finally:
-            server.send_signal(signal.SIGINT)  # It does not wait for its clients.
+            server.send_signal(signal.SIGINT)  # Fast shutdown: it does not wait for clients.
             server.wait(PATIENCE)
 
 
-def _somebody_but_root(folder: Path) -> list[str]:
-    """What runs a command as somebody else where we are root, which it refuses to be; the folder is theirs then."""
+def _drop_root(folder: Path) -> list[str]:
+    """Return the command prefix that leaves root, because PostgreSQL refuses to run as root. Chown the folder."""
     if os.geteuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")
