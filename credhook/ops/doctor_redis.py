@@ -28,7 +28,7 @@ NAMES: Final = (
 )
 
 _KEY: Final = "credhook:doctor"
-_STRING, _HASH, _LIST, _SET, _SORTED, _STREAM, _OTHER = (f"{_KEY}:{kind}" for kind in "shlmzxo")
+_STRING, _HASH, _LIST, _SET, _SORTED, _OTHER = (f"{_KEY}:{kind}" for kind in "shlmzo")
 
 
 def _on(key: str, *commands: str) -> Iterator[tuple[str, ...]]:
@@ -53,7 +53,6 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     *_on(_SET, "SADD 1", "SISMEMBER 1", "SMEMBERS", "SRANDMEMBER", "SREM 1"),
     *_on(_SORTED, "ZADD 1 m", "ZCARD", "ZCOUNT 0 1", "ZSCORE m", "ZMSCORE m", "ZRANGE 0 0", "ZRANGEBYSCORE 0 1"),
     *_on(_SORTED, "ZREMRANGEBYSCORE 2 3", "ZSCAN 0", "ZREM m", "ZPOPMIN"),
-    *_on(_STREAM, "XADD * i m", "XLEN", "XRANGE - +", "XDEL 0-1"),
     ("SCAN", 0, "COUNT", 1),
     ("EVAL", "return 1", 0),
     ("SCRIPT", "LOAD", "return 1"),
@@ -62,7 +61,7 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
     ("PUBSUB", "NUMSUB", _KEY),
     ("EXISTS", "rq:doctor"),
     ("UNLINK", _OTHER),
-    ("DEL", _STRING, _HASH, _LIST, _SET, _SORTED, _STREAM, _OTHER),
+    ("DEL", _STRING, _HASH, _LIST, _SET, _SORTED, _OTHER),
 )
 
 

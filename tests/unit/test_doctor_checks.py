@@ -69,7 +69,7 @@ def test_every_command_of_our_scripts_is_tried() -> None:
         name
         for top in ("credhook", "receiver", "worker")
         for path in (ROOT / top).rglob("*.lua")
-        for name in re.findall(r"(?:redis\.p?call|unless_odd)\('([A-Z]+)'", path.read_text())
+        for name in re.findall(r"(?:redis\.p?call|if_hash)\('([A-Z]+)'", path.read_text())
     }
     assert called
     assert called <= {str(trial[0]) for trial in TRIALS}
