@@ -152,9 +152,9 @@ class Keys:
     #: Hash of the locks: resource → the event of it that a worker holds, and its claim; see lock.lua.
     locks = _Key(PREFIX, ":locks")
     #: Sorted set of the jobs that wait for such an event to be settled, by when these came; the resource's id follows.
-    parked = _Key(PREFIX, ":parked:")
+    blocked = _Key(PREFIX, ":blocked:")
     #: Sorted set of the jobs that one process is to work on alone, by when their events came. A hint.
-    solitary = _Key(PREFIX, ":solitary")
+    isolated = _Key(PREFIX, ":isolated")
     #: Set of the events that a handler has, where it may have only so many at a time; its name follows.
     running = _Key(PREFIX, ":running:")
     #: Hash of a job that is none of ours, taken out of RQ's reach; the job's id follows.

@@ -139,7 +139,7 @@ async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
     async_redis: AsyncRedis, redis_client: Redis, events: Any
 ) -> None:
     await accept(async_redis, "m1", "m2")
-    for key in (INDEX.open, INDEX.leases, INDEX.scheduled, INDEX.solitary, INDEX.dead, INDEX.parked + "r-m1"):
+    for key in (INDEX.open, INDEX.leases, INDEX.scheduled, INDEX.isolated, INDEX.dead, INDEX.blocked + "r-m1"):
         redis_client.zadd(key, {NO_TEXT: 1})
     for key in (INDEX.jobs, INDEX.urgent, INDEX.intermediate):
         redis_client.lpush(key, NO_TEXT)

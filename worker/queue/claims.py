@@ -1,8 +1,8 @@
 """What a worker does to the store: take events, keep them, record progress, settle.
 
 A claim is a lease with a fencing token. Only its holder can settle the event. A process that stalled for longer than
-its lease is told so, and leaves the event to the next holder. That a handler has run is recorded under any token, since
-it is true whoever holds the claim.
+its lease learns of it, and leaves the event to the next holder. A handler's end is recorded under any token, because it
+stays true when the claim is lost.
 
 An event and its RQ job move in one script: at no instant is a job in no list. Jobs keep RQ's format, so that `rq info`
 shows the queue; tests/integration/test_rq_contract.py compares.
@@ -28,7 +28,7 @@ TAKE: Final = lua.load("take.lua")
 WRITE: Final = lua.load("write.lua")
 SEMAPHORE: Final = lua.load("semaphore.lua")
 
-#: Seconds that settlements wait for each other, so that one round trip serves them all. Nobody waits for a settlement.
+#: Seconds that settlements wait for each other, so that one round trip serves them all.
 BATCH_WINDOW_SECONDS: Final = 0.005
 #: Redis cuts a time-out to whole milliseconds, 0.001 s to 0, and 0 means to wait for ever.
 _SHORTEST_WAIT_SECONDS: Final = 0.01
@@ -102,7 +102,7 @@ class Claims:
         due, candidates, refused, *rest = await self._take(keys=self._keys, args=arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in rest[: min(refused, _MOST_NAMED)]]
-            hint = "somebody who can write to Redis has planted them, or enqueues other jobs in our queue"
+            hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
             log.error("jobs_refused", count=refused, jobs=jobs, hint=hint)
         return Taken(tuple(claims_from(rest[refused:])), None if due < 0 else due / 1000, bool(candidates))
 
@@ -133,7 +133,7 @@ class Claims:
         """Prolong the leases in one round trip. Return the claims that were lost.
 
         Raises:
-            RedisError: Redis could not be told; the leases run on.
+            RedisError: Redis failed; the leases run on.
         """
         if not claims:
             return []
@@ -152,7 +152,7 @@ class Claims:
             handler: its name.
             how: how it ended, and how long it took.
             pending: the handlers that the event still waits for.
-            failure: its failure, if that is to be counted.
+            failure: its failure, or None if it does not count.
         """
         counted = failure.counted() if failure else {}
         await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))

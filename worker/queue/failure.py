@@ -1,7 +1,7 @@
-"""What one failure of an attempt was: whose, of what class, where. Failures that agree in this have one cause.
+"""Failures of attempts: who failed, with which class of error, and where. Failures that agree in this have one cause.
 
-Nothing of it is a message or a value: both may hold claims. Of a handler that was given up, the reason that its author
-gave stands in the event's own record, which expires and can be erased; a cause outlives both, so it has none.
+A failure holds no message and no value, because both may hold personal data. The reason for which a handler gave up
+stands in the event's own record, which expires and can be erased. A cause outlives the record, so it has no reason.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Failure:
 
     Attributes:
         who: the handler's name, `fetch` or `worker`.
-        what: the class of the error, with what is known of why: a status, say.
+        what: the class of the error, and its status if it has one.
         where: module and function of the author's code, "" if none was involved. They stay what they are when lines
             move and when a release lies in another folder; therefore neither line nor file tells causes apart.
         at: the same place as it is shown, `file:line function`, of this failure.
@@ -40,16 +40,16 @@ class Failure:
 
     @property
     def cause(self) -> str:
-        """The id of its cause: eight hexadecimal digits, the same in every process and version."""
+        """Return the id of the cause: eight hexadecimal digits, the same in every process and version."""
         return sha256(f"{self.who}\0{self.what}\0{self.where}".encode(errors="replace")).hexdigest()[:8]
 
     def counted(self) -> dict[str, str]:
-        """As causes.lua wants it."""
+        """Return the failure as causes.lua reads it."""
         texts = {"who": self.who, "what": self.what, "at": self.at, "version": self.version}
         return {"id": self.cause, **{name: _storable(text) for name, text in texts.items()}}
 
     def told(self) -> dict[str, Any]:
-        """As an event's story has it; what is empty is left out."""
+        """Return the failure for the event's history, without empty fields."""
         texts = {"who": self.who, "what": self.what, "at": self.at}
         told: dict[str, Any] = {name: _storable(text) for name, text in texts.items() if text}
         if self.milliseconds is not None:
@@ -58,16 +58,16 @@ class Failure:
 
 
 def worker_died() -> Failure:
-    """What is counted when a worker process dies while it works on an event."""
+    """Return the failure that is counted when a worker process dies with an event."""
     return Failure(WORKER, "WorkerDied", version=credhook_version())
 
 
 @cache
 def credhook_version() -> str:
-    """Ours, as it is shown: `credhook 1.2.3`."""
+    """Return our version as it is shown: `credhook 1.2.3`."""
     try:
         return f"credhook {version('credhook')}"
-    except PackageNotFoundError:  # Run from a folder that nobody has installed.
+    except PackageNotFoundError:  # Run from a folder that is not installed.
         return "credhook"
 
 

@@ -59,7 +59,7 @@ class GroupCommit:
     ) -> None:
         """Write groups by `run`, whose replies may hold errors of single operations.
 
-        Operations that are written first wait for others for `window` seconds: nobody waits for them.
+        Settlements, which are written first, wait `window` seconds for other operations: no caller is in a hurry.
         """
         self._run = run
         self._window = window

@@ -46,7 +46,7 @@ class PutBack:
             1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
         """
         queue, name = self._index.queue, event_id.encode(errors="surrogateescape")
-        # The same in all rounds, but different for each event: those that died together should not return together.
+        # The same in all rounds, but different for each event: events that died together should not return together.
         chance = crc32(name) / 2**32
         push = "LPUSH" if first else "RPUSH"
         arguments: list[str | int | float | bytes] = [
@@ -90,6 +90,6 @@ def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -
 
 
 def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
-    """Reclaim for each of the dead, `<token>:<how>`, and return those that Redis could not be told of."""
+    """Reclaim for each of the dead, `<token>:<how>`, and return the deaths that Redis could not note."""
     deaths = [(one, *one.split(":")) for one in died]
     return [one for one, token, how in deaths if not reclaim(redis, token, how, queue=queue, retention=retention)]

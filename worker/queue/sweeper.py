@@ -23,6 +23,7 @@ from rq.worker_registration import clean_worker_registry
 from credhook.store import Keys
 from credhook.store.connection import clock
 from credhook.store.job import event_of, job_id
+from credhook.store.lease import LEASE
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.queue.reclaim import IN_TRANSIT_MS, PutBack
@@ -72,7 +73,8 @@ class Sweeper:
         #: Each process does this, since the leader may lack a handler.
         self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
         self._index_sweep = IndexSweep(redis, queue=queue, retention=retention)
-        self._leads_for = max(1_000, int(interval * 3_000))
+        self._lease = redis.register_script(LEASE)
+        self._leads_for_ms = max(1_000, int(interval * 3_000))
         self._retention = retention
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
@@ -115,12 +117,7 @@ class Sweeper:
 
     def _leads(self) -> bool:
         """Become or remain the leader. After three rounds without the leader another process takes its place."""
-        key = self._index.leader
-        if self._redis.set(key, self._name, nx=True, px=self._leads_for):
-            return True
-        if self._redis.get(key) != self._name.encode():
-            return False
-        return bool(self._redis.pexpire(key, self._leads_for))
+        return bool(self._lease(keys=[self._index.leader], args=[self._name, self._leads_for_ms]))
 
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""

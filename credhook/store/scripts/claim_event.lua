@@ -49,13 +49,13 @@ local function claim(id, job, worker)
     local killed = tonumber(record.killed or 0)
     local poison_candidate = killed > 0 or tonumber(record.deaths or 0) >= COMMON_DEATHS
     if poison_candidate and not worker.alone then
-        redis.call('ZADD', solitary, received, job)
-        redis.call('EXPIRE', solitary, BLOCKED_LASTS)
+        redis.call('ZADD', isolated, received, job)
+        redis.call('EXPIRE', isolated, BLOCKED_LASTS)
         return 'poison_candidate'
     end
     if holder and holder ~= id then
-        redis.call('ZADD', parked .. resource, received, job)
-        redis.call('EXPIRE', parked .. resource, BLOCKED_LASTS)
+        redis.call('ZADD', blocked .. resource, received, job)
+        redis.call('EXPIRE', blocked .. resource, BLOCKED_LASTS)
         redis.call('ZADD', opened, received, id)
         redis.call('ZADD', open, now, id)
         return 'blocked'

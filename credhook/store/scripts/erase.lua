@@ -51,7 +51,7 @@ local function erase(id, job, selected)
     end
     if resource then
         redis.call('DEL', RESOURCE .. resource)
-        redis.call('ZREM', parked .. resource, job)
+        redis.call('ZREM', blocked .. resource, job)
     end
     unlock(id, resource)
     redis.call('PEXPIRE', 'rq:job:' .. job, lease > now and lease - now + NOTICED or 0)

@@ -1,4 +1,4 @@
--- Which event a job is for: its id says so; see `job_id` in credhook/store/job.py.
+-- The event of a job, which the id of the job names; see `job_id` in credhook/store/job.py.
 --
 -- Defines: event_of.
 

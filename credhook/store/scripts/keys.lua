@@ -3,7 +3,7 @@
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
 --
 -- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, STORY, RESOURCE, INDEX, open, opened, leases, locks, dead,
--- quarantined, unreadable, unhandled, causes, urgent, solitary, parked, refused, backfilled, arrivals, unfinished, jobs,
+-- quarantined, unreadable, unhandled, causes, urgent, isolated, blocked, refused, backfilled, arrivals, unfinished, jobs,
 -- intermediate, scheduled, started, failed, legible, hexed.
 
 local prefix = KEYS[1]
@@ -14,7 +14,7 @@ local INDEX = prefix .. 'index:'
 local open, opened, leases, locks = prefix .. 'open', prefix .. 'opened', prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
 local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
-local urgent, solitary, parked = prefix .. 'urgent', prefix .. 'solitary', prefix .. 'parked:'
+local urgent, isolated, blocked = prefix .. 'urgent', prefix .. 'isolated', prefix .. 'blocked:'
 local refused, backfilled, arrivals = prefix .. 'refused:', prefix .. 'backfilled', prefix .. 'arrivals'
 local unfinished = prefix .. 'unfinished'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'

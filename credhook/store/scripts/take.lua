@@ -68,7 +68,7 @@ queue_due_retries()
 if idle then
     worker.alone = true
     for _ = 1, MOST_CANDIDATES do
-        local job = redis.call('ZPOPMIN', solitary)[1]
+        local job = redis.call('ZPOPMIN', isolated)[1]
         if not job then break end
         take_job(job)
         if #claims > 0 then break end
@@ -83,7 +83,7 @@ if #claims == 0 then
 end
 hold(claims, worker)
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
-local reply = {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', solitary), #refusals}
+local reply = {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', isolated), #refusals}
 add_to(reply, refusals)
 for _, got in ipairs(claims) do add_to(reply, got) end
 return reply

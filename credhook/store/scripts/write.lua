@@ -43,7 +43,7 @@ local function set_status(job, status, worker_name)
     end
 end
 
--- It is true whoever holds the claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
+-- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
 -- is counted here and now: once the handler is given up, no later attempt would count it.
 function write.record(id, handler, how, pending, failure)
     local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
@@ -196,7 +196,7 @@ local function let_next(resource, goes_on)
     -- The lock may be taken: if our claim had lapsed, the next event may have begun already.
     for _ = 1, MOST_BLOCKED do
         if claimed[resource] or holder_of(resource) then break end
-        local job = call('ZPOPMIN', parked .. resource)[1]
+        local job = call('ZPOPMIN', blocked .. resource)[1]
         if not job then break end
         local id = event_of(job)
         if goes_on then
@@ -210,13 +210,13 @@ local function let_next(resource, goes_on)
     end
 end
 
--- Count failures, and let the next events begin. The events are settled, whatever becomes of that: the sweeper finds
--- what stays blocked.
+-- Count failures, and let the next events begin. The events stay settled if this fails: the sweeper finds
+-- events that stay blocked.
 local function go_on()
     local waiting, claims = {}, {}
     for _, one in ipairs(settled) do
         if next(one.what) then pcall(explain, one.id, one.what, one.is_open) end
-        waiting[#waiting + 1] = parked .. one.resource
+        waiting[#waiting + 1] = blocked .. one.resource
     end
     if call('EXISTS', unpack(waiting)) == 0 then return end
     for _, one in ipairs(settled) do

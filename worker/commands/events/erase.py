@@ -76,7 +76,7 @@ class Erasure:
         self._script = redis.register_script(_ERASE)
         settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
         of_events = (index.open, index.opened, *settled, index.backfilled)
-        of_jobs = (index.scheduled, index.failed, index.solitary)
+        of_jobs = (index.scheduled, index.failed, index.isolated)
         self._of_events = len(of_events)
         self._index = index
         self._keys = [index.prefix, *of_events, *of_jobs]
