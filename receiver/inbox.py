@@ -22,10 +22,11 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError, Respons
 from credhook import store
 from credhook.events import Event
 from credhook.receiver import metrics
-from credhook.store import accepting, lua
-from credhook.store.connection import REDIS_TIMEOUT
+from credhook.store import lua
+from credhook.store.connection import REDIS_TIMEOUT, check_schema_async
 from credhook.store.health import Check, ask, examine, promises
 from credhook.store.hints import hint
+from credhook.store.job import accept_arguments
 from credhook.store.traces import Traced
 
 log = structlog.get_logger("credhook.receiver")
@@ -87,7 +88,7 @@ _Waiting = tuple[Delivery, "asyncio.Future[Outcome]"]
 
 def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
     """Return the command that runs the script for a group. Its reply has an outcome for each."""
-    arguments = accepting.arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
+    arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
     return "EVALSHA", _ACCEPT_SHA, 1, store.Keys(queue).prefix, *arguments
 
 
@@ -200,6 +201,7 @@ class Inbox:
                 await connection.connect()  # type: ignore[no-untyped-call]
             connection.socket_timeout = None  # `_ask` has one time limit: redis-py would create a task for each write.
             await _ask(connection, ("SCRIPT", "LOAD", ACCEPT))
+        await check_schema_async(self._redis, store.Keys(self._queue))
         facts = await ask(self._redis)
         for check in promises(facts, strict=self._strict):
             if check.failed:

@@ -22,9 +22,8 @@ from credhook.console.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.store import Keys, State
 from credhook.store.connection import clock
-from credhook.worker.commands.history.records import raw, records
+from credhook.worker.commands.history.records import raw, records, time_of
 from credhook.worker.commands.history.story import heading, story_of, told_of
-from credhook.worker.commands.history.times import time_of
 from credhook.worker.commands.search.search import Page, read_page
 from credhook.worker.commands.search.selection import (
     CAUSE_ID,

@@ -41,6 +41,8 @@ from typing import Final
 from credhook.events import EVENT_TYPES
 
 PREFIX: Final = "credhook:"
+#: The number of this layout of the keys. A process does not use a queue that has another number in Redis.
+SCHEMA: Final = 1
 #: Fields that accept.lua gives the record of a new event; with a trace it gives one more.
 NEW_FIELDS: Final = 4
 #: Conflicts that are kept for one webhook-id. Further ones are counted and logged like these.
@@ -141,8 +143,8 @@ class Keys:
     leader = _Key(PREFIX, ":sweeper")
     #: The admin listener whose turn it is to export what concerns the whole queue.
     exporter = _Key(PREFIX, ":exporter")
-    #: String that a worker writes at start, to see that Redis takes writes.
-    probe = _Key(PREFIX, ":probe")
+    #: The number of the schema, see `SCHEMA`.
+    schema = _Key(PREFIX, ":schema")
     #: Hash: a record until it has its expiry; it lives for the length of a script.
     unfinished = _Key(PREFIX, ":unfinished")
     #: String that is written so that there is something whose fsync can be waited for.

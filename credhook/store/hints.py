@@ -20,6 +20,8 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
 
+from credhook.store.connection import WrongSchema
+
 #: How Redis 6 and 7 name the command that they refuse, alone or within a script.
 _COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
 #: How they say within a script that the user lacks a permission: Redis 6 without naming it.
@@ -34,6 +36,7 @@ _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, a
 
 #: The more precise classes first.
 _BY_CLASS: Final = (
+    (WrongSchema, "start the version that has written this queue, or choose another CREDHOOK_QUEUE"),
     (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
     (socket.gaierror, "the host's name in REDIS_URL is not known here"),
     (ConnectionRefusedError, _GONE),

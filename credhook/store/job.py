@@ -4,10 +4,13 @@ import json
 import re
 import struct
 import zlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha1
 from typing import Final
+
+from credhook.events import Event
 
 #: The only function that our jobs name. The receiver knows no more of the worker than this string.
 JOB_FUNCTION: Final = "credhook.worker.process.jobs.process"
@@ -80,3 +83,26 @@ def job_fields(queue: str, now: datetime) -> dict[str, str | int | bytes]:
         "result_ttl": 0,
         "failure_ttl": FAILURE_TTL,
     }
+
+
+def accept_arguments(
+    events: Sequence[tuple[str, Event, str | None]], *, queue: str, retention: int, now: datetime
+) -> list[str | int | bytes]:
+    """Return the ARGV of accept.lua.
+
+    Args:
+        events: webhook-id, event and trace of each; the trace is None for all of them if nothing is traced.
+        queue: the events' queue.
+        retention: seconds that a settled or quarantined event is remembered.
+        now: when the jobs are enqueued.
+    """
+    fields = job_fields(queue, now)
+    each = 4 if not events or events[0][2] is None else 5
+    found: list[str | int | bytes] = [retention, each, len(fields)]
+    for name, value in fields.items():
+        found += name, value
+    for id_, event, trace in events:
+        found += id_, event.type, event.resource_id, job_id(queue, id_) if event.known else ""
+        if trace is not None:
+            found.append(trace)
+    return found

@@ -17,7 +17,8 @@ from redis_keys import EVENT
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT
-from credhook.store import BACKFILLED, Keys, accepting
+from credhook.store import BACKFILLED, Keys
+from credhook.store.job import accept_arguments
 from credhook.worker.backfill.run import Backfill, BackfillResult
 from credhook.worker.backfill.states import MissableEvent
 
@@ -54,7 +55,7 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
 
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
     """Accept one as the receiver's script does, at once."""
-    given = accepting.arguments([(webhook_id, Event(kind, resource), None)], queue="credhook", retention=3_600, now=NOW)
+    given = accept_arguments([(webhook_id, Event(kind, resource), None)], queue="credhook", retention=3_600, now=NOW)
     assert redis.eval(ACCEPT, 1, INDEX.prefix, *given) == [b"accepted"]
 
 

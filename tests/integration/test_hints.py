@@ -99,7 +99,7 @@ def test_a_token_host_that_is_not_known(harness: Harness) -> None:
 @pytest.mark.parametrize(
     ("rights", "named"),
     [
-        ("~* +@all -scan", "may not run SCAN: `ACL SETUSER <user> +scan` allows it"),
+        ("~* +@all -zrange", "may not run ZRANGE: `ACL SETUSER <user> +zrange` allows it"),
         ("~other:* +@all", "`ACL SETUSER <user> ~credhook:* ~rq:*` allows it"),
     ],
 )

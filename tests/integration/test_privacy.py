@@ -329,6 +329,7 @@ def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(rig: F
 #: all events, from which the sweeper takes what is forgotten.
 LIVE = {
     "credhook:credhook:open",
+    "credhook:credhook:schema",
     "credhook:credhook:opened",
     "credhook:credhook:leases",
     "credhook:credhook:locks",

@@ -4,9 +4,14 @@ import json
 from pathlib import Path
 
 import commands
-from harness import Harness
+import pytest
+from accepting import accept
+from harness import COMPLETED, Harness
 from serving import receiver
 from waiting import until
+
+from credhook.receiver.inbox import StoreUnavailable
+from credhook.store import Keys
 
 WRONG = {"CREDHOOK_HANDLER": "plugin", "CREDHOOK_QUEUES": "two"}
 SAID = (
@@ -47,3 +52,15 @@ def test_so_does_a_receiver_of_several_processes(tmp_path: Path, redis_url: str)
     with receiver(tmp_path, redis_url, options=("--workers", "2"), **WRONG) as process:
         pass
     assert process.text.count('"unknown_settings"') == 1
+
+
+def test_data_of_another_version_is_not_touched_by_any_process(harness: Harness, redis_url: str) -> None:
+    harness.redis.set(Keys("credhook").schema, 99)
+    with harness.worker() as worker:
+        until(lambda: "start the version that has written this queue" in worker.text, what="the worker's refusal")
+        assert '"worker_started"' not in worker.text
+    done = commands.credhook("events", "list", environment={"REDIS_URL": redis_url}, folder=harness.folder)
+    assert "start the version that has written this queue" in done.stderr
+    with pytest.raises(StoreUnavailable, match="WrongSchema"):
+        accept(redis_url, "m1", COMPLETED, "r1")
+    assert set(harness.redis.keys("credhook:*")) <= {b"credhook:credhook:schema", b"credhook:credhook:receivers"}

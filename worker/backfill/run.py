@@ -19,7 +19,8 @@ from redis.asyncio import Redis
 
 from credhook.backoff import Backoff, Waits
 from credhook.events import RESOURCES, Event, resource_of
-from credhook.store import BACKFILLED, Keys, accepting, lua
+from credhook.store import BACKFILLED, Keys, lua
+from credhook.store.job import accept_arguments
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidResponse, Unavailable
 from credhook.worker.api.models import ListedResource
@@ -163,7 +164,7 @@ class Backfill:
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
         outcomes = await self._script(
             keys=[self._index.prefix],
-            args=accepting.arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),
+            args=accept_arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),
         )
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
 

@@ -23,7 +23,7 @@ from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.store import Keys
-from credhook.store.connection import open_redis_sync
+from credhook.store.connection import check_schema, open_redis_sync
 from credhook.store.hints import hint
 from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
@@ -180,7 +180,7 @@ def _wait_for(redis: Redis, queue: str) -> None:
     waits = Waits(_BACKOFF)
     while True:
         try:
-            redis.set(Keys(queue).probe, "1", px=1_000)
+            check_schema(redis, Keys(queue))  # On a full or read-only Redis its SET fails.
         except RedisError as error:
             wait = waits.next()
             log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.

@@ -11,7 +11,7 @@
 --! include causes.lua
 --! include keys.lua
 --! include lock.lua
---! include story.lua
+--! include history.lua
 
 local MOST_LEASES = 20000  -- Leases that are looked at: more than any fleet has events under way.
 
@@ -31,7 +31,7 @@ local counted = cause_of_death ~= 'host' and (#held > 1 and 'deaths' or cause_of
 
 local function explain(id)
     if counted then fail(causes, id, death, true, retention) end
-    tell(id, cjson.encode({died = cause_of_death, beside = #held - 1, cause = counted and death.id or nil}))
+    append(id, cjson.encode({died = cause_of_death, beside = #held - 1, cause = counted and death.id or nil}))
 end
 
 for _, id in ipairs(held) do

@@ -17,7 +17,7 @@
 --! include event_index.lua
 --! include now.lua
 --! include record.lua
---! include story.lua
+--! include history.lua
 
 --! include changes.lua
 --! include lock.lua
@@ -80,7 +80,7 @@ end
 -- Once more from the beginning: what has failed so far speaks against the event no longer.
 local function explain(id)
     absolve(causes, id, false)
-    tell(id, told)
+    append(id, told)
 end
 
 local function replay(id, job, selected)

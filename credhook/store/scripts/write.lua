@@ -22,7 +22,7 @@
 --! include claim_event.lua
 --! include changes.lua
 --! include event_of_job.lua
---! include story.lua
+--! include history.lua
 
 local FIRST = 5                -- Where the operations begin.
 local MOST_BLOCKED = 100       -- Jobs of a resource that one look for its next event goes through.
@@ -187,7 +187,7 @@ local function explain(id, what, is_open)
     for _, cause in pairs(what.resolved or {}) do stands_no_more(causes, id, cause) end
     for _, failure in ipairs(what.failures or {}) do blame(causes, failure, retention) end
     for _, cause in pairs(what.causes or {}) do stand(causes, id, cause, is_open, retention) end
-    if what.story then tell(id, what.story, not is_open and retention) end
+    if what.story then append(id, what.story, not is_open and retention) end
 end
 
 -- Let the resource's next event be worked on: return its claim if this process goes on, or else put its job at the head

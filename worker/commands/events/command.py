@@ -14,9 +14,8 @@ from credhook.store import MOST_CAUSES
 from credhook.worker.commands.events.options import by_handler, selecting
 from credhook.worker.commands.events.tables import plain, print_counts, print_table
 from credhook.worker.commands.history.causes import causes as read_causes
-from credhook.worker.commands.history.records import raw, records
+from credhook.worker.commands.history.records import raw, records, time_of
 from credhook.worker.commands.history.story import lines, story_of
-from credhook.worker.commands.history.times import time_of
 from credhook.worker.commands.search.search import Page, count, ledger, read_page
 from credhook.worker.commands.search.selection import Selection
 

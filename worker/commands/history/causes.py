@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from redis import Redis
 
 from credhook.store import BLAMED, LATEST, MOST_CAUSES, Keys, State
-from credhook.worker.commands.history.times import written
+from credhook.worker.commands.history.records import written
 
 #: Digits of the longest time that can be written.
 _DIGITS: Final = 14

@@ -1,6 +1,7 @@
 """The records of events as people read them: times in UTC, handlers by name, null where nothing can be read."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
@@ -8,7 +9,6 @@ from redis import Redis
 
 from credhook.store import BLAMED, HANDLER, LATEST, ONLY, TRACE, Keys, State, ending
 from credhook.store.traces import Traced
-from credhook.worker.commands.history.times import time_of
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
@@ -97,3 +97,15 @@ def text_of(value: bytes) -> str:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS else None
+
+
+def time_of(milliseconds: int | None) -> str | None:
+    """Return a time in ms since the epoch as text, or None if it is no time."""
+    if milliseconds is None or not 0 <= milliseconds <= LATEST:
+        return None
+    return written(datetime.fromtimestamp(milliseconds / 1000, UTC))
+
+
+def written(moment: datetime) -> str:
+    """Return the time as programs read it: ISO 8601 in UTC, to the millisecond, with a Z at the end."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,8 +7,7 @@ from typing import Any, Final
 from redis import Redis
 
 from credhook.store import MOST_TOLD, Keys
-from credhook.worker.commands.history.records import text_of
-from credhook.worker.commands.history.times import time_of
+from credhook.worker.commands.history.records import text_of, time_of
 
 #: What reclaim.lua says of a worker process that is gone → in words.
 _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}

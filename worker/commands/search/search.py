@@ -19,7 +19,7 @@ from redis.retry import Retry
 from credhook.events import EVENT_TYPES
 from credhook.settings import LedgerSettings
 from credhook.store import OTHER, Keys, State, lua
-from credhook.store.connection import clock, open_redis_sync
+from credhook.store.connection import check_schema, clock, open_redis_sync
 from credhook.store.hints import hint
 from credhook.worker.commands.history.causes import standing
 from credhook.worker.commands.history.records import raw
@@ -74,8 +74,9 @@ def ledger() -> Iterator[tuple[Redis, Keys]]:
     settings = LedgerSettings()
     redis = open_redis_sync(settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0))
     try:
-        redis.ping()
-        yield redis, Keys(settings.queue)
+        index = Keys(settings.queue)
+        check_schema(redis, index, write=False)
+        yield redis, index
     except ResponseError as error:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
