@@ -78,7 +78,7 @@ def _events(counts: EventCounts) -> GaugeMetricFamily:
         "leased": counts.in_flight,
         "waiting": counts.retrying,
         # Every other open event waits behind another event of its resource.
-        "parked": max(0, counts.open - counts.queued - counts.in_flight - counts.retrying),
+        "blocked": max(0, counts.open - counts.queued - counts.in_flight - counts.retrying),
         "dead": counts.dead,
         "unhandled": sum(counts.unhandled.values()),
         "quarantined": counts.quarantined,
