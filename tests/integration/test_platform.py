@@ -4,18 +4,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from caller import credentials
 from members import (
     DOWN,
     WELL,
-    Answer,
     Stub,
-    callers,
-    end_of,
     fetching,
     member,
     members,
@@ -25,11 +20,9 @@ from members import (
 from mortal_redis import mortal_redis
 from redis import Redis
 from structlog.testing import capture_logs
-from waiting import until, until_async
+from waiting import until_async
 
-from credhook.sandbox.local.local_redis import free_port
 from credhook.store.connection import open_redis
-from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.platform.circuit import THRESHOLD, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -43,30 +36,6 @@ def stub() -> Iterator[Stub]:
 
 
 # Pauses that the platform asks for.
-
-
-def test_after_one_429_four_processes_make_no_call_within_its_time_and_begin_again_one_by_one(
-    tmp_path: Path, redis_url: str, stub: Stub
-) -> None:
-    asked: list[float] = []
-
-    def answer(number: int) -> Answer:
-        if number == 400 and not asked:
-            asked.append(time.monotonic())
-            return 429, {"Retry-After": "5"}
-        return WELL
-
-    stub.answer = answer
-    with callers(tmp_path, redis_url, stub.url):
-        until(lambda: asked and time.monotonic() > asked[0] + 5.0, what="the pause")
-        count = len(stub.arrivals)
-        stub.most = 0
-        until(lambda: len(stub.arrivals) > count + 400, what="calls after the pause")
-    (at,) = asked
-    late = [round(arrival - at, 3) for arrival in stub.arrivals if at + 2.5 < arrival < at + 5.0]
-    assert not late  # Within the first moments there may be some that were on their way.
-    again = [arrival for arrival in stub.arrivals if arrival >= at + 5.0]
-    assert again[1] - again[0] >= stub.takes  # The second waited for the first one's answer.
 
 
 async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
@@ -114,60 +83,7 @@ async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str
         await until_async(lambda: all(600 < one.breaker.pause() < 1_201 for one in fleet), what="the longest")
 
 
-async def test_platforms_do_not_share_their_condition(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "600"})
-    async with member(redis_url, stub.url) as one, member(redis_url, stub.url + "/other") as other:
-        await one.call()
-        await one.breaker.aclose()
-        assert await other.breaker.admit(3) == 3
-
-
 # The breaker.
-
-
-async def test_an_outage_is_probed_one_call_at_a_time_and_ends_for_all(redis_url: str, stub: Stub) -> None:
-    """How soon, and how gently: tests/unit/test_outage.py."""
-    stub.answer = lambda _: DOWN
-    stub.takes = 0.05
-    with capture_logs() as logs:
-        async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=25) as under_way:
-            await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the breaker")
-            await until_async(lambda: not under_way["calls"], what="the end of the calls that were under way")
-            spent = len(stub.arrivals)
-            stub.most = 0
-            await until_async(lambda: len(stub.arrivals) >= spent + 2, what="two probes")
-            assert stub.most == 1
-            first, second = stub.arrivals[spent : spent + 2]
-            assert second - first > 0.5
-            stub.answer, stub.takes = (lambda _: WELL), 0.3
-            before = len(stub.arrivals)
-            await until_async(lambda: len(stub.arrivals) > before + 150, what="calls after the outage")
-    # A hundred were under way. Each opens after ten failures of its own, should no word of the others come before.
-    assert spent < 100 + 4 * THRESHOLD
-    events = [entry["event"] for entry in logs]
-    assert events.count("platform_probed") == events.count("platform_paused")  # Each pause ends with one.
-    assert events.count("platform_resumed") == 1
-
-
-async def test_answers_between_failures_keep_it_closed(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda number: WELL if number % 4 else DOWN
-    async with members(4, redis_url, stub.url) as fleet, fetching(fleet, at_once=5):
-        await until_async(lambda: len(stub.arrivals) > 800, what="many calls")
-        assert not any(one.breaker.pause() for one in fleet)
-
-
-async def test_one_member_without_a_connection_does_not_stop_the_others(redis_url: str, stub: Stub) -> None:
-    async with members(4, redis_url, stub.url) as fleet, AsyncExitStack() as stack:
-        nowhere = f"http://127.0.0.1:{free_port()}"
-        sick = AsyncApi(nowhere, credentials(), guard=fleet[3].breaker.fetches, timeout=5.0)
-        stack.push_async_callback(sick.aclose)
-        await stack.enter_async_context(fetching(fleet[:3], at_once=5))
-        await until_async(lambda: len(stub.arrivals) > 100, what="calls")
-        for _ in range(5 * THRESHOLD):
-            before = len(stub.arrivals)
-            await end_of(sick)
-            await until_async(lambda before=before: len(stub.arrivals) > before + 5, what="calls that are answered")  # type: ignore[misc]
-        assert not any(one.breaker.pause() for one in fleet[:3])
 
 
 async def test_all_failures_of_a_fleet_count_together(redis_url: str, stub: Stub) -> None:
@@ -240,15 +156,6 @@ async def test_a_probe_that_is_cancelled_or_given_back_lets_the_next_try(
 
 
 # The rate.
-
-
-def test_four_processes_that_want_everything_get_the_rate_together(tmp_path: Path, redis_url: str, stub: Stub) -> None:
-    earliest = time.monotonic()
-    with callers(tmp_path, redis_url, stub.url, rate=100, at_once=10):
-        until(lambda: len(stub.arrivals) > 450, what="a bucketful, and three seconds of the rate")
-    # A busy machine may make its calls later than it was let, but never before.
-    for number, arrival in enumerate(sorted(stub.arrivals)):
-        assert number <= 100 * (1 + arrival - earliest)
 
 
 async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url: str, stub: Stub) -> None:

@@ -107,45 +107,24 @@ def test_a_signal_ends_all(clock: Clock, family: Families, number: signal.Signal
     assert [child.signals for child in one.children] == [[signal.SIGTERM]] * 3
 
 
-def test_who_keeps_dying_young_is_replaced_later_and_later(clock: Clock, family: Families, logs: list[Any]) -> None:
-    one = family(1, [(YOUNG, 1)] * 8)
-    told(clock, 60)
+@pytest.mark.parametrize(
+    ("number", "lives", "expected"),
+    [
+        (1, [(YOUNG, 1)] * 8, [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]),
+        (1, [(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.2, 0.4, 0.1, 0.2]),
+    ],
+)
+def test_a_child_that_dies_young_again_is_replaced_later(
+    clock: Clock, family: Families, logs: list[Any], number: int, lives: Lives, expected: list[float]
+) -> None:
+    one = family(number, lives)
+    told(clock, 90)
     assert one.run() == 0
-    assert waits(logs) == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    born = [child.born for child in one.children]
-    for (before, after), wait in zip(pairwise(born), waits(logs), strict=True):
-        assert YOUNG + wait <= after - before + 1e-6 <= YOUNG + wait + 3 * CHECK_SECONDS
-
-
-def test_the_longest_wait_stays_however_often_one_dies(clock: Clock, family: Families, logs: list[Any]) -> None:
-    one = family(1, [(0.0, 1)] * 1_500)
-    told(clock, 9_000)
-    assert one.run() == 0
-    assert waits(logs)[-1] == 5.0
-    assert len(waits(logs)) == 1_500
-
-
-def test_a_long_life_is_followed_by_another_at_once(clock: Clock, family: Families, logs: list[Any]) -> None:
-    one = family(1, [(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)])
-    told(clock, 200)
-    assert one.run() == 0
-    assert waits(logs) == [0.2, 0.4, 0.1, 0.2]
-
-
-def test_each_place_waits_for_itself(clock: Clock, family: Families, logs: list[Any]) -> None:
-    """While one that dies again and again is waited for, the death of another is seen to."""
-    one = family(2, [(OLD, -9), *[(YOUNG, 1)] * 9])
-    told(clock, 60)
-    assert one.run() == 0
-    first, *_, longest = sorted(waits(logs))
-    assert (first, longest) == (0.1, 5.0)
-
-
-def test_what_was_to_be_done_about_a_death_is_done_once(clock: Clock, family: Families) -> None:
-    one = family(2, [(YOUNG, 3)])
-    told(clock, 60)
-    assert one.run() == 0
-    assert one.done == [f"{one.children[0].pid} ended with 3"]
+    assert waits(logs) == expected
+    assert len(one.done) == len(lives)
+    births = [child.born for child in one.children]
+    for (before, after), (life, _), wait in zip(pairwise(births), lives, waits(logs), strict=True):
+        assert life + wait <= after - before + 1e-6 <= life + wait + 3 * CHECK_SECONDS
 
 
 def test_a_system_without_room_is_asked_again(clock: Clock, family: Families, logs: list[Any]) -> None:
@@ -180,10 +159,6 @@ def test_if_none_can_live_it_gives_up(clock: Clock, family: Families, logs: list
     assert len(one.children) == 6
 
 
-def test_it_does_so_whatever_they_end_with(clock: Clock, family: Families) -> None:
-    assert family(2, [(YOUNG, 0)] * 100, tries=3).run() == 1
-
-
 @pytest.mark.parametrize(
     ("number", "lives"),
     [
@@ -207,13 +182,6 @@ def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Fami
     assert logs == []
 
 
-def test_it_does_so_while_they_drain(clock: Clock, family: Families) -> None:
-    one = family(2, [(YOUNG, 2)], fatal_code=2)
-    one.draining = 5.0
-    told(clock, YOUNG - CHECK_SECONDS / 2)
-    assert one.run() == 2
-
-
 def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[Any]) -> None:
     one = family(2)
     one.draining = 11.0
@@ -223,13 +191,6 @@ def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[
     assert clock.now >= began + 60 + one.grace
     assert [entry["event"] for entry in logs] == ["child_killed"] * 2
     assert [child.poll() for child in one.children] == [-signal.SIGKILL] * 2
-
-
-def test_who_takes_its_time_is_let(clock: Clock, family: Families) -> None:
-    one = family(2)
-    one.draining = 9.0
-    told(clock, 60)
-    assert one.run() == 0
 
 
 @pytest.mark.parametrize(
