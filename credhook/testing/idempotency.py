@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from credhook.testing.crashes import CrashPoint
 from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import Function, Result, Trial, handler_of, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
@@ -63,36 +62,33 @@ async def aassert_idempotent(
     """
     subject = handler_of(handler)
 
-    async def effects_with(point: CrashPoint | None) -> tuple[Result, object]:
+    async def new_trial() -> tuple[Trial, FakeApi, Any]:
         api = FakeApi()
         state = await _call(fresh, api)
-        trial = Trial(subject, event, api, timeout=timeout, state=state)
-        if point is not None:
-            await trial.crash(point)
+        return Trial(subject, event, api, timeout=timeout, state=state), api, state
+
+    async def finish(trial: Trial, api: FakeApi, state: object) -> tuple[Result, object]:
         await trial.settle()
         # `effects` may return the state itself, which is about to change.
         return trial.result(), copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
 
-    first, expected = await effects_with(None)
+    first, expected = await finish(*await new_trial())
     if not _is_done(first):
         raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}")
-
-    async def check(point: CrashPoint, crash: str) -> None:
-        result, found = await effects_with(point)
+    number, awaits = 0, 0
+    while number <= awaits:  # Number 0 runs to its end, and counts the awaits.
+        trial, api, state = await new_trial()
+        point = await trial.crash(number or None)
+        awaits = awaits if number else point.awaits
+        died = f"died at its await {number} at {point.crashed_at}" if number else "ended without being recorded as done"
+        result, found = await finish(trial, api, state)
         if result.outcome != first.outcome or not _is_done(result):
-            at = crash.format(point.crashed_at)
             raise AssertionError(
-                f"{subject.name} cannot run again: it {at}, and the next run ended as {_summary(result)}"
+                f"{subject.name} cannot run again: it {died}, and the next run ended as {_summary(result)}"
             )
         if changes := differences(expected, found):
-            at = crash.format(point.crashed_at)
-            raise AssertionError(f"{subject.name} is not idempotent: it {at}, ran again, and then {changes}")
-
-    code = getattr(inspect.unwrap(subject.function), "__code__", None)
-    whole = CrashPoint(own=code)
-    await check(whole, "ended without being recorded as done")
-    for number in range(1, whole.awaits + 1):
-        await check(CrashPoint(number, own=code), f"died at its await {number} at {{}}")
+            raise AssertionError(f"{subject.name} is not idempotent: it {died}, ran again, and then {changes}")
+        number += 1
 
 
 def _is_done(result: Result) -> bool:

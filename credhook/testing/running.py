@@ -142,7 +142,7 @@ async def arun(
         chance=chance,
     )
     if crash_after is not None:
-        await trial.crash(CrashPoint(crash_after + 1, own=trial.code))
+        await trial.crash(crash_after + 1)
     await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
     return trial.result()
 
@@ -190,7 +190,6 @@ class Trial:
         self._skipped = False
         self._error: Exception | None = None
         self._settlement = Settlement(State.WAITING)
-        self.code = getattr(inspect.unwrap(handler.function), "__code__", None)
         api.know(event)
 
     async def settle(self, attempts: int = _MAX_ATTEMPTS) -> None:
@@ -222,8 +221,9 @@ class Trial:
         if self._settlement.spend:
             self._event = replace(self._event, attempt=self._event.attempt + 1)
 
-    async def crash(self, point: CrashPoint) -> None:
-        """Run the handler in a process that dies at the crash point, or at the handler's end."""
+    async def crash(self, at: int | None = None) -> CrashPoint:
+        """Run the handler in a process that dies at the n-th await, or else at the handler's end."""
+        point = CrashPoint(at, own=getattr(inspect.unwrap(self._handler.function), "__code__", None))
 
         async def crashing(event: FetchedEvent, context: Context[Any, Any]) -> None:
             await point.run(self._handler.function(event, context))
@@ -231,6 +231,7 @@ class Trial:
         handler = replace(self._handler, function=crashing) if self._handler.is_async else self._handler
         self._error = await self._run(handler)
         self._event = replace(self._event, attempt=self._event.attempt + 1)
+        return point
 
     async def _run(self, handler: Handler) -> Exception | None:
         self._runs += 1
