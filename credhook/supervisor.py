@@ -105,7 +105,7 @@ class Supervisor(ABC, Generic[C]):
         return self.drain()
 
     def drain(self) -> int:
-        """Stop all children, kill those that do not end in time, and return the exit code."""
+        """Stop all children, kill them if they do not end in time, and return the exit code."""
         self._send(signal.SIGTERM)
         deadline = self.clock() + self.grace
         while self._alive() and self.clock() < deadline:

@@ -1,4 +1,4 @@
-"""What workers count. Labels hold names of handlers that are loaded, types, states and statuses; never ids."""
+"""The metrics of workers. Labels hold names of loaded handlers, types, states and statuses, but no ids."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from credhook.metrics.counting import Count, Distribution, Level
 from credhook.store import State
 from credhook.worker.api.errors import ApiError, InvalidResponse
 
-#: What a platform can answer, as far as it matters; any other status stands for its hundred.
+#: Statuses with a label of their own. Others are labelled by their class, such as `5xx`.
 _STATUSES: Final = frozenset({401, 403, 404, 429})
 
 _TYPES: Final = frozenset(EVENT_TYPES)
@@ -69,12 +69,12 @@ TOKEN_FETCHES: Final = Count(
 
 
 def type_label(event_type: str) -> str:
-    """One of the ten types, or `unknown`."""
+    """Return the event type if it is known, else `unknown`."""
     return event_type if event_type in _TYPES else "unknown"
 
 
 def status_label(error: ApiError) -> str:
-    """A status that says something by itself, or its class: `404`, `5xx`; or what there was instead."""
+    """Return a label such as `404` or `5xx`, or a word for an error without a status."""
     if error.operation == "token":
         return "token"
     if isinstance(error, InvalidResponse):

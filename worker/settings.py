@@ -1,4 +1,4 @@
-"""What the worker is told by its environment, read once into a frozen object."""
+"""The worker's settings, read once from the environment into a frozen object."""
 
 import re
 from typing import Annotated, Final, Literal, Self
@@ -19,7 +19,7 @@ _ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+
 
 
 def _http_url(value: str) -> str:
-    """Refuse what could not be called, and drop the trailing slash so that paths can be appended."""
+    """Refuse a URL that cannot be called, and drop the trailing slash so that paths can be appended."""
     parts = urlsplit(value)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("should be an http:// or https:// URL")
@@ -68,7 +68,7 @@ ResourceUri = Annotated[str, AfterValidator(_resource_uri)]
 
 
 class PlatformSettings(BaseSettings):
-    """Where the platform's API is, and who we are to it. All that `credhook endpoints` and `credhook api` need."""
+    """Settings of the platform's API and of our credentials. `credhook endpoints` and `credhook api` need no others."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -151,7 +151,7 @@ class PlatformSettings(BaseSettings):
 
 
 class EndpointSettings(BaseSettings):
-    """Where the platform should deliver to. Needed by `credhook endpoints plan` and `apply`, and by `doctor`."""
+    """Setting of the URL that the platform delivers to. `credhook endpoints plan`, `apply` and `doctor` need it."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -162,7 +162,7 @@ class EndpointSettings(BaseSettings):
 
 
 class HandlerSettings(BaseSettings):
-    """Which handlers are loaded. All that `credhook handlers` needs."""
+    """Setting of the handlers to load. `credhook handlers` needs no other."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -216,8 +216,8 @@ class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
         ge=1,
         le=300,
         validation_alias="CREDHOOK_LEASE",
-        description="Seconds that a claim lasts unless renewed. A dead process's events are put back sooner: by "
-        "whoever saw it die, or when it has been silent for 6 seconds (0.4 of this if that is more).",
+        description="Seconds that a claim lasts unless renewed. The events of a dead process are requeued sooner: when "
+        "its supervisor sees it die, or after 6 seconds of silence (0.4 of this if that is more).",
     )
     rate: float | None = Field(
         None,

@@ -101,7 +101,7 @@ class Announced(NamedTuple):
 
 
 def announced(values: Mapping[Any, Any]) -> Iterator[Announced]:
-    """Yield the announcements of a hash, those that have lapsed included."""
+    """Yield the announcements of a hash, including lapsed ones."""
     for token, value in values.items():
         since, renewed, text = value.split(b" ", 2)
         yield Announced(token.decode(), int(since), int(renewed), text)

@@ -51,7 +51,7 @@ class Phase(Enum):
 
 
 class CallResult(Enum):
-    """What one call says about the platform."""
+    """Result of one call, as far as it concerns the platform."""
 
     #: The platform works. A 404 or 403 concerns one resource, so it counts as an answer.
     ANSWERED = "answered"
@@ -144,7 +144,7 @@ class Circuit:
 
 
 class SlowStart:
-    """How many events one process may claim after a pause: 1, 2, 4, …, doubling as calls succeed."""
+    """Budget of events that one process may claim after a pause: 1, 2, 4, …, doubling as calls succeed."""
 
     def __init__(self) -> None:
         self._budget: int | None = None  # None: no limit.
@@ -164,7 +164,7 @@ class SlowStart:
             self._budget -= count
 
     def succeeded(self) -> None:
-        """Let two more events follow one that was fetched."""
+        """Let two more events follow each fetched event."""
         if self._budget is not None:
             self._budget += 2
             if self._budget >= SLOW_START_BUDGET:

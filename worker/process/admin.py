@@ -57,7 +57,7 @@ def exporter_key(settings: WorkerSettings) -> str:
 
 
 class PlatformFigures:
-    """What the fleet shares about one platform, read from Redis at each scrape: circuit breaker and pause."""
+    """Figures that the fleet shares about one platform, read from Redis at each scrape."""
 
     def __init__(self, redis: Redis, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
         self._redis = redis

@@ -197,7 +197,7 @@ class ConcurrentWorker(BaseWorker):
         return taken
 
     def _room(self) -> int:
-        """How many more events may be under way."""
+        """Return how many more events may be in flight."""
         if self._stopping.is_set():
             return 0
         return self._slots.places - len(self._attempts)
@@ -236,7 +236,7 @@ class ConcurrentWorker(BaseWorker):
             self._processor.keep(attempt)
 
     def _may_follow(self) -> bool:
-        """Whether a slot may go on with the next event of its resource."""
+        """Return True if a slot may go on with the next event of its resource."""
         going_on = not self._stopping.is_set() and not self._suspended and not self._isolation_wanted
         return going_on and self._breaker.pause() == 0
 
@@ -271,7 +271,7 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.gather(task, stop, return_exceptions=True)
 
     def _stop(self) -> None:
-        """Take nothing more and finish what is under way. A signal to the whole group comes twice: it says the same."""
+        """Claim no more events, and drain. A signal to the process group arrives twice and must not count as two."""
         if self._stopping.is_set():
             return
         log.info("worker_draining", under_way=len(self._attempts))
@@ -280,7 +280,7 @@ class ConcurrentWorker(BaseWorker):
         self._stopping.set()
 
     async def _drain(self) -> None:
-        """Finish what is under way, or hand it back when the grace time is over."""
+        """Finish the events in flight, or hand them back when the grace time is over."""
         self._slots.evict(0)
         if self._tasks:
             # What Redis has let us wait for meanwhile is a part of it: the supervisor waits no longer.

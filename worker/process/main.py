@@ -89,7 +89,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     # This takes a tenth of a second, and no event should wait for it.
     shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     _wait_for(redis, settings.queue)
-    # What was imported lives as long as the process: the collector need not visit it.
+    # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""Keep worker processes running: replace those that die, and those that no longer move.
+"""Keep worker processes running: replace workers that die or no longer move.
 
 A handler that blocks the event loop stops a hundred other events, and the renewal of their leases. So each worker sends
 a pulse from its event loop. The supervisor asks a silent worker for its stack, which shows the blocking code, and ends
