@@ -23,7 +23,7 @@
 
 local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local first = 4 + 2 * fields
-local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys, indexed = {}, {}, {}, {}, {}, {}, {}, {}
+local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}
 
 --! include changes.lua
 --! include backfilled.lua
@@ -77,10 +77,7 @@ for i = first, #ARGV, each do
             if is_urgent(type) and not is_backfill then urgent_jobs[#urgent_jobs + 1] = job end
         end
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received}
-        local index = index_of(type, resource)
-        indexed[index] = indexed[index] or {}
-        table.insert(indexed[index], received)
-        table.insert(indexed[index], id)
+        record.index, record.id, record.received = index_of(type, resource), id, received
         if each > 4 then record[#record + 1], record[#record + 2] = $TRACE, ARGV[i + 4] end
         if is_backfill then record[#record + 1], record[#record + 2] = 'backfilled', 1 end
         records[#records + 1] = record
@@ -96,9 +93,9 @@ if #job_ids > 0 then
     redis.call('RPUSH', jobs, unpack(job_ids))
 end
 if #urgent_jobs > 0 then hint(urgent, unpack(urgent_jobs)) end
-for index, entries in pairs(indexed) do redis.call('ZADD', index, unpack(entries)) end
 for _, record in ipairs(records) do
     local key = record[1]
+    redis.call('ZADD', record.index, record.received, record.id)
     if record[3] == $ACCEPTED then
         redis.call('HSET', unpack(record))
     else  -- Written under another name first, so that it is never there without its expiry.
