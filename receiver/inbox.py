@@ -31,7 +31,7 @@ from credhook.store.traces import Traced
 
 log = structlog.get_logger("credhook.receiver")
 
-ACCEPT: Final = lua.load("accept_deliveries.lua", ORIGIN="delivery")
+ACCEPT: Final = lua.load("accept.lua", ORIGIN="delivery")
 _ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
 
 #: Events in one script. It blocks Redis for about 5 ms then, and its arguments stay below Lua's limit.

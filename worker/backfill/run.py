@@ -32,7 +32,7 @@ from credhook.worker.backfill.states import (
     must_have_happened,
 )
 
-_ACCEPT: Final = lua.load("accept_missing.lua", ORIGIN="backfill")
+_ACCEPT: Final = lua.load("accept.lua", ORIGIN="backfill")
 
 #: Seconds that one page of the platform may take, pauses and retries included.
 PAGE_SECONDS: Final = 600.0

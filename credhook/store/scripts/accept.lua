@@ -8,12 +8,9 @@
 -- ARGV: retention in s; how many arguments each event has; number of job fields, then these fields and their values;
 --   then of each event webhook-id, type, resource, the job's id, or '' if the type is not known, and if there is a
 --   fifth, the trace that it is of.
---
--- What became of each event is one of: accepted, quarantined, duplicate, conflict (seen before with another type or
--- resource), unreadable (somebody else has written to where its record would be), and arrived (a delivery has brought
--- what the backfill missed).
---
--- Defines: outcomes.
+-- Reply: what became of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
+--   resource), unreadable (something else has written to where its record would be), or arrived (a delivery has brought
+--   what the backfill missed).
 
 --! include keys.lua
 --! include event_index.lua
@@ -114,3 +111,5 @@ if #records > 0 and listened() then
         end
     end
 end
+
+return outcomes
