@@ -1,4 +1,4 @@
-"""A Redis that somebody else has written to: what cannot be read is set aside and named, and its neighbours go on."""
+"""Damaged records: an event whose record cannot be read is set aside and named, and the other events go on."""
 
 import asyncio
 import json
@@ -9,14 +9,14 @@ from accepting import everything, inbox_on, record
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import CONFLICT, EVENT, job_id
+from redis_keys import CONFLICT, EVENT
 from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.store import Keys, State
+from credhook.store import Keys
 from credhook.worker.commands.events import command as history
-from credhook.worker.queue.claim import Claimant, Settlement
+from credhook.worker.queue.claim import Claimant
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.sweeper import Sweeper
 
@@ -133,52 +133,6 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
     sweeper(redis_client).run()
     assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
     assert "bad" not in everything(redis_client)
-
-
-async def test_ids_that_are_no_text_stop_nobody_wherever_they_stand(
-    async_redis: AsyncRedis, redis_client: Redis, events: Any
-) -> None:
-    await accept(async_redis, "m1", "m2")
-    for key in (INDEX.open, INDEX.leases, INDEX.scheduled, INDEX.isolated, INDEX.dead, INDEX.blocked + "r-m1"):
-        redis_client.zadd(key, {NO_TEXT: 1})
-    for key in (INDEX.jobs, INDEX.urgent, INDEX.intermediate):
-        redis_client.lpush(key, NO_TEXT)
-    redis_client.hset(EVENT.encode() + NO_TEXT, "state", "accepted")
-    claims = worker(async_redis)
-    taken = (await claims.take(10, urgent=5, idle=True)).claims
-    assert sorted(claim.event_id for claim in taken) == ["m1", "m2"]
-    for claim in taken:
-        assert await claims.settle(claim, Settlement(State.DONE), follow=True) == (True, None)
-    sweeper(redis_client).run()
-    assert redis_client.zrange(INDEX.unreadable, 0, -1) == [NO_TEXT]
-    assert not redis_client.exists(INDEX.open)
-    assert len(events("list", "--json", "--state", "unreadable").stdout.splitlines()) == 1
-    assert events("list").exit_code == 0
-    assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
-    assert not redis_client.exists(EVENT.encode() + NO_TEXT)
-
-
-async def test_a_job_of_another_type_is_written_anew(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    await accept(async_redis, "m1", "m2")
-    redis_client.delete("rq:job:" + job_id("m1"))
-    redis_client.set("rq:job:" + job_id("m1"), "of another kind")
-    redis_client.zadd(INDEX.scheduled, {job_id("m1"): 1})
-    assert await take(async_redis) == ["m1", "m2"]
-    lose_all(redis_client)
-    assert sweeper(redis_client).run() == 2
-    assert await take(async_redis) == ["m1", "m2"]
-
-
-async def test_a_delivery_that_was_refused_for_its_index_is_accepted_once_that_is_mended(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    redis_client.set(INDEX.open, "of another kind")
-    async with inbox_on(async_redis) as inbox:
-        with pytest.raises(StoreUnavailable):
-            await inbox.accept("m1", Event(COMPLETED, "r-m1"))
-        redis_client.delete(INDEX.open)
-        assert await inbox.accept("m1", Event(COMPLETED, "r-m1")) is Outcome.ACCEPTED
-    assert await take(async_redis) == ["m1"]
 
 
 async def test_a_delivery_whose_record_cannot_be_read_is_refused_alone(
