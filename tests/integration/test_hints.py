@@ -90,7 +90,8 @@ def test_a_token_host_that_is_not_known(harness: Harness) -> None:
     assert done.returncode == 1
     harness.happens("m")
     with harness.worker(**elsewhere) as worker:
-        said = until(lambda: hint(worker.text, "fetch_failed"), what="the failed fetch")
+        until(lambda: '"event":"token_refused"' in worker.text, what="the failed token request")
+    said = next(line for line in worker.text.splitlines() if '"event":"token_refused"' in line)
     for one in (done.stderr, said):
         assert "host's name is not known here: check CREDHOOK_TOKEN_URL" in one
         assert "CREDHOOK_API_URL" not in one
