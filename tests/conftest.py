@@ -12,7 +12,7 @@ import redis.asyncio
 import trustme
 from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
-from own_logs import own_logs
+from log_configuration import own_logs
 from redis import Redis
 from serving import Platform, platform
 

@@ -16,7 +16,7 @@ from bench.work.competitors import BULLMQ_CROWDED, LIMIT, OURS, RQ_SIMPLE
 from bench.work.results import Results, rate
 from bench.work.run import Terms, round_trips, run
 from redis import Redis
-from threads import sync_api
+from threaded_client import sync_api
 from waiting import until
 
 from credhook.worker.api.token import ClientCredentials

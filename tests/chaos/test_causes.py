@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from fleet_harness import FleetHarness, Stub
 from harness import COMPLETED
-from planting import INDEX
+from stored_events import INDEX
 from waiting import until
 
 BUGS = """

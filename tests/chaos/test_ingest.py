@@ -11,12 +11,12 @@ from pathlib import Path
 import aiohttp
 import httpx
 import pytest
-from mortal_redis import mortal_redis
 from redis import Redis
 from redis_keys import job_id
 from redis_proxy import redis_proxy
+from redis_server import mortal_redis
+from repeating_sender import deliver_all
 from rq.utils import as_text
-from sending import deliver_all
 from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until_async

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from backfilling import backfilled_ids, scene
+from backfill_setup import backfilled_ids, scene
 from fleet_harness import LONG, SHORT
 from redis_keys import EVENT
 from waiting import until

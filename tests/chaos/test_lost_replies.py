@@ -2,9 +2,9 @@
 
 import pytest
 from accepting import inbox_on, record
-from claiming import take_one
+from claims import take_one
+from handled_events import HELD, INDEX, begun, handled_once
 from harness import COMPLETED, Harness
-from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import TimeoutError as RedisTimeoutError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fleet_harness import Answer, Call, FleetHarness, Stub, well
-from mortal_redis import mortal_redis
+from redis_server import mortal_redis
 from serving import children
 from waiting import until
 

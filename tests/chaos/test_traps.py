@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any
 
 from accepting import record
+from handled_events import HELD, INDEX, begun, handled_once
 from harness import Harness
-from reckoning import HELD, INDEX, begun, handled_once
 from redis import Redis
 from redis_keys import EVENT, job_id
 from rq import Queue
@@ -21,7 +21,7 @@ from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry, StartedJobRegistry
 from rq.serializers import JSONSerializer
 from serving import children, runs
-from stock import rq, stock_worker
+from stock_rq import rq, stock_worker
 from waiting import until
 
 SECOND_TIME = """

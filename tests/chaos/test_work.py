@@ -25,8 +25,8 @@ from pathlib import Path
 
 import pytest
 from fleet_harness import LONG, SHORT, FleetHarness, Note, Stub
-from mortal_redis import MortalRedis, mortal_redis
 from redis.exceptions import RedisError
+from redis_server import MortalRedis, mortal_redis
 from serving import Process, children
 
 from credhook.receiver.inbox import StoreUnavailable

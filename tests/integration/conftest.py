@@ -8,10 +8,10 @@ import pytest
 import trustme
 from click.testing import CliRunner, Result
 from events_command import Run
-from receiving import Receiver, receiving
 from redis import Redis
 from sandbox_api import authorized
 from serving import Platform
+from webhook_endpoint import Receiver, receiving
 
 
 @pytest.fixture(scope="module")

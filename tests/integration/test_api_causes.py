@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, s
 
 import pytest
 import trustme
-from answering import RESET, TOKEN, answering, presentation
-from ways import WAYS, calling
+from client_modes import WAYS, calling
+from scripted_server import RESET, TOKEN, answering, presentation
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint

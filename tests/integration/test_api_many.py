@@ -10,11 +10,11 @@ from contextlib import closing, contextmanager, suppress
 from itertools import count
 
 import pytest
-from answering import GRANTED, PRESENTATION, TOKEN, presentation
-from threads import sync_api
-from turns import TurningLoop, cancelled_after, on_turning_loop
+from cancellation import TurningLoop, cancelled_after, on_turning_loop
+from client_modes import WAYS
+from scripted_server import GRANTED, PRESENTATION, TOKEN, presentation
+from threaded_client import sync_api
 from waiting import until_async
-from ways import WAYS
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.guard import Unguarded

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trustme
 from aiohttp.abc import AbstractResolver, ResolveResult
-from answering import PRESENTATION, TOKEN, Answering, answering, presentation
 from caller import credentials
+from client_modes import WAYS, calling
 from http_proxy import REFUSED, Proxy, proxying
-from ways import WAYS, calling
+from scripted_server import PRESENTATION, TOKEN, Answering, answering, presentation
 
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.http.transport import AiohttpTransport

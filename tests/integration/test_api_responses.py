@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from answering import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
-from ways import WAYS, Caller, calling
+from client_modes import WAYS, Caller, calling
+from scripted_server import GRANTED, PRESENTATION, TOKEN, Answering, answering, ok, presentation
 
 from credhook.backoff import Backoff
 from credhook.worker.api import token

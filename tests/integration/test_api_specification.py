@@ -20,7 +20,7 @@ import httpx
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from serving import Platform
-from threads import sync_api
+from threaded_client import sync_api
 
 from credhook.worker.api import operations
 from credhook.worker.api.client import AsyncApi

@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from answering import PRESENTATION, TOKEN, answering, presentation
 from caller import credentials
+from client_modes import WAYS, calling
 from in_thread import in_thread
+from scripted_server import PRESENTATION, TOKEN, answering, presentation
 from waiting import until_async
-from ways import WAYS, calling
 
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import commands
-import forked
+import forked_process
 import pytest
 import trustme
-from answering import TOKEN, Answering, answering, presentation
-from ways import WAYS
+from client_modes import WAYS
+from scripted_server import TOKEN, Answering, answering, presentation
 
-ASKING = Path(commands.ROOT, "tests", "support", "asking.py")
+ASKING = Path(commands.ROOT, "tests", "support", "client_process.py")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def environment(server: Answering, **more: Path) -> dict[str, str]:
 
 def asked(server: Answering, **more: Path) -> list[dict[str, str]]:
     """What a process of its own is told, by each way."""
-    done = forked.run(str(ASKING), env=environment(server, **more))
+    done = forked_process.run(str(ASKING), env=environment(server, **more))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 

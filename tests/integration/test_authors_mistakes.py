@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import commands
-import forked
+import forked_process
 import pytest
 from accepting import record
 from harness import Harness
@@ -257,7 +257,7 @@ def test_a_handler_that_is_not_idempotent_is_found_by_the_test_kit_with_the_line
         "made = event('openid4vc.issuance.completed')\n"
         "assert_idempotent(f, made, fresh=rows.clear, effects=lambda: list(rows))\n"
     )
-    done = forked.run("-c", trial, cwd=folder)
+    done = forked_process.run("-c", trial, cwd=folder)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "AssertionError: accounts.f" in done.stderr

@@ -11,9 +11,9 @@ import redis.asyncio
 from accepting import record
 from events_command import Run
 from fleet_harness import Answer, Stub
-from planting import contents
 from redis import Redis
 from redis_keys import EVENT
+from stored_events import contents
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT

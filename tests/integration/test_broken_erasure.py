@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 from accepting import everything
-from breakable import Ledger
-from claiming import INDEX
+from breakable_store import Ledger
+from claims import INDEX
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError

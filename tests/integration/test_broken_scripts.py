@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from accepting import everything
-from breakable import DONE, Ledger
-from breaking import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
-from claiming import INDEX
+from breakable_store import DONE, Ledger
+from claims import INDEX
+from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
 from redis import Redis
 from redis.exceptions import ResponseError
 from redis_keys import EVENT

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
+from cancellation import TurningLoop, cancelled_after, on_turning_loop
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from turns import TurningLoop, cancelled_after, on_turning_loop
+from redis_addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
 
 from credhook.sandbox.local.local_redis import local_redis
 from credhook.store.connection import open_redis

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 from accepting import record
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
 from events_command import Run
 from fleet_harness import Stub
-from planting import plant
 from redis import Redis
+from stored_events import plant
 
 from credhook.store import State
 from credhook.worker.attempt.retry import GiveUp, Retry

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from accepting import record
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
 from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
-from planting import INDEX, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, STORY, job_id
+from stored_events import INDEX, plant
 
 from credhook import GiveUp
 from credhook.store import BLAMED, MOST_CAUSES, State

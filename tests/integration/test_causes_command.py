@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 from events_command import Run
 from harness import DATA
-from planting import INDEX, plant
 from redis import Redis
 from redis_keys import EVENT
+from stored_events import INDEX, plant
 
 from credhook.store import State
 from credhook.worker.commands.events.command import causes as command

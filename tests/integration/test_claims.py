@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from claiming import COMPLETED, accept, worker
+from claims import COMPLETED, accept, worker
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError

@@ -17,11 +17,11 @@ from accepting import record
 from commands import credhook
 from console import TOKEN, Console, console, fields
 from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
-from forked import Forked
+from forked_process import Forked
 from harness import DATA, Harness
 from large_ledger import RARE_TYPE, fill
-from planting import HANDLED, INDEX, plant, plant_many
 from redis import Redis
+from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port

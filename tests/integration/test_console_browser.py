@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from browser import chromium
 from console import TOKEN, Console, console
-from planting import HANDLED, INDEX, plant, plant_many
 from redis import Redis
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
 from credhook.store import State

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 from console import TOKEN, Console, console, fields
-from planting import INDEX, plant_many
 from pydantic import SecretStr
 from redis import Redis
 from starlette.routing import Route
+from stored_events import INDEX, plant_many
 
 from credhook.console.app import create_console
 from credhook.console.auth import OPEN, Login

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from developing import left_running
+from dev_process import left_running
 from waiting import until
 
 ROOT = Path(__file__).parents[2]

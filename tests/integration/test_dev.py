@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import credhook
-from developing import MODULE, Dev, developing, left_running, nothing_is_left, project
+from dev_process import MODULE, Dev, developing, left_running, nothing_is_left, project
 from waiting import until
 
 #: It fails, and would come back by itself long after the test.

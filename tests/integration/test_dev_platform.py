@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 from commands import credhook
-from developing import developing, nothing_is_left, project
+from dev_process import developing, nothing_is_left, project
 from sandbox_api import CREDS, authorized
 from serving import Platform
 from tunnel import tunnel

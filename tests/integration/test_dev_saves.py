@@ -5,8 +5,8 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from developing import MODULE, developing
-from following import whole_lines
+from dev_process import MODULE, developing
+from growing_files import whole_lines
 from waiting import until
 
 from credhook.sandbox.local.dev_session import watched

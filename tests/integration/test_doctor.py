@@ -18,8 +18,8 @@ from typing import Any
 import commands
 import pytest
 import trustme
-from clinic import PATH_SECRET, Break, Clinic, clinic
 from harness import COMPLETED, DATA
+from healthy_fleet import PATH_SECRET, Break, Clinic, clinic
 from redis_keys import RECEIVERS
 from redis_proxy import redis_proxy
 from serving import Platform

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import trustme
 from accepting import accept, record
-from backfilling import Scene, backfilled_ids, scene
+from backfill_setup import Scene, backfilled_ids, scene
 from events_command import Run
-from planting import contents
-from receiving import settled
 from redis import Redis
 from redis_keys import EVENT, RECEIVERS
+from stored_events import contents
 from waiting import until
+from webhook_endpoint import settled
 
 from credhook.store import Keys
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 from accepting import record
 from events_command import Run, asked, process, terminal
-from planting import INDEX, plant, plant_many
 from redis import Redis
 from redis_proxy import redis_proxy
+from stored_events import INDEX, plant, plant_many
 from waiting import until
 
 from credhook.store import State

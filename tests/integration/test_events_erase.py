@@ -5,9 +5,9 @@ import json
 from accepting import accept, everything, record
 from events_command import Run, asked, process, terminal
 from harness import COMPLETED, DATA
-from planting import HANDLED, INDEX, plant
 from redis import Redis
 from redis_keys import CONFLICT, RESOURCE, SNAPSHOT, job_id
+from stored_events import HANDLED, INDEX, plant
 
 from credhook.store import State
 

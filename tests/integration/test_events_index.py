@@ -10,10 +10,10 @@ from accepting import accept, everything, inbox_on, record
 from events_command import Run
 from harness import COMPLETED, DATA
 from large_ledger import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
-from planting import HANDLED, INDEX, plant, plant_many
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
+from stored_events import HANDLED, INDEX, plant, plant_many
 
 from credhook.events import Event
 from credhook.store import State

@@ -6,8 +6,8 @@ from accepting import accept
 from click.testing import Result
 from events_command import Run, process
 from harness import COMPLETED, DATA
-from planting import INDEX, plant, plant_many
 from redis import Redis
+from stored_events import INDEX, plant, plant_many
 
 from credhook.store import State
 

@@ -7,9 +7,9 @@ import pytest
 from accepting import accept, record
 from events_command import Run
 from harness import COMPLETED, DATA
-from planting import HANDLED, INDEX, contents, plant, plant_many
 from redis import Redis
 from redis_keys import EVENT, SNAPSHOT, job_id
+from stored_events import HANDLED, INDEX, contents, plant, plant_many
 
 from credhook.store import State
 

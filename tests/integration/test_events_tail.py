@@ -9,12 +9,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from accepting import accept
-from addresses import through_sentinel
 from events_command import process
 from harness import COMPLETED, DATA, Harness
-from mortal_redis import mortal_redis
 from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
+from redis_addresses import through_sentinel
+from redis_server import mortal_redis
 from waiting import until
 
 from credhook.store import Keys

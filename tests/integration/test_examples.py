@@ -15,7 +15,7 @@ from typing import Any
 import plain
 import psycopg
 import pytest
-from developing import COMPLETED, Dev, developing
+from dev_process import COMPLETED, Dev, developing
 from harness import DATA
 from in_thread import in_thread
 from postgres_server import MISSING, postgres_server, programs

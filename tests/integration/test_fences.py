@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 from accepting import record
-from claiming import COMPLETED, INDEX, accept, died, lapse, sweeper, take_one, worker
+from claims import COMPLETED, INDEX, accept, died, lapse, sweeper, take_one, worker
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import SPARE, Forked
+from forked_process import SPARE, Forked
 from harness import Harness
 from serving import children, running
 from waiting import until

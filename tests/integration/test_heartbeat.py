@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from accepting import record
-from planting import INDEX
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_keys import job_id
 from scraping import worker_settings
+from stored_events import INDEX
 from structlog.testing import capture_logs
 
 from credhook.events import Event

@@ -6,9 +6,9 @@ from itertools import count
 from typing import Any, Final
 
 import pytest
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
+from cancellation import TurningLoop, on_turning_loop
 from fleet_harness import Stub
-from turns import TurningLoop, on_turning_loop
 
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption

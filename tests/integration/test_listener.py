@@ -16,7 +16,7 @@ import plain
 import pytest
 import trustme
 from floods import DRIPPED_BODIES, DRIPPED_HEADS, FAST, SILENCE, Flood, Target, peak
-from following import whole, whole_lines
+from growing_files import whole, whole_lines
 from raw_response import next_response
 from refusals import BODY, request, signed
 from serving import receiver, running

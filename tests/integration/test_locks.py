@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from accepting import record
-from breaking import AsyncScript, Script
-from claiming import INDEX, accept, died, lapse, sweeper, take_one, worker
+from claims import INDEX, accept, died, lapse, sweeper, take_one, worker
+from failing_scripts import AsyncScript, Script
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError

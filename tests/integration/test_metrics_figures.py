@@ -7,12 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-from planting import INDEX, plant, plant_many
 from prometheus_client import CollectorRegistry
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
 from scraping import Scrape, needs_promtool, promtool, well_formed, worker_settings
+from stored_events import INDEX, plant, plant_many
 
 from credhook.listener.admin import create_admin
 from credhook.metrics.target_figures import TargetFigures

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from harness import COMPLETED, Harness
 from redis import Redis
+from repeating_sender import deliver_all
 from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
-from sending import deliver_all
 from serving import Receiver, children, receiver
 from waiting import until
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import trustme
-from planting import plant
 from prometheus_client import Metric
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import worker_settings
+from stored_events import plant
 
 import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.

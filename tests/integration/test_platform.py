@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from members import (
+from fleet_members import (
     DOWN,
     WELL,
     Stub,
@@ -17,8 +17,8 @@ from members import (
     paused_briefly,
     serving,
 )
-from mortal_redis import mortal_redis
 from redis import Redis
+from redis_server import mortal_redis
 from structlog.testing import capture_logs
 from waiting import until_async
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from members import DOWN, Stub, member, members, paused_briefly, serving
+from fleet_members import DOWN, Stub, member, members, paused_briefly, serving
 from redis import Redis
 from waiting import until_async
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from members import Stub, callers, members, serving
-from mortal_redis import MortalRedis, mortal_redis
+from fleet_members import Stub, callers, members, serving
 from redis.exceptions import RedisError
+from redis_server import MortalRedis, mortal_redis
 from serving import Process
 from waiting import until
 

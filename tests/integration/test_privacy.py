@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import forked
+import forked_process
 import plain
 import pytest
 from accepting import RANGE, READ
@@ -166,7 +166,7 @@ def run(rig: FleetHarness, *command: str) -> str:
     # Stock RQ does not look for plugins where it was started.
     path = os.pathsep.join(filter(None, [str(rig.folder), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, **rig.environment}
-    done = forked.run(*command, env=environment, cwd=rig.folder)
+    done = forked_process.run(*command, env=environment, cwd=rig.folder)
     assert "Usage" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 

@@ -13,12 +13,12 @@ import httpx
 import plain
 import pytest
 import trustme
-from family import own_signals
-from forked import Forked
+from fake_children import own_signals
+from forked_process import Forked
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
-from sending import deliver_all
+from repeating_sender import deliver_all
 from serving import children, receiver, running
 from signing import SECRET
 from structlog.testing import capture_logs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import plain
 import pytest
-from addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
 from redis import Redis
+from redis_addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
 from serving import receiver
 from signing import body, headers
 from waiting import until

@@ -14,7 +14,7 @@ from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegis
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from scraping import worker_settings
-from stock import rq
+from stock_rq import rq
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome

@@ -7,7 +7,7 @@ from rq import Worker as StockWorker
 from rq.command import send_shutdown_command, send_stop_job_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
-from stock import rq, stock_worker
+from stock_rq import rq, stock_worker
 from waiting import until
 
 from credhook.store import Keys

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forked
+import forked_process
 import plain
 import pytest
 from sandbox_api import CREDS, authorized, data
@@ -15,7 +15,7 @@ TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return forked.run(*arguments)
+    return forked_process.run(*arguments)
 
 
 def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -48,7 +48,7 @@ def test_env_prints_the_settings_and_ends(command: list[str], options: list[str]
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals) -> None:
-    process = forked.Forked(
+    process = forked_process.Forked(
         [sys.executable, "-m", "credhook.sandbox", "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -104,7 +104,7 @@ def test_a_wrong_option_is_wrong_usage(options: list[str]) -> None:
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
 def test_listening_to_other_machines_prints_a_warning(host: str, warns: bool) -> None:
-    process = forked.Forked(
+    process = forked_process.Forked(
         [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,10 +11,10 @@ from typing import Any
 
 import plain
 import pytest
-from receiving import COMPLETED, DATA, SECRET, Received, Receiver, happen, register, settled
 from sandbox_api import authorized
 from serving import Platform, platform
 from waiting import until
+from webhook_endpoint import COMPLETED, DATA, SECRET, Received, Receiver, happen, register, settled
 
 pytestmark = pytest.mark.usefixtures("swept")
 

@@ -7,10 +7,10 @@ from typing import Any
 import plain
 import pytest
 import trustme
-from receiving import Receiver, happen, receiving, register, settled
 from sandbox_api import authorized
 from serving import Platform, platform
 from waiting import until
+from webhook_endpoint import Receiver, happen, receiving, register, settled
 
 pytestmark = pytest.mark.usefixtures("swept")
 

@@ -10,11 +10,11 @@ import pytest
 from accepting import accept, everything
 from commands import Done, credhook
 from harness import DATA, Harness
-from planting import INDEX
 from redis import Redis
 from redis_keys import job_id
 from serving import receiver
 from signing import body, headers
+from stored_events import INDEX
 from waiting import until
 
 from credhook.worker.platform.shared_circuit import circuit_key

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from accepting import everything, inbox_on
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
 from events_command import Run
 from fleet_harness import Stub
 from harness import COMPLETED
-from planting import HANDLED, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, STORY
+from stored_events import HANDLED, plant
 
 from credhook import Retry
 from credhook.events import Event

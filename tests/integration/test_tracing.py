@@ -11,10 +11,10 @@ import commands
 import httpx
 import plain
 import pytest
-from collecting import Collected, Collector, collecting
 from fleet_harness import Answer, FleetHarness, Stub, presentation
 from serving import Process, Receiver, receiver, running
 from signing import SECRET, body, headers
+from trace_collector import Collected, Collector, collecting
 from waiting import until
 
 from credhook.sandbox.local.local_redis import free_port

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from accepting import record
-from attempting import Attempts, attempts
+from attempts import Attempts, attempts
 from events_command import Run
 from fleet_harness import Stub
-from planting import INDEX, plant
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
+from stored_events import INDEX, plant
 from structlog.testing import capture_logs
 
 from credhook.backoff import Backoff

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import forked
+import forked_process
 from accepting import accept, everything, record
 from harness import COMPLETED, DATA, Harness
 from redis_keys import job_id
@@ -213,9 +213,9 @@ def test_stock_rq_tools_see_the_queue_and_stock_rq_worker_works_on_it(harness: H
     rq = str(Path(sys.executable).parent / "rq")
     url = ["--url", harness.redis_url]
     environment = {"PYTHONPATH": str(harness.folder), **harness.environment}
-    info = forked.run(rq, "info", *url, "--raw")
+    info = forked_process.run(rq, "info", *url, "--raw")
     assert "queue credhook 1" in info.stdout
-    worked = forked.run(
+    worked = forked_process.run(
         rq, "worker", *url, "--burst", "--serializer", "json", "credhook", env=environment, cwd=harness.folder
     )
     assert worked.returncode == 0, worked.stderr

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import forked
+import forked_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,4 +14,4 @@ Done = subprocess.CompletedProcess[str]
 
 def credhook(*arguments: str, environment: Mapping[str, str], folder: Path = ROOT) -> Done:
     """Run `credhook …` in a folder, with nothing but this in its environment."""
-    return forked.run("-m", "credhook", *arguments, env=environment, cwd=folder)
+    return forked_process.run("-m", "credhook", *arguments, env=environment, cwd=folder)

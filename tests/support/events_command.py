@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import Result
-from forked import Forked
+from forked_process import Forked
 
 ROOT = Path(__file__).parents[2]
 

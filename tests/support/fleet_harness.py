@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import httptools
 from accepting import reached, record
-from following import whole_lines
+from growing_files import whole_lines
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from serving import Process, running

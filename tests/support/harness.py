@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from accepting import accept, reached
-from following import whole_lines
+from growing_files import whole_lines
 from redis import Redis
 from serving import Platform, Process, running
 from waiting import until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 import plain
-from following import whole
-from forked import SPARE, Forked
+from forked_process import SPARE, Forked
+from growing_files import whole
 from signing import SECRET
 from waiting import until
 

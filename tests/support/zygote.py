@@ -1,8 +1,8 @@
 """A process that has imported everything, and forks those that a test starts: `python -P zygote.py DESCRIPTOR`.
 
-It is told by forked.py, over the socket of that descriptor, what is to run, and answers with the process's id. Whoever
-asks is the new process's parent: it is forked twice, and given to the nearest ancestor that takes orphans. Nothing but
-forking happens here, so that what is forked has what a new process of Python's has, and the imports.
+forked_process.py sends it the commands to run over the socket of that descriptor; it answers with the process's id. It
+forks twice, so that the new process belongs to the nearest ancestor that adopts orphans. It does nothing but fork: a
+forked process has the state of a new Python process, and the imports.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 sys.path.insert(0, str(Path(__file__).parent))
-import forked
+import forked_process
 
 del sys.path[0]
 
@@ -52,7 +52,7 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run, and in which circumstances; as forked.py writes it.
+    """What is to run, and in which circumstances; as forked_process.py writes it.
 
     Attributes:
         command: of Python's command line: `-m module …`, `-c program …` or `script …`.
@@ -94,7 +94,7 @@ def load() -> None:
 def serve(control: socket.socket) -> Job:
     """Fork whatever is asked for; return in each fork, with its job."""
     while True:
-        message, received, _, _ = socket.recv_fds(control, forked.LONGEST, forked.MOST)
+        message, received, _, _ = socket.recv_fds(control, forked_process.LONGEST, forked_process.MOST)
         if not message:
             os._exit(0)
         reading, writing = os.pipe()
@@ -113,7 +113,7 @@ def serve(control: socket.socket) -> Job:
             control.detach()  # The number becomes another's.
             _take(received, job.descriptors)
             if job.terminal:
-                forked.take_terminal()
+                forked_process.take_terminal()
             return job
         os.waitpid(between, 0)
         for descriptor in (*received, writing):
@@ -135,10 +135,10 @@ def begin(control: socket.socket) -> Job:
         if os.fork() == 0:
             ours.detach()
             _take([theirs.detach(), *[os.open(os.devnull, os.O_RDWR)] * 3], [3, 0, 1, 2])
-            _call_it(forked.SPARE)
+            _call_it(forked_process.SPARE)
             return begin(socket.socket(fileno=3))
         theirs.close()
-        forked.fork_from(ours)
+        forked_process.fork_from(ours)
     _be_as_new(job)
     return job
 

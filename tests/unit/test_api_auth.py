@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 import pytest
-from granting import TOKEN_URL, Clock, Platform, client, credentials
+from token_endpoint import TOKEN_URL, Clock, Platform, client, credentials
 
 from credhook.worker.api.errors import InvalidResponse, Unauthorized
 from credhook.worker.api.token import ClientCredentials, Token

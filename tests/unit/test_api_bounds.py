@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from granting import Handler, async_api, client, credentials
-from own_time import in_own_time
+from token_endpoint import Handler, async_api, client, credentials
+from virtual_time import in_own_time
 
 from credhook.worker.api.bounds import LONGEST_BODY, LONGEST_REFUSAL
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from granting import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
 from pydantic import SecretStr
+from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi, transport_from

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from granting import API_URL, Held, Platform, client, credentials
-from threads import sync_api
+from threaded_client import sync_api
+from token_endpoint import API_URL, Held, Platform, client, credentials
 from waiting import until, until_async
 
 from credhook.worker.api.client import AsyncApi

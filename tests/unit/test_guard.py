@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from own_time import in_own_time
+from virtual_time import in_own_time
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
 from circuit_memory import LATENCY, CircuitMemory
-from own_time import in_own_time
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
+from virtual_time import in_own_time
 from waiting import until_async
 
 from credhook.worker.platform.circuit import MARGIN_SECONDS, PAUSES, THRESHOLD, PlatformPaused

@@ -3,7 +3,7 @@
 import io
 import sys
 
-from own_logs import own_logs
+from log_configuration import own_logs
 from structlog.testing import capture_logs
 
 from credhook.logs import configure_logs

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
 import httpx
-from own_time import in_own_time
+from virtual_time import in_own_time
 
 from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, Registration, SandboxEndpoint
 from credhook.sandbox.sender import FAILURE_LIMIT, REORDER_SECONDS, RETRY_SECONDS, Reply, Sender

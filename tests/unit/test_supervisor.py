@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from family import Child, Clock, own_signals
+from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
 from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from granting import Clock, Platform, client, credentials
+from token_endpoint import Clock, Platform, client, credentials
 
 from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Response

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 import pytest
-from granting import Clock, CountedCredentials, Held, Platform, client, credentials
+from token_endpoint import Clock, CountedCredentials, Held, Platform, client, credentials
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from family import Child, Clock, own_signals
+from fake_children import Child, Clock, own_signals
 from structlog.testing import capture_logs
 
 from credhook.worker.process.supervisor import SupervisedWorker, WorkerSupervisor

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from accepting import everything
-from breaking import AsyncScript, Script
-from claiming import INDEX, lapse
+from claims import INDEX, lapse
+from failing_scripts import AsyncScript, Script
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id

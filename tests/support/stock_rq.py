@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import forked
+import forked_process
 from harness import Harness
 from serving import Process
 
@@ -14,7 +14,7 @@ RQ = str(Path(sys.executable).parent / "rq")
 
 def rq(*arguments: str) -> str:
     """What `rq …` prints."""
-    done = forked.run(RQ, *arguments)
+    done = forked_process.run(RQ, *arguments)
     done.check_returncode()
     return done.stdout
 

@@ -1,6 +1,6 @@
-"""A process that asks the platform once by each of the client's ways, on a worker's loop, as its environment says.
+"""A process that asks the platform once in each of the client's modes, configured by its environment.
 
-python asking.py: prints a line of JSON for each way, with the presentation's id, or with the error and its hint.
+`python client_process.py` prints a line of JSON for each mode: the presentation's id, or the error and its hint.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from threads import sync_api
+from threaded_client import sync_api
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.token import ClientCredentials

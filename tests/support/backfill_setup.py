@@ -12,13 +12,13 @@ from typing import Any
 
 import plain
 import trustme
-from forked import Forked
+from forked_process import Forked
 from harness import Harness
-from receiving import happen, register
 from redis import Redis
 from redis_keys import EVENT
 from serving import Platform, Receiver, platform
 from waiting import until
+from webhook_endpoint import happen, register
 
 from credhook.store import BACKFILLED
 

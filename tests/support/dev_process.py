@@ -14,7 +14,7 @@ from typing import Any
 
 import plain
 from commands import credhook
-from forked import Forked, take_terminal
+from forked_process import Forked, take_terminal
 from waiting import until
 
 ROOT = Path(__file__).parents[2]
