@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import importlib
 import os
 import socket
 import ssl
@@ -144,15 +143,14 @@ def _serve(
 
 
 def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTracer"]:
-    """Traces deliveries, if that is wanted."""
+    """Return the tracer of deliveries, or None if traces are off."""
     tracing.start("receiver")
     if (tracer := tracing.tracer()) is None:
         return None
     scheme = "https" if settings.tls_certfile else "http"
-    traces: DeliveryTracer = importlib.import_module("credhook.receiver.tracing").DeliveryTracer(
-        tracer, inbox, route=settings.webhook_path, queue=settings.queue, scheme=scheme
-    )
-    return traces
+    from credhook.receiver.tracing import DeliveryTracer
+
+    return DeliveryTracer(tracer, inbox, route=settings.webhook_path, queue=settings.queue, scheme=scheme)
 
 
 def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from credhook.events import Malformed
 from credhook.listener.limits import errors_body
-from credhook.logs.flood import FloodGuard
+from credhook.logs import FloodGuard
 from credhook.receiver import metrics
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.receiver.signature import BadHeaders, Encoded, OutsideTolerance, Unauthenticated

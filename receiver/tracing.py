@@ -1,8 +1,7 @@
-"""A delivery as spans: the request, and within it the sending of its event to the queue.
+"""Trace a delivery as two spans: the request, and within it the sending of its event to the queue.
 
-Only what has been authenticated is traced: nobody else may make us export anything, or crowd out what we would. The
-context that comes with a delivery is a link and no parent: the port is public, and whoever sends would otherwise choose
-what is sampled, and could have all that it sends make one trace without end.
+Only authenticated deliveries are traced, so strangers cannot fill the collector. The trace context of a request becomes
+a link and not the parent: as the parent it would let the sender choose which deliveries are sampled.
 """
 
 import re
@@ -19,17 +18,16 @@ from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.store.traces import NOT_CHOSEN, Traced
 from credhook.tracing.spans import fail, remote
 
-#: W3C Trace Context, 3.2: version, trace, span, flags. Of a later version the beginning is the same.
+#: W3C Trace Context, 3.2: version, trace, span, flags. Later versions begin with the same fields.
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?"
 )
 
-#: Headers as ASGI has them.
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class DeliveryTracer:
-    """Accepts events and traces how."""
+    """Passes events to the inbox and traces them."""
 
     def __init__(self, tracer: Tracer, inbox: Inbox, *, route: str, queue: str, scheme: str) -> None:
         """`route`: the path without its secret; `scheme`: `http` or `https`."""
@@ -45,17 +43,17 @@ class DeliveryTracer:
         self._names = f"POST {route}", f"send {queue}"
 
     async def accept(self, delivery_id: str, event: Event, headers: Headers, took: float) -> Outcome:
-        """`Inbox.accept`, traced; `took`: seconds since the request began.
+        """Accept the event as `Inbox.accept` does, and trace it. `took`: seconds since the request began.
 
         Raises:
-            StoreUnavailable: as there.
+            StoreUnavailable: Redis did not confirm that the event is written.
         """
         ids = {
             "messaging.message.id": delivery_id,
             "credhook.event.type": event.type,
             "credhook.resource.id": event.resource_id,
         }
-        # Neither is ever the current span: what an inbox does next, it does for others as well.
+        # Neither span becomes the current one: the inbox writes for other requests, too.
         request = self._tracer.start_span(
             self._names[0],
             Context(),
@@ -64,7 +62,7 @@ class DeliveryTracer:
             links(headers),
             start_time=time.time_ns() - int(took * 1e9),
         )
-        if not request.is_recording():  # As most are where a sampler chooses few: no more is made for them.
+        if not request.is_recording():  # Not sampled.
             return await self._inbox.accept(delivery_id, event, NOT_CHOSEN)
         context = set_span_in_context(request, Context())
         sending = self._tracer.start_span(self._names[1], context, SpanKind.PRODUCER, self._sending | ids)
@@ -72,7 +70,7 @@ class DeliveryTracer:
             outcome = await self._inbox.accept(delivery_id, event, written(sending))
         except BaseException as error:
             fail(sending, type(error).__name__)
-            if isinstance(error, Exception):  # Else nobody is answered.
+            if isinstance(error, Exception):  # Otherwise the request was cancelled.
                 request.set_attribute("http.response.status_code", 503 if isinstance(error, StoreUnavailable) else 500)
             fail(request, type(error).__name__)
             raise
@@ -85,7 +83,7 @@ class DeliveryTracer:
 
 
 def written(span: Span) -> str:
-    """How the ledger has it that this span has sent an event."""
+    """Return the text for the event's record that names this span as the sender."""
     context = span.get_span_context()
     if not context.trace_flags.sampled:
         return NOT_CHOSEN
@@ -93,7 +91,7 @@ def written(span: Span) -> str:
 
 
 def links(headers: Headers) -> list[Link]:
-    """A link to the span that a request says it is part of; none if it says nothing that can be understood. Pure."""
-    said = [value for name, value in headers if name == b"traceparent"]
-    found = _TRACEPARENT.fullmatch(said[0]) if len(said) == 1 else None
+    """Return a link to the span in the `traceparent` header, if there is exactly one valid header."""
+    values = [value for name, value in headers if name == b"traceparent"]
+    found = _TRACEPARENT.fullmatch(values[0]) if len(values) == 1 else None
     return [Link(remote(found[1].decode(), found[2].decode(), sampled=False))] if found else []

@@ -34,7 +34,7 @@ from credhook.listener.limits import (
     Limits,
     Rejection,
 )
-from credhook.logs.flood import FloodGuard
+from credhook.logs import FloodGuard
 
 log = structlog.get_logger("credhook.listener")
 

@@ -1,4 +1,7 @@
-"""Logs: one line per event, whoever logs, and nothing in them that a delivery or a handler could have put there."""
+"""Write one log line for each event: JSON, or text on a terminal.
+
+Log lines hold ids, error classes and places in code. They hold no error messages, no local variables and no claims.
+"""
 
 import json
 import logging
@@ -6,40 +9,44 @@ import os
 import re
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import click
 import orjson
 import structlog
 
-from credhook.logs.development import explained, in_development
-from credhook.logs.places import is_authors, place, places, runs_now
-from credhook.logs.stream import LineHandler, LineLogger
+from credhook.logs.places import authors_frames, is_authors, place, places, runs_now
 
-#: Control characters, and those that reverse or hide text: in a log line they could forge another or repaint the
-#: screen. And halves of characters, which no stream takes.
+#: Control characters, and characters that reverse or hide text: they could forge a line or repaint the screen. Lone
+#: surrogates, since no stream takes them.
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-
-
-#: Where what an error says begins in other libraries' messages; and in asyncio's, which quote a callback's arguments.
+#: In messages of other libraries, the error's message begins here. asyncio also quotes the arguments of a callback.
 _EXCEPTION: Final = re.compile(r"\n|exception=")
 _ARGUMENTS: Final = re.compile(r"\n|exception=|[(<{]")
-
-#: Python's words for a coroutine that was made and dropped; what it quotes is a name in somebody's code.
+#: Python's warning about a dropped coroutine. It quotes only a name in the code.
 _NEVER_AWAITED: Final = re.compile(r"coroutine '([A-Za-z_][\w.<>]*)' was never awaited")
+#: Places in code that a line names for an error.
+_MAX_PLACES: Final = 4
+#: Libraries that log each request and each start. Our own lines say the same.
+_QUIET: Final = ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job")
+#: Dataclasses are shown by their repr, which hides claims. orjson would write all their fields.
+_AS_REPR: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+#: Fields that structlog's console prints below the line, as a traceback.
+_BELOW: Final = ("stack", "exception", "exc_info")
+_FLOOD_SECONDS: Final = 60.0
 
-#: Of those that an error came through.
-_MOST_PLACES: Final = 4
+Event = MutableMapping[str, Any]
 
 
 def configure_logs(stream: Any = None) -> None:
-    """One line per event on standard error: readable on a terminal, JSON elsewhere, whoever logs.
+    """Log to `stream`, default standard error: text on a terminal, JSON elsewhere.
 
-    `CREDHOOK_LOG` (`json` or `console`) overrides the choice, `CREDHOOK_LOG_LEVEL` sets the threshold (default `info`).
+    `CREDHOOK_LOG` (`json` or `console`) overrides the choice. `CREDHOOK_LOG_LEVEL` is the threshold (default `info`).
     """
     stream = stream or sys.stderr
     form = os.environ.get("CREDHOOK_LOG") or ("console" if stream.isatty() else "json")
@@ -58,21 +65,20 @@ def configure_logs(stream: Any = None) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *([_with_what_authors_see] if in_development() else []),
-        _class_instead_of_traceback,
+        *([_add_message] if in_development() else []),
+        _replace_error,
     ]
     handler = LineHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=[_without_foreign_details, *shared],
+            foreign_pre_chain=[_cut_foreign_details, *shared],
         )
     )
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    # They announce every request and every start in words of their own; ours are structured and say the same.
-    for name in ("httpx", "httpcore", "uvicorn", "rq.worker", "rq.scheduler", "rq.queue", "rq.job"):
+    for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, threshold))
-    # What Python itself reports would be a traceback with the error's message, which may hold claims.
+    # Python itself would write tracebacks with error messages, which may hold claims.
     sys.excepthook = lambda _, error, __: _log_uncaught("uncaught", error)
     threading.excepthook = lambda failed: _log_uncaught("thread_failed", failed.exc_value)
     sys.unraisablehook = lambda failed: _log_uncaught("unraisable", failed.exc_value)
@@ -85,6 +91,72 @@ def configure_logs(stream: Any = None) -> None:
     )
 
 
+def in_development() -> bool:
+    """Return True if `credhook dev` has started this process. Log lines then hold error messages."""
+    return os.environ.get("CREDHOOK_DEV") == "1"
+
+
+class FloodGuard:
+    """Allows a limited number of log lines of each kind in a minute, so that a flood cannot fill the disk."""
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Allow `limit` lines of each kind; `clock` returns monotonic seconds."""
+        self._limit = limit
+        self._clock = clock
+        self._period_began = clock()
+        self._seen = Counter[str]()
+        self._dropped = Counter[str]()
+
+    def admit(self, kind: str) -> dict[str, int] | None:
+        """Return fields for the line: `unlogged_before` if lines before it were dropped. None: drop this line, too."""
+        now = self._clock()
+        if now - self._period_began >= _FLOOD_SECONDS:
+            self._period_began = now
+            self._seen.clear()
+        self._seen[kind] += 1
+        if self._seen[kind] > self._limit:
+            self._dropped[kind] += 1
+            return None
+        dropped = self._dropped.pop(kind, 0)
+        return {"unlogged_before": dropped} if dropped else {}
+
+
+class LineHandler(logging.StreamHandler[Any]):
+    """Writes lines to a stream. A broken stream is ignored."""
+
+    def write(self, line: str) -> None:
+        """Write a finished line."""
+        self.acquire()
+        try:
+            with suppress(Exception):
+                self.stream.write(line + "\n")
+                self.flush()
+        finally:
+            self.release()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  The name is logging's.
+        """Log where a line comes from that cannot be formatted. Python would print its arguments."""
+        error, at = sys.exc_info()[0] or Exception, place(record.pathname, record.lineno)
+        structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
+
+
+class LineLogger:
+    """The end of a structlog logger. Through Python's logging each line would take three times as long."""
+
+    disabled = False
+
+    def __init__(self, name: str, level: int, handler: LineHandler) -> None:
+        self.name = name
+        self.level = level
+        self.debug = self.info = self.warning = self.error = self.exception = self.critical = handler.write
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: D102, N802  As in logging.
+        return level >= self.level
+
+    def getEffectiveLevel(self) -> int:  # noqa: D102, N802  As in logging.
+        return self.level
+
+
 def _log_uncaught(event: str, error: BaseException | None) -> None:
     if not isinstance(error, SystemExit | KeyboardInterrupt):
         structlog.get_logger("credhook").error(event, exc_info=error)
@@ -93,124 +165,82 @@ def _log_uncaught(event: str, error: BaseException | None) -> None:
 def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    """Say which warning it was and where, without what it says: a handler's may quote claims."""
-    if category is RuntimeWarning and (forgotten := _NEVER_AWAITED.fullmatch(str(message))):
-        at = place(filename, lineno) if is_authors(filename) else runs_now.get() or place(filename, lineno)
+    """Log the category and the place of a warning. Its message may quote claims."""
+    log, at = structlog.get_logger("credhook"), place(filename, lineno)
+    if category is RuntimeWarning and (dropped := _NEVER_AWAITED.fullmatch(str(message))):
+        at = at if is_authors(filename) else runs_now.get() or at
         hint = "it has not run: write await before the call"
-        structlog.get_logger("credhook").warning("coroutine_not_awaited", coroutine=forgotten[1], at=at, hint=hint)
-        return
-    structlog.get_logger("credhook").warning("python_warning", category=category.__name__, at=place(filename, lineno))
+        log.warning("coroutine_not_awaited", coroutine=dropped[1], at=at, hint=hint)
+    else:
+        log.warning("python_warning", category=category.__name__, at=at)
 
 
-Renderer = Callable[[Any, str, MutableMapping[str, Any]], str]
-
-_AS_REPR: Final = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-
-#: What structlog's console prints below the line, as text that it expects to be a traceback.
-_BELOW: Final = ("stack", "exception", "exc_info")
-
-
-def _console(colors: bool) -> Renderer:
-    """Keep on the line what structlog's console would print below it, and values whose text would end it."""
-    renderer = structlog.dev.ConsoleRenderer(colors=colors)
-
-    def render(logger: Any, name: str, event: MutableMapping[str, Any]) -> str:
-        shown = {key: _shown(value) for key, value in event.items()}
-        rest = [f"{key}={shown.pop(key)}" for key in _BELOW if key in shown]
-        return " ".join([str(renderer(logger, name, shown)), *rest])
-
-    return lambda logger, name, event: _always(partial(render, logger, name), _one_line(event))
-
-
-def _json_line(_: Any, __: str, event: MutableMapping[str, Any]) -> str:
-    """What nothing has to be escaped in, as in nearly all lines, is a line as it comes out of orjson."""
-    if event.get("hint") != "":
-        with suppress(Exception):  # Whatever a value's own methods raise: then it is made with more care.
-            line = orjson.dumps(event, default=_refuse, option=_AS_REPR)
-            if line.isascii() and b"\\" not in line and b"\x7f" not in line:
-                return line.decode()
-    return _always(_careful_json_line, _one_line(event))
-
-
-def _refuse(_: object) -> Any:
-    raise TypeError
-
-
-def _careful_json_line(event: Mapping[str, Any]) -> str:
-    """What is no JSON is shown as its repr: orjson would spell out a dataclass, and with it what a repr hides."""
+def _json_line(_: Any, __: str, event: Event) -> str:
+    """Return the event as one line of JSON. Keep the line even if a value cannot be written."""
     try:
-        line = orjson.dumps(event, default=_repr, option=_AS_REPR).decode()
-    except TypeError:  # Text that is no Unicode, numbers beyond 64 bits.
-        return json.dumps(event, default=_repr)
-    # What is left of it is deep within values, and JSON has an escape for each.
+        line = orjson.dumps(event, default=_text, option=_AS_REPR).decode()
+    except TypeError:  # Lone surrogates, numbers beyond 64 bits, keys that are not text, a list that holds itself.
+        scalar = str | int | float | None
+        line = json.dumps({key: value if isinstance(value, scalar) else _text(value) for key, value in event.items()})
     return line if line.isprintable() else _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
-def _repr(value: Any) -> str:
-    return str(_printable(repr(value)))
+def _text(value: object) -> str:
+    """Return the repr of a value, or only its type if the repr fails or may hold the message of an error."""
+    if not isinstance(value, BaseException | list | tuple | dict):
+        with suppress(Exception):
+            return repr(value)
+    return type(value).__name__
 
 
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float)) else _printable(repr(value))
+def _console(colors: bool) -> Callable[[Any, str, Event], str]:
+    """Return a renderer for terminals. It writes one line, where structlog's would write several."""
+    renderer = structlog.dev.ConsoleRenderer(colors=colors)
+
+    def render(logger: Any, name: str, event: Event) -> str:
+        fields = {_escaped(key): _escaped(value) for key, value in json.loads(_json_line(logger, name, event)).items()}
+        below = [f"{key}={fields.pop(key)}" for key in _BELOW if key in fields]
+        return " ".join([str(renderer(logger, name, fields)), *below])
+
+    return render
 
 
-def _always(render: Callable[[dict[str, Any]], str], event: dict[str, Any]) -> str:
-    """Show the types of values that cannot be rendered, rather than lose the line."""
-    try:
-        return render(event)
-    except Exception:  # noqa: BLE001  Whatever a value's own methods raise.
-        return render({key: _plain(value) for key, value in event.items()})
+def _escaped(value: Any) -> Any:
+    if not isinstance(value, str):  # The renderer writes its repr.
+        return value
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or type(value) in {str, int, float, bool} else f"<{type(value).__name__}>"
-
-
-def _class_instead_of_traceback(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Say which error it was and where, without the message and the locals of a traceback: either may hold claims."""
+def _replace_error(_: Any, __: str, event: Event) -> Event:
+    """Replace an error by its class and the places that it came through. Drop an empty hint."""
     error = _error(event.pop("exc_info", None))
     if error is not None:
         event.setdefault("error", type(error).__name__)
-        event["at"] = places(error, _MOST_PLACES)
+        event["at"] = places(error, _MAX_PLACES)
+    if event.get("hint") == "":
+        del event["hint"]
     return event
 
 
-def _with_what_authors_see(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Say what the error says, and where in the author's code it was."""
+def _add_message(_: Any, __: str, event: Event) -> Event:
+    """Add the message of an error, and its `frames` in the author's code. For development only."""
     error = _error(event.get("exc_info"))
     if error is not None:
-        event.update(explained(error))
+        event["message"] = ""
+        with suppress(Exception):  # The author's `__str__` may fail.
+            event["message"] = str(error)
+        event["frames"] = authors_frames(error)
     return event
 
 
 def _error(given: object) -> BaseException | None:
-    """The error that a line was given, in any of the forms that logging has for it."""
+    """Return the error from `exc_info`: an error, a tuple, or True for the current one."""
     error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
     return error if isinstance(error, BaseException) else None
 
 
-def _without_foreign_details(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Cut what other libraries write into their messages: tracebacks, and exceptions with what they say."""
+def _cut_foreign_details(_: Any, __: str, event: Event) -> Event:
+    """Cut tracebacks and errors from the messages of other libraries."""
     details = _ARGUMENTS if event["_record"].name == "asyncio" else _EXCEPTION
     event["event"] = details.split(str(event["event"]), maxsplit=1)[0]
     return event
-
-
-def _one_line(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Escape what could end the line or act on a terminal, in names and values alike; leave out a hint that is none."""
-    try:
-        return {_printable(name): _printable(value) for name, value in event.items() if (name, value) != ("hint", "")}
-    except RecursionError:  # A list that holds itself.
-        return {_printable(name): _printable(_plain(value)) for name, value in event.items()}
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        if value.isprintable():
-            return value
-        return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), value)
-    if isinstance(value, (list, tuple)):
-        return [_printable(item) for item in value]
-    if isinstance(value, BaseException):
-        return type(value).__name__  # As for `exc_info`.
-    return value

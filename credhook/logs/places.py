@@ -1,4 +1,4 @@
-"""Whose code it is that a line stands in, and how its place is written: authors of handlers look for their own line."""
+"""Name places in code. Handler authors look for their own lines, so these come first."""
 
 import os
 from contextvars import ContextVar
@@ -9,35 +9,35 @@ from traceback import walk_tb
 from types import CodeType, FrameType
 from typing import Final
 
-#: Ours, with the links to the rooms that stand at the top: every name of ours begins with this folder.
+#: The folder of our own code. All our modules are imported through it.
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD_LIBRARY: Final = f"{Path(os.__file__).parent}{os.sep}"
-#: Where installers put other people's code.
+#: Folders of installed packages.
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-#: Where the author's function begins that runs now: for what Python reports only after it, at a line of ours.
+#: The place of the author's function that runs now. Python reports some mistakes only after it, at a line of ours.
 runs_now: ContextVar[str] = ContextVar("runs_now", default="")
 
-#: Folders of installed packages, and files, that handlers were loaded from: there it is the author's code all the same.
+#: Folders and files of installed packages that hold handlers: they are an author's code, too.
 _loaded_from: set[str] = set()
 
 
 def loaded_from(module: str) -> None:
-    """Count a module's whole package, if there is one, as its author's code from now on, for this process."""
+    """Treat a module's whole package as its author's code from now on."""
     try:
         spec = find_spec(module.partition(".")[0])
-    except ValueError:  # What is loaded under that name has no file.
+    except ValueError:  # The module of that name has no file.
         return
     if spec is not None:
         folders = [f"{folder}{os.sep}" for folder in spec.submodule_search_locations or ()]
-        _loaded_from.update(one for one in folders or [spec.origin or ""] if one and not one.startswith(_OURS))
+        _loaded_from.update(each for each in folders or [spec.origin or ""] if each and not each.startswith(_OURS))
         is_authors.cache_clear()
 
 
 @cache
 def is_authors(filename: str) -> bool:
-    """Whether the file is a handler author's: not ours, not Python's, and not that of a library."""
-    if filename.startswith("<"):  # Nobody's: `<frozen importlib._bootstrap>`, `<string>`.
+    """Return True if the file is a handler author's: not ours, not Python's, and not a library's."""
+    if filename.startswith("<"):  # `<frozen importlib._bootstrap>`, `<string>`.
         return False
     if any(filename.startswith(place) for place in _loaded_from):
         return True
@@ -45,31 +45,34 @@ def is_authors(filename: str) -> bool:
 
 
 def place(filename: str, line: int) -> str:
-    """`folder/file:line`, which says enough."""
+    """Return `folder/file:line`."""
     return f"{'/'.join(filename.split('/')[-2:])}:{line}"
 
 
 def beginning(code: CodeType) -> str:
-    """Where a function begins."""
+    """Return the place where a function begins."""
     return place(code.co_filename, code.co_firstlineno)
 
 
-def authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
-    """Each frame of authors' code that an error came through, with its line, the innermost last."""
-    return [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_authors(frame.f_code.co_filename)]
-
-
 def authors_places(error: BaseException) -> list[str]:
-    """All places in authors' code that an error came through, `file:line function`, innermost last."""
-    return [_call(frame, line) for frame, line in authors_calls(error)]
+    """Return all places in authors' code that an error came through: `file:line function`, innermost last."""
+    return [_call(frame, line) for frame, line in _authors_calls(error)]
+
+
+def authors_frames(error: BaseException) -> list[str]:
+    """Return the same places with paths relative to the current folder, as editors open them."""
+    frames = [(frame.f_code.co_filename, line, f" {frame.f_code.co_name}") for frame, line in _authors_calls(error)]
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 0, ""))
+    return [f"{path.removeprefix(f'{Path.cwd()}{os.sep}')}:{line}{function}" for path, line, function in frames]
 
 
 def authors_function(error: BaseException) -> tuple[str, str] | None:
-    """The innermost function of authors' code that an error came through, if any, in two forms.
+    """Return the innermost function of authors' code that an error came through, if any, in two forms.
 
-    `module function`, which does not change with lines and folders, and its place, `file:line function`.
+    The first is `module function`, which does not change with lines and folders. The second is `file:line function`.
     """
-    came_through = authors_calls(error)
+    came_through = _authors_calls(error)
     if not came_through:
         return None
     frame, line = came_through[-1]
@@ -77,10 +80,9 @@ def authors_function(error: BaseException) -> tuple[str, str] | None:
 
 
 def places(error: BaseException, limit: int) -> list[str]:
-    """The last places that an error came through, `file:line function`, innermost last.
+    """Return the last places that an error came through: `file:line function`, innermost last.
 
-    Where authors' code is among them, they begin with it: what of ours called it helps nobody, and what it called comes
-    after it, as far as there is room. The innermost place is always there.
+    If authors' code is among them, begin there, and fill up with the places below it. Always keep the innermost place.
     """
     came_through = list(walk_tb(error.__traceback__))
     authors = [at for at, (frame, _) in enumerate(came_through) if is_authors(frame.f_code.co_filename)]
@@ -90,6 +92,10 @@ def places(error: BaseException, limit: int) -> list[str]:
         kept += others[::-1][: limit - len(kept)]
         came_through = [came_through[at] for at in sorted(kept)]
     return [_call(frame, line) for frame, line in came_through[-limit:]]
+
+
+def _authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:
+    return [(frame, line) for frame, line in walk_tb(error.__traceback__) if is_authors(frame.f_code.co_filename)]
 
 
 def _call(frame: FrameType, line: int) -> str:

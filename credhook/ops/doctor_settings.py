@@ -139,7 +139,7 @@ def _traces(names: Sequence[str]) -> Finding:
     if not names:
         return skipped("traces.extra", "no OpenTelemetry variable asks for traces here")
     try:
-        import credhook.tracing.provider  # noqa: F401
+        import credhook.tracing.spans  # noqa: F401
     except ModuleNotFoundError as missing:
         what = f"traces are wanted ({', '.join(names)}), and {missing.name} is not installed"
         return warn("traces.extra", what, "pip install 'credhook[otel]', or set OTEL_SDK_DISABLED=true")

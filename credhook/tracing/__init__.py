@@ -3,7 +3,6 @@
 OpenTelemetry is imported only if traces are wanted. If it is not installed, events are handled without traces.
 """
 
-import importlib
 import os
 import threading
 from collections.abc import Mapping
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
 
-if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+from credhook.store.announcements import version
 
-    from credhook.tracing.provider import Spans
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Tracer
 
 log = structlog.get_logger("credhook")
 
@@ -25,7 +25,7 @@ LAST_SPANS: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
-_spans: Optional["Spans"] = None
+_provider: Optional["TracerProvider"] = None
 
 
 def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -47,16 +47,18 @@ def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def start(part: str) -> None:
-    """Trace from now on, if that is wanted. If it is not possible, log that and go on.
+    """Trace from now on, if traces are wanted. If they are not possible, log that and go on.
 
     `part`, `receiver` or `worker`, names the service, unless OTEL_SERVICE_NAME does.
     """
-    global _spans  # noqa: PLW0603  As OpenTelemetry's own provider, there is one for a process.
+    global _provider  # noqa: PLW0603  OpenTelemetry itself has one provider for a process.
     names = exporters(os.environ)
-    if not names or _spans is not None:
+    if not names or _provider is not None:
         return
     try:
-        _spans = importlib.import_module("credhook.tracing.provider").Spans(part, names)
+        from credhook.tracing.spans import create_provider
+
+        _provider = create_provider(part, names)
     except ModuleNotFoundError as missing:
         log.warning("tracing_off", error=f"{missing.name} is not installed", hint="pip install 'credhook[otel]'")
     except Exception as error:  # Events do not depend on what the OTEL_ variables say.
@@ -67,14 +69,14 @@ def start(part: str) -> None:
 
 def tracer() -> Optional["Tracer"]:
     """Return the tracer of this process, or None if it does not trace."""
-    return _spans.tracer if _spans is not None else None
+    return _provider.get_tracer("credhook", version()) if _provider is not None else None
 
 
 def flush() -> None:
     """Export the remaining spans, unless that takes too long."""
-    if _spans is None:
+    if _provider is None:
         return
     # OpenTelemetry would wait for as long as the collector does not answer.
-    flushing = threading.Thread(target=_spans.flush, daemon=True, name="last spans")
+    flushing = threading.Thread(target=_provider.force_flush, daemon=True, name="last spans")
     flushing.start()
     flushing.join(LAST_SPANS)

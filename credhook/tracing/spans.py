@@ -1,9 +1,14 @@
-"""What all our spans have in common: errors are in them by their class, and nothing that a message could say."""
+"""Make and export spans with OpenTelemetry's SDK. A span names the class of an error, never its message."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 
+from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -18,6 +23,41 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.util.types import Attributes
 
+from credhook.store.announcements import version
+
+
+class UnknownExporter(Exception):
+    """No installed package offers an exporter of that name."""
+
+
+def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
+    """Return OpenTelemetry's provider for this process, so that the spans of authors' libraries join ours.
+
+    If a provider exists, as `opentelemetry-instrument` creates it, use that. Otherwise create one.
+
+    Raises:
+        UnknownExporter: no package offers one of the exporters.
+        Exception: an exporter does not accept its variables.
+    """
+    existing = trace.get_tracer_provider()
+    if isinstance(existing, TracerProvider):
+        return existing
+    ready = [_exporter(name) for name in exporters]
+    ours = Resource.create({"service.name": f"credhook-{part}", "service.version": version()})
+    # At exit the provider would wait for as long as a collector does not answer; `tracing.flush` does not.
+    provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+    for exporter in ready:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return provider
+
+
+def _exporter(name: str) -> SpanExporter:
+    for offered in entry_points(group="opentelemetry_traces_exporter", name=name):
+        exporter: SpanExporter = offered.load()()
+        return exporter
+    raise UnknownExporter(name)
+
 
 @contextmanager
 def current_span(
@@ -29,9 +69,9 @@ def current_span(
     parent: Context | None = None,
     links: list[Link] | None = None,
 ) -> Iterator[Span]:
-    """A span for the length of the block, within which all that is traced becomes a child of it.
+    """Trace the block as a span. Spans that are created in it become its children.
 
-    `name` has few values, by OpenTelemetry's conventions; without a `parent` the current span is it.
+    `name` has few values, by OpenTelemetry's conventions. The default parent is the current span.
     """
     with tracer.start_as_current_span(
         name,
@@ -39,8 +79,8 @@ def current_span(
         kind=kind,
         attributes=attributes,
         links=links,
-        record_exception=False,  # With its message and a traceback, either of which may hold claims.
-        set_status_on_exception=False,  # Likewise.
+        record_exception=False,  # The message and the traceback may hold claims.
+        set_status_on_exception=False,  # The status would hold the message.
     ) as span:
         try:
             yield span
@@ -50,17 +90,17 @@ def current_span(
 
 
 def fail(span: Span, error: str) -> None:
-    """Mark it as failed with an error of that class, or with that status."""
+    """Mark a span as failed, with the class of an error or an HTTP status."""
     span.set_attribute("error.type", error)
     span.set_status(Status(StatusCode.ERROR))
 
 
 def remote(trace: str, span: str, *, sampled: bool = True) -> SpanContext:
-    """A span of another process, by its ids in hexadecimal digits."""
+    """Return the context of another process's span, by its hexadecimal ids."""
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     return SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=flags)
 
 
 def below(parent: SpanContext) -> Context:
-    """Where that span is the current one."""
+    """Return a context in which that span is the current one."""
     return set_span_in_context(NonRecordingSpan(parent), Context())

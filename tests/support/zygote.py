@@ -36,7 +36,7 @@ IMPORTED = (
     "uvicorn.protocols.http.httptools_impl",
     "credhook.metrics.counting",
     "credhook.receiver.tracing",
-    "credhook.tracing.provider",
+    "credhook.tracing.spans",
     "credhook.worker.handlers.logging_handler",
     "credhook.worker.process.admin",
     "credhook.worker.process.main",

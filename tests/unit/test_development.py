@@ -10,7 +10,6 @@ import pytest
 import structlog
 
 from credhook.logs import configure_logs
-from credhook.logs.development import VARIABLE
 
 #: A handler of the author's that fails two calls deep, the last of them in the standard library.
 CODE = """
@@ -47,7 +46,7 @@ def logged(author: Callable[[], None]) -> dict[str, Any]:
 def test_the_author_is_told_what_it_says_and_where_in_their_own_code_it_was(
     author: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv("CREDHOOK_DEV", "1")
     line = logged(author)
     assert line["message"].startswith("Expecting value")
     assert [frame for frame in line["frames"] if "test_development" not in frame] == [
@@ -59,5 +58,5 @@ def test_the_author_is_told_what_it_says_and_where_in_their_own_code_it_was(
 
 @pytest.mark.parametrize("value", ["", "0", "yes"])
 def test_an_operator_is_not(author: Callable[[], None], monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv("CREDHOOK_DEV", value)
     assert not logged(author).keys() & {"message", "frames"}

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from credhook.logs.flood import FloodGuard
+from credhook.logs import FloodGuard
 from credhook.receiver.inbox import StoreUnavailable
 from credhook.receiver.refusals import MAX_LOGGED, RefusalLog, error_id, has_made
 from credhook.receiver.signature import OutsideTolerance, Unauthenticated

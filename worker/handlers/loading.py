@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import structlog
 
-from credhook.logs.development import in_development
+from credhook.logs import in_development
 from credhook.logs.places import authors_places, is_authors, loaded_from, place
 from credhook.worker.handlers.registry import Handlers, Registry
 
