@@ -51,21 +51,21 @@ MOST_CONFLICTS: Final = 100
 HANDLER: Final = "h:"
 #: How a handler that was given up is recorded there; the cause follows.
 GAVE_UP: Final = "dead: "
-#: How one that has run is, if it is known how long it took; the milliseconds follow.
+#: Status of a handler that has run; its milliseconds follow.
 TOOK: Final = "done "
-#: Field of an event's hash that names the handlers that alone are to run: the one that a replay of a done event wants,
-#: or those that an unhandled one waits for while others have ended. It goes when they have, too.
+#: Field of an event's hash: only these handlers run. A replay of a done event sets it, and so does an unhandled event
+#: some of whose handlers have ended. It is deleted when they have ended, too.
 ONLY: Final = "only"
 #: Field of an event's hash that names the handlers for which a waiting one waits: it is not done without them.
 PENDING: Final = "pending"
 #: Field of an event's hash that names the cause with which it stands: by a handler, whose name follows, by `fetch`, or
 #: by `worker`, if one has died with it.
 BLAMED: Final = "c:"
-#: Field of an event's hash that says of which trace it is; see traces.py.
+#: Field of an event's hash with its trace; see traces.py.
 TRACE: Final = "trace"
 #: What it begins with once the event has been replayed.
 REPLAYED: Final = "~"
-#: Causes that are kept for a queue; beyond them, those that have been silent for longest go.
+#: Maximum number of causes per queue. Beyond it, the causes that were counted least recently are deleted.
 MOST_CAUSES: Final = 1_000
 #: Entries of an event's history that are kept, the last ones.
 MOST_TOLD: Final = 30
@@ -111,13 +111,13 @@ class Keys:
     index = _Key(PREFIX, ":index:")
     #: Hash of what each receiver process announces; see announcements.py.
     receivers = _Key(PREFIX, ":receivers")
-    #: What is known of a platform; a digest of its API's URL follows, see circuit_store.py.
+    #: State of a platform; a digest of its API's URL follows, see shared_circuit.py.
     platform = _Key(PREFIX, ":platform:")
     #: Sorted set of the open events, by when they last moved, in ms: what the sweeper looks through.
     open = _Key(PREFIX, ":open")
     #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
     opened = _Key(PREFIX, ":opened")
-    #: Channel on which whoever listens is told what becomes of events; see changes.lua.
+    #: Channel on which changes of events are published; see changes.lua.
     changes = _Key(PREFIX, ":open:changes")
     #: Sorted set of the events that a worker holds, by when its lease ends, in ms.
     leases = _Key(PREFIX, ":leases")
@@ -141,7 +141,7 @@ class Keys:
     causes = _Key(PREFIX, ":causes")
     #: The process that runs the sweeper.
     leader = _Key(PREFIX, ":sweeper")
-    #: The admin listener whose turn it is to export what concerns the whole queue.
+    #: Lease of the admin listener that exports the figures of the whole queue.
     exporter = _Key(PREFIX, ":exporter")
     #: The number of the schema, see `SCHEMA`.
     schema = _Key(PREFIX, ":schema")
@@ -211,7 +211,7 @@ class State(StrEnum):
 
 
 def ending(recorded: str) -> tuple[str, int | None]:
-    """How a handler has ended, and in how many milliseconds, of what is recorded of it; None if that is not known."""
+    """Return a handler's status and its milliseconds, or None if these are unknown."""
     took = recorded.removeprefix(TOOK)
     if took != recorded and took.isascii() and took.isdigit():
         return TOOK.rstrip(), int(took)

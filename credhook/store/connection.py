@@ -44,16 +44,16 @@ class _Connection(AbstractConnection):
         """Send, as redis-py does.
 
         Raises:
-            asyncio.CancelledError: the task was cancelled meanwhile, whatever became of the send.
+            asyncio.CancelledError: the task was cancelled meanwhile; the command may have been sent.
         """
         task = asyncio.current_task()
-        # What was cancelled before may still clean up here; only a cancellation that comes meanwhile is ours to notice.
+        # A task that was cancelled earlier may clean up here. Only a cancellation during the send counts.
         before = task.cancelling() if task else 0
         try:
             await super().send_packed_command(command, check_health)
         finally:
             if task and task.cancelling() > before:
-                await self.disconnect(nowait=True)  # Nobody is going to read the answer.
+                await self.disconnect(nowait=True)  # The answer will not be read.
                 raise asyncio.CancelledError
 
 
@@ -105,7 +105,7 @@ def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
         sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]  # redis-py's gap
             address.hosts, sentinel_kwargs=_transport(address, options), **options
         )
-        return cast(redis.Redis, sentinel.master_for(address.service))  # type: ignore[no-untyped-call]  # likewise
+        return cast(redis.Redis, sentinel.master_for(address.service))  # type: ignore[no-untyped-call]  # redis-py's gap
     return redis.Redis(**_place(address), **options)
 
 

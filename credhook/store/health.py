@@ -170,13 +170,13 @@ def unanswered(error: Exception) -> str:
     """What to say of a Redis that has not told about itself: why, and what to do; no values."""
     if isinstance(error, NoPermissionError):
         return f"Redis does not tell about itself; {hint(error)}"
-    if isinstance(error, ResponseError):  # Such as BUSY, while a script of somebody's runs for too long.
+    if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
         return f"Redis refuses to answer ({str(error).partition(' ')[0][:32]}); {hint(error)}"
     return f"Redis does not answer ({type(error).__name__}); {hint(error)}"
 
 
 async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
-    """All checks, the first of which is whether Redis answers at all."""
+    """Return all checks. The first says whether Redis answers."""
     try:
         facts = await ask(redis)
     except (RedisError, OSError) as error:

@@ -57,12 +57,12 @@ _BY_WORD: Final = {
     "LOADING": _LOADING,
     "MISCONF": "Redis cannot write to its disk: see its log",
     "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
-    "BUSY": "somebody's script has kept Redis busy for too long: see its log",
+    "BUSY": "a script has kept Redis busy for too long: see its log",
 }
 
 
 def hint(error: BaseException) -> str:
-    """What to do about an error of Redis's, or of the way there."""
+    """Return what to do about an error of Redis or of the connection."""
     chain = list(_chain(error))
     for each in chain:
         if advice := _advice(each):
@@ -90,7 +90,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _advice(error: BaseException) -> str:
-    """What to do about this one; empty where nobody can say."""
+    """Return what to do about this error, or nothing if that is unknown."""
     said = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error)

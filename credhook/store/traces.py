@@ -1,4 +1,4 @@
-"""Of which trace an event is, as its record keeps it: trace and span in 32 characters, where W3C's header takes 55.
+"""The trace of an event in its record: trace and span in 32 characters, where W3C's header takes 55.
 
 The receiver writes it, with the span that has sent the event. What its sampler has not chosen has an empty text, so
 that workers leave it alone as well. Replaying an event puts a mark before it, see replay.lua.
@@ -11,7 +11,7 @@ from typing import Final
 
 from credhook.store import REPLAYED
 
-#: What is written for an event that was not chosen.
+#: The text for an event that was not sampled.
 NOT_CHOSEN: Final = ""
 
 _WRITTEN: Final = re.compile(rf"({REPLAYED}?)([\w-]{{32}})", re.ASCII)
@@ -31,7 +31,7 @@ class Traced:
 
     @classmethod
     def read(cls, text: str) -> "Traced | None":
-        """What `str` made of it; None if it was not chosen, or if somebody else has written there."""
+        """Return what `str` has written, or None if the event was not sampled."""
         written = _WRITTEN.fullmatch(text)
         if written is None:
             return None

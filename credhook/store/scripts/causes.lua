@@ -1,6 +1,6 @@
 -- Why attempts fail, counted: a hash for each cause, and a sorted set of the events that stand with it now.
 --
--- Nothing of it is needed to work on an event. Whoever calls these does so where an error loses only the count.
+-- An event can be worked on without its causes: callers ignore errors, which lose only the count.
 --
 -- Defines: blame, stand, stands_no_more, fail, absolve.
 
@@ -29,8 +29,7 @@ local function blame(causes, failure, retention)
     redis.call('EXPIRE', key, lasts)
 end
 
--- Have the event stand with the cause, given up or still open. Those that nobody has taken from it, since their records
--- have expired or a worker of the version before has settled them, go after a while.
+-- Have the event stand with the cause, given up or still open. Events whose records have expired are removed later.
 local function stand(causes, id, cause, is_open, retention)
     local key, lasts = causes .. ':' .. cause .. ':events', math.max(retention, LONGEST_WAIT)
     redis.call('ZADD', key, is_open and -now or now, id)

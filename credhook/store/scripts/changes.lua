@@ -1,5 +1,5 @@
--- How whoever watches (credhook events tail) is told what becomes of events. While nobody does, a script that changes
--- any pays for one look at who listens; if even that is forbidden, nobody is told.
+-- Publishes changes of events, for `credhook events tail`. A script asks Redis once whether there are listeners; if
+-- that is forbidden, nothing is published.
 --
 -- Wants `open`, the key of the open events.
 --

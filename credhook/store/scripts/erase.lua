@@ -1,6 +1,6 @@
 -- Forget events, and all that was kept for their sake.
 --
--- Whatever is known of an event's resource goes as well, even if the resource has other events. The job may still be in
+-- The latest state of the event's resource goes as well, even if the resource has other events. The job may still be in
 -- RQ's queue: looking for it there would take too long, and the worker that takes it finds nothing. The record goes
 -- last, so that an erasure that was broken off can be asked for again.
 --

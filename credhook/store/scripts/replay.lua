@@ -6,9 +6,9 @@
 -- command fails, the replay can be asked for again, and the sweeper finds what is accepted but not in the queue.
 --
 -- KEYS: as in keys.lua.
--- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if nobody knows; 'now'
---   if waiting events become due at once, 'resume' if events are to go on where they stood; what is told of it in each
---   event's story, an object in JSON; number of job fields, then these fields and their values; then of each event
+-- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if unknown; 'now'
+--   if waiting events become due at once, 'resume' if events are to go on where they stood; the entry in each
+--   event's history, an object in JSON; number of job fields, then these fields and their values; then of each event
 --   webhook-id, job's id, and the state in which it was selected.
 -- Reply: what became of each event: replayed, or the reason why it was left.
 
@@ -111,7 +111,7 @@ local function replay(id, job, selected)
         if not fits then return 'unrelated' end
     end
     enqueue(id, resource, job, received)
-    if state == $QUARANTINED and received then  -- It was listed among those whose type nobody knew.
+    if state == $QUARANTINED and received then  -- It was indexed among the unknown types.
         redis.call('ZADD', index_of(type, resource), received, id)
         redis.call('ZREM', index_of('', resource), id)
     end

@@ -1,1 +1,1 @@
-"""Finding events: what is meant, by which index it is found, how many there are."""
+"""Finds and counts events by their index."""

@@ -24,7 +24,7 @@ INTERRUPTED: Final = 130
 
 @dataclass(slots=True)
 class BulkResult:
-    """What became of the events that were worked through.
+    """The outcomes of a bulk operation.
 
     Attributes:
         total: how many there were to begin with.
@@ -49,7 +49,7 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar, if standard error is a terminal; call what it yields with the number that has been done since.
 
-    Only for whoever has typed the command: what a server does in its threads would paint over its log.
+    A server's threads get none: it would paint over the log.
     """
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -95,7 +95,7 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 
 def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
-    """Say what was done, by its verb in the past tense, and what was not.
+    """Print the number of events that were done and left, with the verb in the past tense.
 
     `done`: outcomes that count as such → what to say of them besides, or ""; `left`: the other outcomes → why, in words
     that follow a number.
@@ -127,7 +127,7 @@ def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping
 
 
 def sentence(outcomes: Counter[str], verb: str, done: Mapping[str, str], left: Mapping[str, str]) -> str:
-    """What was done and what was not, as `replayed 190, left 10 (7 open, 3 changed meanwhile)`. Pure."""
+    """Return the result as one line, such as `replayed 190, left 10 (7 open, 3 changed meanwhile)`. Pure."""
     line = f"{verb} {sum(outcomes[name] for name in done)}" + _in_brackets(outcomes, done)
     remaining = sum(outcomes[name] for name in left)
     return f"{line}, left {remaining}{_in_brackets(outcomes, left)}" if remaining else line

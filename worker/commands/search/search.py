@@ -274,8 +274,8 @@ def _count(redis: Redis, index: Keys, selection: Selection, candidates: Iterable
 def _totals(redis: Redis, index: Keys, before: int) -> Counts:
     """Count all events by state and type without a look at each record.
 
-    Every event since `before`, in ms, is done unless it stands in the sorted set of another state. What is older has
-    mostly expired, and what of it has not is looked at.
+    Every event since `before`, in ms, is done unless it stands in the sorted set of another state. Most older
+    events have expired. Those that have not are read.
     """
     pipeline = redis.pipeline(transaction=False)
     for key in index.event_indexes(EVENT_TYPES):
