@@ -7,7 +7,7 @@ Specification: section Events.
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -76,6 +76,22 @@ PRESENTATION: Final = Resource(
     ),
 )
 RESOURCES: Final = (ISSUANCE, PRESENTATION)
+
+#: The same names for type checkers: `on` knows the details of a handler by them.
+IssuanceType = Literal[
+    "openid4vc.issuance.offered",
+    "openid4vc.issuance.completed",
+    "openid4vc.issuance.failed",
+    "openid4vc.issuance.partiallyIssued",
+    "openid4vc.issuance.expired",
+]
+PresentationType = Literal[
+    "openid4vc.verification.requested",
+    "openid4vc.verification.verified",
+    "openid4vc.verification.failed",
+    "openid4vc.verification.expired",
+    "openid4vc.verification.data",
+]
 
 _TYPES: Final = {one.name: one for resource in RESOURCES for one in resource.event_types}
 _RESOURCE_OF: Final = {one.name: resource for resource in RESOURCES for one in resource.event_types}

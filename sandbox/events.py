@@ -24,21 +24,25 @@ class EventRule:
         kind: The kind of resource that it reports on, a key of `PAYLOAD_KEYS`.
         status: The status of the resource from then on.
         after: The statuses that it may follow. Every event may also begin a resource.
+        credentials: The status of each credential of an issuance. Two is the smallest batch that can be issued in part.
     """
 
     kind: str
     status: str
     after: tuple[str, ...] = ()
+    credentials: tuple[str, ...] = ()
 
 
 #: A failed verification reads `rejected`, as the platform's own pages have it. `data` and `verified` may follow each
 #: other in either order, because data comes with a verified presentation.
 EVENTS: Mapping[str, EventRule] = {
-    "openid4vc.issuance.offered": EventRule("issuance", "offered"),
-    "openid4vc.issuance.completed": EventRule("issuance", "completed", ("offered", "partiallyIssued")),
-    "openid4vc.issuance.failed": EventRule("issuance", "failed", ("offered", "partiallyIssued")),
-    "openid4vc.issuance.partiallyIssued": EventRule("issuance", "partiallyIssued", ("offered",)),
-    "openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",)),
+    "openid4vc.issuance.offered": EventRule("issuance", "offered", (), ("offered", "offered")),
+    "openid4vc.issuance.completed": EventRule(
+        "issuance", "completed", ("offered", "partiallyIssued"), ("issued", "issued")
+    ),
+    "openid4vc.issuance.failed": EventRule("issuance", "failed", ("offered", "partiallyIssued"), ("failed", "failed")),
+    "openid4vc.issuance.partiallyIssued": EventRule("issuance", "partiallyIssued", ("offered",), ("issued", "failed")),
+    "openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),
     "openid4vc.verification.requested": EventRule("verification", "requested"),
     "openid4vc.verification.verified": EventRule("verification", "verified", ("requested", "verified")),
     "openid4vc.verification.failed": EventRule("verification", "rejected", ("requested",)),

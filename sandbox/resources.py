@@ -1,7 +1,6 @@
 """Issuances and presentations: their details, the events that happen to them, and the wallet that accepts offers."""
 
 import secrets
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -22,15 +21,6 @@ ISSUANCES = "/me-creds/api/credentials"
 PRESENTATIONS = "/me-creds/api/presentations"
 
 OFFER_SCHEME = "openid-credential-offer://"
-
-#: Status of an issuance → the status of each of its credentials. Two is the smallest batch that can be issued in part.
-CREDENTIAL_STATUSES: Mapping[str, tuple[str, str]] = {
-    "offered": ("offered", "offered"),
-    "completed": ("issued", "issued"),
-    "failed": ("failed", "failed"),
-    "partiallyIssued": ("issued", "failed"),
-    "expired": ("expired", "expired"),
-}
 
 #: How long a request may be answered.
 REQUEST_LIFETIME = timedelta(minutes=15)
@@ -160,18 +150,17 @@ def begin_issuance(
 ) -> str:
     """Create an issuance in the state that an event announces, and return its id."""
     id_ = f"iss_{secrets.token_hex(12)}"
-    now, status = tenant.now(), EVENTS[event_type].status
+    now, rule = tenant.now(), EVENTS[event_type]
     uri = f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
     shown = SandboxIssuance(
         id=id_,
         created_at=now,
         updated_at=now,
-        status=status,
+        status=rule.status,
         exchange="openid4vc",
         format=template.format,
         credentials=[
-            BatchCredential(id=secrets.token_hex(12), status=each, revocable=False)
-            for each in CREDENTIAL_STATUSES[status]
+            BatchCredential(id=secrets.token_hex(12), status=each, revocable=False) for each in rule.credentials
         ],
         offer_uri=uri,
         offer_qr_uri=uri,
@@ -195,7 +184,7 @@ def move_issuance(tenant: Tenant, id_: str, event_type: str) -> None:
     """
     record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
     status = EVENTS[event_type].status
-    pairs = zip(record.shown.credentials, CREDENTIAL_STATUSES[status], strict=True)
+    pairs = zip(record.shown.credentials, EVENTS[event_type].credentials, strict=True)
     credentials = [credential.model_copy(update={"status": each}) for credential, each in pairs]
     changes = {"status": status, "updated_at": tenant.now(), "credentials": credentials}
     _advance(tenant, record, event_type, changes)

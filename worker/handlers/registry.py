@@ -18,13 +18,13 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 from typing_extensions import TypeVar, Unpack
 
-from credhook.events import EVENT_TYPES
+from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.handlers.handler import Function, Handler, Options, new_handler
-from credhook.worker.handlers.types import Context, Details, FetchedEvent, IssuanceType, PresentationType
+from credhook.worker.handlers.types import Context, Details, FetchedEvent
 
 #: Names are stored with every event and named by `replay --handler`.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

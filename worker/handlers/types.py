@@ -9,7 +9,7 @@ Both are generic, so that type checkers and editors know what they hold:
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Literal, TypeAlias
+from typing import Generic, TypeAlias
 
 import structlog
 from typing_extensions import TypeVar
@@ -18,20 +18,6 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Issuance, Presentation
 from credhook.worker.api.threads import SyncApi
 
-IssuanceType = Literal[
-    "openid4vc.issuance.offered",
-    "openid4vc.issuance.partiallyIssued",
-    "openid4vc.issuance.completed",
-    "openid4vc.issuance.failed",
-    "openid4vc.issuance.expired",
-]
-PresentationType = Literal[
-    "openid4vc.verification.requested",
-    "openid4vc.verification.verified",
-    "openid4vc.verification.data",
-    "openid4vc.verification.failed",
-    "openid4vc.verification.expired",
-]
 Details: TypeAlias = Issuance | Presentation
 
 D_co = TypeVar("D_co", bound=Details, covariant=True, default=Details)
