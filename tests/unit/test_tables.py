@@ -1,6 +1,6 @@
 import pytest
 
-from credhook.worker.commands.events.tables import fitted, lines, plain
+from credhook.worker.commands.events.command import fitted, folded_lines, plain
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ def test_the_widest_columns_give_way(natural: list[int], room: int | None, width
 
 
 def test_a_cell_that_is_wider_than_its_column_goes_on_in_the_next_line_and_nothing_is_cut() -> None:
-    assert list(lines([("msg_0123", "done", ""), ("m", "dead", "a.b: E")], [4, 4, 3])) == [
+    assert list(folded_lines([("msg_0123", "done", ""), ("m", "dead", "a.b: E")], [4, 4, 3])) == [
         "msg_  done",
         "0123",
         "m     dead  a.b",

@@ -15,7 +15,7 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
 from credhook.worker.backfill.states import Window
-from credhook.worker.commands.events.options import MOMENT, TYPE
+from credhook.worker.commands.events.command import MOMENT, TYPE
 from credhook.worker.commands.search.batches import INTERRUPTED, bar
 from credhook.worker.commands.search.search import ledger
 from credhook.worker.handlers.loading import load

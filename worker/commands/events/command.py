@@ -1,23 +1,41 @@
-"""`credhook events` and `credhook causes`: show what the store remembers, for people and (`--json`) for programs."""
+"""`credhook events` and `credhook causes`: show what the store remembers, for people and (`--json`) for programs.
 
+The other commands of `credhook events` take their options from here and print their tables with `print_table`.
+"""
+
+import functools
 import json
 import shlex
-from collections.abc import Iterable
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from dataclasses import replace as but
+from datetime import UTC, datetime
 from importlib import import_module
+from itertools import zip_longest
 from typing import Any, Final
 
 import click
+from redis import Redis
 
 from credhook.settings import LedgerSettings
-from credhook.store import MOST_CAUSES
-from credhook.worker.commands.events.options import by_handler, selecting
-from credhook.worker.commands.events.tables import plain, print_counts, print_table
+from credhook.store import MOST_CAUSES, Keys, State
 from credhook.worker.commands.history.causes import causes as read_causes
 from credhook.worker.commands.history.records import raw, records, time_of
 from credhook.worker.commands.history.story import lines, story_of
-from credhook.worker.commands.search.search import Page, count, ledger, read_page
-from credhook.worker.commands.search.selection import Selection
+from credhook.worker.commands.search.batches import ask
+from credhook.worker.commands.search.search import Counts, Page, absent, count, find, ledger, read_page
+from credhook.worker.commands.search.selection import (
+    CAUSE_ID,
+    Cursor,
+    EventSummary,
+    Selection,
+    event_type,
+    moment,
+    resource_id,
+    webhook_id,
+)
 
 #: Events that `list` prints without --limit.
 _LIMIT: Final = 100
@@ -30,6 +48,176 @@ _CAUSE_COLUMNS: Final = (
     *("cause", "handler", "error", "at", "open", "given up", "failures"),
     *("first (UTC)", "last (UTC)", "version"),
 )
+_GAP: Final = "  "
+#: Characters that a column keeps, however narrow the terminal is.
+_MIN_WIDTH: Final = 8
+
+
+class _Parsed(click.ParamType[Any]):
+    """An option whose text is parsed by a function that raises ValueError for invalid text."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _cause(text: str) -> str:
+    if not CAUSE_ID.fullmatch(text):
+        raise ValueError(f"{text!r} is not the id of a cause, eight of 0-9 and a-f; `credhook causes` prints them")
+    return text
+
+
+def _option(name: str, variable: str, parse: Callable[[str], Any], text: str, **more: Any) -> Callable[..., Any]:
+    metavar = more.pop("metavar", "ID")
+    return click.option(name, variable, metavar=metavar, type=_Parsed(variable, parse), help=text, **more)
+
+
+MOMENT: Final = _Parsed("moment", lambda text: moment(text, datetime.now(UTC)))
+TYPE: Final = _Parsed("type", event_type)
+
+#: Options about facts that never change, which `tail` takes as well.
+_FIXED: Final = (
+    click.option(
+        "--state",
+        "states",
+        multiple=True,
+        type=click.Choice([state.value for state in State]),
+        help="Only events in this state; repeat it for several.",
+    ),
+    click.option(
+        "--type",
+        "types",
+        multiple=True,
+        metavar="TYPE",
+        type=TYPE,
+        help="Only events of this type, such as verification.data; repeat it for several.",
+    ),
+    _option("--resource", "resource", resource_id, "Only events of this issuance or presentation."),
+    _option("--id", "ids", webhook_id, "Only this event; repeat it for several.", metavar="WEBHOOK_ID", multiple=True),
+)
+_OPTIONS: Final = (
+    *_FIXED,
+    click.option(
+        "--since", metavar="TIME", type=MOMENT, help="Only events received since then: ISO 8601, or an age: 2h, 7d."
+    ),
+    click.option("--until", metavar="TIME", type=MOMENT, help="Only events received before then."),
+    _option("--cause", "cause", _cause, "Only events with this cause of failure; see `credhook causes`."),
+    click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
+    _option("--after", "after", Cursor.read, "Continue where an earlier page ended.", metavar="CURSOR"),
+)
+
+#: For commands that select by handler. `replay` has an option of the same name that does more.
+by_handler: Final = click.option(
+    "--handler",
+    metavar="NAME",
+    help="Only events that this handler has ended for, or is awaited for, such as accounts.open_account.",
+)
+#: The parts of a selection that options set.
+_SELECTED: Final = frozenset(field.name for field in fields(Selection)) - {"handler"}
+
+
+def selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command all options of a selection, which it receives as `selection`."""
+    return _with_selection(command, _OPTIONS)
+
+
+def watching(command: Callable[..., None]) -> Callable[..., None]:
+    """Give the command the options of a selection of future events, which it receives as `selection`."""
+    return _with_selection(command, _FIXED)
+
+
+def _with_selection(command: Callable[..., None], options: Sequence[Callable[..., Any]]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def decorated(**given: Any) -> None:
+        selected = {name: given.pop(name) for name in _SELECTED & given.keys()}
+        selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
+        selection = Selection(**selected)
+        if selection.since and selection.until and selection.since >= selection.until:
+            raise click.UsageError("--since should be earlier than --until")
+        command(selection=selection, **given)
+
+    return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
+
+
+def confirmed(
+    redis: Redis, index: Keys, selection: Selection, question: Callable[[Sequence[EventSummary]], str]
+) -> list[EventSummary]:
+    """Return the selected events, oldest first, then the ids of --id that the store does not know.
+
+    If `question` returns a consequence, ask the operator first.
+
+    Raises:
+        SystemExit: the answer was no.
+    """
+    events = find(redis, index, selection)[::-1]
+    if consequence := question(events):
+        ask(consequence)
+    return [*events, *(EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, index, selection))]
+
+
+def refuse_everything(selection: Selection, *, everything: bool) -> None:
+    """Refuse to change every event without `--all`.
+
+    Raises:
+        click.UsageError: the selection is empty, and `--all` was not given.
+    """
+    if selection.is_empty and not everything:
+        raise click.UsageError("say which events, or --all; `credhook events list` with the same options shows them")
+
+
+def print_counts(counts: Counts, *, as_json: bool) -> None:
+    """Print how many events there are of each state and type."""
+    rows = sorted(counts.items())
+    if as_json:
+        for (state, kind), number in rows:
+            click.echo(json.dumps({"state": state, "type": kind, "events": number}))
+        return
+    total = str(sum(number for _, number in rows))
+    cells = [(state, kind, str(number).rjust(len(total))) for (state, kind), number in rows]
+    print_table(("state", "type", "events"), [*cells, ("", "", total)])
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table. Control characters in a cell are escaped."""
+    cells = [tuple(map(plain, row)) for row in rows]
+    natural = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    widths = fitted(natural, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    first, *others = folded_lines([header, *cells], widths)
+    click.secho(first, bold=True)
+    if others:
+        click.echo("\n".join(others))
+
+
+def fitted(natural: Sequence[int], room: int | None) -> list[int]:
+    """Return column widths that fit into `room`; the widest columns shrink first. Pure."""
+    widths = list(natural)
+    while room is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > room and max(widths) > _MIN_WIDTH:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def folded_lines(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table: several for a row whose cells are wider than their column. Pure."""
+    for row in rows:
+        folded = [
+            [cell[start : start + width] for start in range(0, len(cell) or 1, width)]
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        for parts in zip_longest(*folded, fillvalue=""):
+            yield _GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+
+
+def plain(text: str) -> str:
+    """Escape characters that a terminal would obey. Pure."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class _EventCommands(click.Group):

@@ -12,11 +12,10 @@ from redis.exceptions import ResponseError
 from credhook.settings import LedgerSettings
 from credhook.store import Keys, State, lua
 from credhook.store.job import job_id
-from credhook.worker.commands.events.options import by_handler, refuse_everything, selecting
-from credhook.worker.commands.events.tables import print_counts
+from credhook.worker.commands.events.command import by_handler, confirmed, print_counts, refuse_everything, selecting
 from credhook.worker.commands.history.records import raw
-from credhook.worker.commands.search.batches import ask, batched, interruptible, report, work_through
-from credhook.worker.commands.search.search import PAGE, absent, count, find, ledger
+from credhook.worker.commands.search.batches import batched, interruptible, report, work_through
+from credhook.worker.commands.search.search import PAGE, count, ledger
 from credhook.worker.commands.search.selection import EventSummary, Selection
 
 _ERASE: Final = lua.load("erase.lua")
@@ -51,10 +50,16 @@ def erase(
             if dry_run:
                 print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
                 return
-            events = find(redis, index, selection)[::-1]
-            if events and not yes:
-                ask(f"Selected to be forgotten: {len(events)}; a repeated delivery would be accepted as new.")
-            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, index, selection)]
+            events = confirmed(
+                redis,
+                index,
+                selection,
+                lambda found: (
+                    f"Selected to be erased: {len(found)}; a repeated delivery would be accepted as new."
+                    if found and not yes
+                    else ""
+                ),
+            )
         erasure = Erasure(redis, index, selection)
         erasure.begin()
         result = work_through(events, erasure, "erasing")

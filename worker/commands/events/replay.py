@@ -3,7 +3,6 @@
 import getpass
 import os
 import socket
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,10 +10,9 @@ import click
 
 from credhook.settings import LedgerSettings
 from credhook.store import State
-from credhook.worker.commands.events.options import refuse_everything, selecting
-from credhook.worker.commands.events.tables import print_counts
-from credhook.worker.commands.search.batches import ask, interruptible, report, work_through
-from credhook.worker.commands.search.search import absent, count, find, ledger
+from credhook.worker.commands.events.command import confirmed, print_counts, refuse_everything, selecting
+from credhook.worker.commands.search.batches import interruptible, report, work_through
+from credhook.worker.commands.search.search import count, ledger
 from credhook.worker.commands.search.selection import EventSummary, Selection
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
@@ -77,17 +75,17 @@ def replay(
     with ledger() as (redis, index):
         with interruptible():
             wanted = _types_wanted(handler) if handler is not None else frozenset[str]()
-            if dry_run and handler is None:
+            if dry_run:
                 print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
                 return
-            events = find(redis, index, selection)[::-1]
-            if dry_run:
-                print_counts(Counter((event.state, event.type) for event in events), as_json=as_json)
-                return
-            again = sum(event.state == State.DONE for event in events)
-            if again and handler is None and not yes:
-                ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-            events += [EventSummary(webhook_id, "", "", 0) for webhook_id in absent(redis, index, selection)]
+
+            def question(events: Sequence[EventSummary]) -> str:
+                again = sum(event.state == State.DONE for event in events)
+                if not again or handler is not None or yes:
+                    return ""
+                return f"Done already: {again} of the {len(events)} selected; all their handlers would run again."
+
+            events = confirmed(redis, index, selection, question)
         how = How.NOW if hurry else how_to_replay(selection, handler)
         put_back = Replay(redis, queue=index.queue, by=_user() if by is None else by)
 

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis import Redis
 from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
 
-from credhook.worker.commands.events.options import watching
-from credhook.worker.commands.events.tables import plain
+from credhook.worker.commands.events.command import plain, watching
 from credhook.worker.commands.search.search import ledger
 from credhook.worker.commands.search.selection import Selection
 
