@@ -1,13 +1,9 @@
-"""Keep child processes running: replace a child that dies, and stop all children on a signal.
-
-The receiver's and the worker's supervisor are subclasses. They say how to start a child.
-"""
+"""Keep child processes running: replace a child that dies, and stop all children on a signal."""
 
 import math
 import os
 import signal
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from subprocess import Popen
@@ -22,6 +18,8 @@ from credhook.stopping import TOLD_EARLY, stop_on
 CHECK_SECONDS: Final = 0.1
 #: Seconds that a child must have lived for its death to count as the first again.
 LONG_LIFE_SECONDS: Final = 30.0
+#: Waits before a dead child is replaced.
+RESTARTS: Final = Backoff(first=0.1, longest=5.0)
 
 #: Variables that tell a child where to count: prometheus_client's folder, and the child's place.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -49,45 +47,55 @@ class _Place(Generic[C]):
     due: float | None = -math.inf
 
 
-class Supervisor(ABC, Generic[C]):
+class Supervisor(Generic[C]):
     """Keeps a number of children running, until a signal ends them all, or all have ended by themselves."""
-
-    #: What the children are. Log events begin with it: `worker_died`.
-    kind: str
-    #: Hint for the log line about a death.
-    hint: str
-    #: Wait before a dead child is replaced; longer if its successors keep dying young.
-    restarts = Backoff(first=0.1, longest=5.0)
-    #: Seconds that children get to end after SIGTERM.
-    grace: float
-    #: True if a child that ends with 0 is not replaced.
-    may_finish = False
-    #: Exit code of a child that any successor would end with as well: all are stopped, and the supervisor returns it.
-    fatal_code: int | None = None
-    #: Young deaths in each place after which the supervisor gives up, if no child is alive.
-    tries = math.inf
-    #: Signal for children if the supervisor is asked to stop again.
-    force_signal: signal.Signals | None = None
 
     def __init__(
         self,
+        kind: str,
         number: int,
+        start: Callable[[int, int], C],
         *,
+        hint: str,
+        grace: float,
+        restarts: Backoff = RESTARTS,
+        may_finish: bool = False,
+        fatal_code: int | None = None,
+        tries: float = math.inf,
+        force_signal: signal.Signals | None = None,
         on_exit: Callable[[int], None] = lambda _: None,
+        before_drain: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`number`: of children; `on_exit`: called with the place of each child that has ended; `clock`: in seconds."""
-        self.clock, self._sleep, self._on_exit = clock, sleep, on_exit
-        self.log = structlog.get_logger(f"credhook.{self.kind}")
+        """Prepare to run children.
+
+        Args:
+            kind: What the children are. Log events begin with it: `worker_died`.
+            number: How many children to run.
+            start: Starts the child of a place with the lifeline; after an OSError it is tried again.
+            hint: For the log line about a death.
+            grace: Seconds that children get to end after SIGTERM.
+            restarts: Wait before a dead child is replaced; longer if its successors keep dying young.
+            may_finish: A child that ends with 0 is not replaced.
+            fatal_code: Exit code of a child that any successor would end with as well: all are stopped, and the
+                supervisor returns it.
+            tries: Young deaths in each place after which the supervisor gives up, if no child is alive.
+            force_signal: For the children, if the supervisor is asked to stop again.
+            on_exit: Called with the place of each child that has ended.
+            before_drain: Called before the children are stopped.
+            clock: Monotonic seconds.
+            sleep: Waits so many seconds.
+        """
+        self.log = structlog.get_logger(f"credhook.{kind}")
+        self.clock, self._sleep = clock, sleep
+        self._kind, self._start, self._hint, self._grace, self._restarts = kind, start, hint, grace, restarts
+        self._may_finish, self._fatal_code, self._tries = may_finish, fatal_code, tries
+        self._force_signal, self._on_exit, self._before_drain = force_signal, on_exit, before_drain
         # The system closes our end when this process dies in any way; the children then drain and end.
         self.lifeline, self._held = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
         self._stopping = self._gave_up = False
-
-    @abstractmethod
-    def start(self, place: int) -> C:
-        """Start a child with the lifeline; after an OSError it is tried again."""
 
     def check(self, child: C) -> None:
         """Check a running child."""
@@ -96,7 +104,7 @@ class Supervisor(ABC, Generic[C]):
         """Clean up after a child that has ended, before another takes its place."""
 
     def run(self) -> int:
-        """Run until all children have ended; return the exit code: 0 in order, `fatal_code`, or 1."""
+        """Run until all children have ended; return the exit code: 0 in order, the fatal code, or 1."""
         stop_on(self._stop)
         while not self._stopping and any(place.child or place.due is not None for place in self._places):
             for place in self._places:
@@ -106,17 +114,18 @@ class Supervisor(ABC, Generic[C]):
 
     def drain(self) -> int:
         """Stop all children, kill them if they do not end in time, and return the exit code."""
+        self._before_drain()
         self._send(signal.SIGTERM)
-        deadline = self.clock() + self.grace
+        deadline = self.clock() + self._grace
         while self._alive() and self.clock() < deadline:
             self._sleep(CHECK_SECONDS)
         for child in self._alive():
-            self.log.error(self.kind + "_killed", pid=child.pid, reason="it did not end")
+            self.log.error(self._kind + "_killed", pid=child.pid, reason="it did not end")
             child.kill()
         codes = {place.child.wait() for place in self._places if place.child}
-        if self.fatal_code in codes:
-            return self.fatal_code
-        in_order = TOLD_EARLY | {0, -(self.force_signal or 0)}
+        if self._fatal_code in codes:
+            return self._fatal_code
+        in_order = TOLD_EARLY | {0, -(self._force_signal or 0)}
         return 1 if self._gave_up or codes - in_order else 0
 
     def _check(self, place: _Place[C]) -> None:
@@ -125,39 +134,39 @@ class Supervisor(ABC, Generic[C]):
                 self._fill(place)
         elif (code := place.child.poll()) is None:
             self.check(place.child)
-        elif code == self.fatal_code:
+        elif code == self._fatal_code:
             self._stopping = True
         elif not self._stopping:  # Otherwise the child may have had the signal that we have just had.
             self._reap(place, place.child, code)
 
     def _fill(self, place: _Place[C]) -> None:
         try:
-            place.child, place.started, place.due = self.start(place.number), self.clock(), None
+            place.child, place.started, place.due = self._start(place.number, self.lifeline), self.clock(), None
         except OSError as error:
-            wait = self.restarts.longest
+            wait = self._restarts.longest
             place.due = self.clock() + wait
-            self.log.error(self.kind + "_not_started", error=type(error).__name__, retry_in=wait)  # noqa: TRY400  No traceback.
+            self.log.error(self._kind + "_not_started", error=type(error).__name__, retry_in=wait)  # noqa: TRY400  No traceback.
 
     def _reap(self, place: _Place[C], child: C, code: int) -> None:
         place.child = None
         self.ended(child, code)
         self._on_exit(place.number)
-        if code == 0 and self.may_finish:
+        if code == 0 and self._may_finish:
             return
         is_young = self.clock() - place.started <= LONG_LIFE_SECONDS
         place.young_deaths = place.young_deaths + 1 if is_young else 0
-        if min(one.young_deaths for one in self._places) >= self.tries and not self._alive():
-            self.log.error(self.kind + "_cannot_start", code=code, hint="see the lines above")
+        if min(one.young_deaths for one in self._places) >= self._tries and not self._alive():
+            self.log.error(self._kind + "_cannot_start", code=code, hint="see the lines above")
             self._gave_up = self._stopping = True
         else:
-            wait = self.restarts.wait(1 + place.young_deaths)
-            self.log.error(self.kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=self.hint)
+            wait = self._restarts.wait(1 + place.young_deaths)
+            self.log.error(self._kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=self._hint)
             place.due = self.clock() + wait
 
     def _stop(self, number: int, _: object) -> None:
-        """Begin to drain; a second signal sends `force_signal`. A closing terminal may send SIGHUP twice."""
-        if self._stopping and self.force_signal and number != signal.SIGHUP:
-            self._send(self.force_signal)
+        """Begin to drain; a second signal sends the force signal. A closing terminal may send SIGHUP twice."""
+        if self._stopping and self._force_signal and number != signal.SIGHUP:
+            self._send(self._force_signal)
         self._stopping = True
 
     def _send(self, number: signal.Signals) -> None:

@@ -8,8 +8,9 @@ import ssl
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from subprocess import Popen
 from typing import TYPE_CHECKING, Final, Optional, TypeVar
 
 import click
@@ -31,14 +32,13 @@ from credhook.receiver.app import create_app
 from credhook.receiver.inbox import Inbox
 from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.supervisor import ReceiverSupervisor
 from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
-from credhook.supervisor import FOLDER
+from credhook.supervisor import FOLDER, Supervisor, environment_of
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
@@ -154,7 +154,7 @@ def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTrace
 
 
 def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:
-    """The certificate, which the settings have tried already, and the rules of this Python: TLS 1.2 or newer."""
+    """Return the certificate, which the settings have tried, with the rules of this Python: TLS 1.2 or newer."""
     if not settings.tls_certfile:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -163,13 +163,42 @@ def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:
 
 
 def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: AdminListener | None) -> int:
-    """Serve in several processes; their counters come together in the parent's admin listener."""
+    """Serve in several processes. The parent's admin listener sums their counters."""
     if not admin:
-        return ReceiverSupervisor(listener, workers, os.environ).run()
+        return supervisor(listener, workers, os.environ).run()
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
         threading.Thread(target=_administrate_all, args=(settings, admin, folder), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}
-        return ReceiverSupervisor(listener, workers, environment, on_exit=lambda place: forget(place, folder)).run()
+        return supervisor(listener, workers, environment, on_exit=lambda place: forget(place, folder)).run()
+
+
+def supervisor(
+    listener: socket.socket,
+    number: int,
+    environment: Mapping[str, str],
+    *,
+    on_exit: Callable[[int], None] = lambda _: None,
+) -> Supervisor[Popen[bytes]]:
+    """Return the supervisor of receiver processes that accept from one socket.
+
+    The socket outlives a process that dies: other processes accept the waiting connections.
+    """
+
+    def start(place: int, lifeline: int) -> Popen[bytes]:
+        fd = listener.fileno()
+        command = [sys.executable, "-P", "-m", "credhook.receiver", "--fd", str(fd), "--lifeline", str(lifeline)]
+        return Popen(command, pass_fds=(fd, lifeline), env=environment_of(environment, place))  # noqa: S603  Our program.
+
+    return Supervisor(
+        "receiver",
+        number,
+        start,
+        hint="see the lines above; after code -9, check if the machine is short of memory",
+        grace=10.0,  # The receivers' own limit is lower.
+        tries=3,
+        on_exit=on_exit,
+        before_drain=listener.close,  # No new connection is accepted.
+    )
 
 
 def _administrate_all(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:

@@ -24,7 +24,7 @@ from signing import SECRET
 from structlog.testing import capture_logs
 from waiting import until
 
-from credhook.receiver.supervisor import ReceiverSupervisor
+from credhook.receiver.command import supervisor
 from credhook.sandbox.local.local_redis import free_port
 
 
@@ -57,10 +57,9 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
 def test_if_none_of_them_can_live_neither_does_the_receiver(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("credhook.receiver.supervisor.Popen", Forked)  # Six of them, each a second.
+    monkeypatch.setattr("credhook.receiver.command.Popen", Forked)  # Six of them, each a second.
     with own_signals(), socket.socket() as listener, capture_logs() as logs:
-        supervisor = ReceiverSupervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"})
-        assert supervisor.run() == 1
+        assert supervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"}).run() == 1
     *deaths, end = [entry["event"] for entry in logs]
     assert deaths.count("receiver_died") == len(deaths) >= 5  # Three for each, save the last.
     assert end == "receiver_cannot_start"

@@ -14,18 +14,16 @@ from credhook.supervisor import CHECK_SECONDS, LONG_LIFE_SECONDS, Supervisor
 
 #: Lives of children, one after the other: how many seconds, and the code that they end with.
 Lives = Sequence[tuple[float, int]]
-YOUNG, OLD = 1.0, LONG_LIFE_SECONDS + 1.0
+YOUNG, OLD, GRACE = 1.0, LONG_LIFE_SECONDS + 1.0, 10.0
 
 
 class Family(Supervisor[Any]):
     """Children whose lives are planned; those beyond the plan live until they are told to end."""
 
-    kind = "child"
-    hint = "look"
-    grace = 10.0
-
-    def __init__(self, clock: Clock, number: int, lives: Lives = ()) -> None:
-        super().__init__(number, clock=clock, sleep=clock.sleep)
+    def __init__(self, clock: Clock, number: int, lives: Lives = (), **policy: Any) -> None:
+        super().__init__(
+            "child", number, self.birth, hint="look", grace=GRACE, clock=clock, sleep=clock.sleep, **policy
+        )
         self.children: list[Child] = []
         self.done: list[str] = []
         #: Seconds that the children take to end once they are told to.
@@ -37,7 +35,7 @@ class Family(Supervisor[Any]):
         self._time = clock
         self._lives = iter(lives)
 
-    def start(self, place: int) -> Child:
+    def birth(self, place: int, lifeline: int) -> Child:
         if self.refusals:
             self.refusals -= 1
             raise BlockingIOError
@@ -74,8 +72,7 @@ class Families:
         self.made: list[Family] = []
 
     def __call__(self, number: int = 1, lives: Lives = (), **policy: Any) -> Family:
-        family = Family(self._clock, number, lives)
-        vars(family).update(policy)
+        family = Family(self._clock, number, lives, **policy)
         self.made.append(family)
         return family
 
@@ -188,7 +185,7 @@ def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[
     told(clock, 60)
     began = clock.now
     assert one.run() == 1
-    assert clock.now >= began + 60 + one.grace
+    assert clock.now >= began + 60 + GRACE
     assert [entry["event"] for entry in logs] == ["child_killed"] * 2
     assert [child.poll() for child in one.children] == [-signal.SIGKILL] * 2
 

@@ -88,13 +88,6 @@ class SupervisedWorker(Popen[bytes]):
 class WorkerSupervisor(Supervisor[SupervisedWorker]):
     """Replaces workers that die or hang. The next worker hands back the events of the dead one."""
 
-    kind = "worker"
-    hint = "a handler has ended it, or the system has; an event that does so again is kept as dead"
-    restarts = Backoff(first=0.1, longest=4.0)
-    may_finish = True
-    fatal_code = 2  # Its settings or handlers are wrong.
-    force_signal = HAND_BACK
-
     def __init__(
         self,
         number: int,
@@ -109,8 +102,20 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`lease` and `grace`: as in the settings; `launch`: starts a worker process."""
-        super().__init__(number, on_exit=on_exit, clock=clock, sleep=sleep)
-        self.grace = grace + _EXTRA_GRACE_SECONDS
+        super().__init__(
+            "worker",
+            number,
+            self._start_worker,
+            hint="a handler has ended it, or the system has; an event that does so again is kept as dead",
+            grace=grace + _EXTRA_GRACE_SECONDS,
+            restarts=Backoff(first=0.1, longest=4.0),
+            may_finish=True,
+            fatal_code=2,  # Its settings or handlers are wrong.
+            force_signal=HAND_BACK,
+            on_exit=on_exit,
+            clock=clock,
+            sleep=sleep,
+        )
         self._command = [sys.executable, "-P", "-m", "credhook.worker", *options]
         self._environment = environment
         self._silent, self._too_silent = (max(lease * part, least) for part, least in (_SILENT, _TOO_SILENT))
@@ -118,10 +123,9 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
         #: The deaths that the next worker notes in Redis, as `--died` takes them.
         self._died: list[str] = []
 
-    def start(self, place: int) -> SupervisedWorker:
-        """Start a worker, and tell it of the deaths before."""
+    def _start_worker(self, place: int, lifeline: int) -> SupervisedWorker:
         died = [option for death in self._died for option in ("--died", death)]
-        child = self._launch([*self._command, *died], environment_of(self._environment, place), self.lifeline)
+        child = self._launch([*self._command, *died], environment_of(self._environment, place), lifeline)
         self._died = []
         return child
 
