@@ -12,7 +12,6 @@ from accepting import inbox_on
 from bench.competitors import BARE, GROUPED, STRICT
 from bench.deliveries import sign
 from bench.environments import ROOT
-from bench.plan import Plan, Runs
 from bench.programs.grouped_writes import SIZE
 from bench.results import LOADS, Results
 from bench.run import RunFailed, run, written
@@ -62,22 +61,6 @@ async def test_the_grouped_write_is_of_as_many_bytes_as_ours(async_redis: AsyncR
     assert (written(redis_client) - before) / MAX_GROUP == pytest.approx(SIZE, rel=0.05)
 
 
-def test_deliveries_that_run_out_spoil_the_figures(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with (
-        pytest.raises(RunFailed, match="all 1 deliveries were sent before the time was up: raise --requests"),
-        run(BARE, sign(tmp_path / "deliveries", 1), folder, connections=1) as running,
-    ):
-        running.throughput(1)
-
-
-def test_what_is_missing_is_named_with_how_to_install_it(tmp_path: Path) -> None:
-    done = bench("--competitors", "fastify-bullmq", "--out", str(tmp_path), PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "Node: fastify + BullMQ does not take part: node is missing: install Node 20 or newer" in done.stderr
-
-
 def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
     found = r"an idler: a forged, a first and a repeated delivery gave \[202, 202, 202\] and 0 jobs"
     (tmp_path / "run").mkdir()
@@ -86,12 +69,3 @@ def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None
         run(IDLER, sign(tmp_path / "deliveries", 10), tmp_path / "run", connections=1),
     ):
         pass
-
-
-def test_a_run_that_was_spoilt_is_made_again_and_not_for_ever(tmp_path: Path) -> None:
-    said: list[str] = []
-    runs = Runs(Plan(requests=10, warm_up_seconds=0, seconds=1), [IDLER], tmp_path, said.append)
-    with pytest.raises(RunFailed, match="a forged, a first and a repeated delivery"):
-        runs.throughput(Results({}, {}))
-    assert len(said) == 2
-    assert all(line.endswith("once more") for line in said)

@@ -277,3 +277,12 @@ def test_under_nohup_the_end_of_the_terminal_ends_nothing(harness: Harness) -> N
             assert worker.stop() == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_killing_a_supervisor_ends_its_workers(harness: Harness) -> None:
+    log = harness.folder / "worker.log"
+    with running(log, "worker", "--processes", "2", environment=harness.environment, start=Popen) as worker:
+        until(lambda: worker.text.count('"worker_started"') == 2, what="the workers")
+        found = children(worker)
+        os.kill(worker.process.pid, signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() for child in found), what="the end of all")
