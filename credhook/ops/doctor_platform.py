@@ -23,7 +23,7 @@ from credhook.store.address import RedisAddress
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.exchange import HEADERS, Request, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.trust import shared_ssl_context
+from credhook.worker.api.http.transport import shared_ssl_context
 from credhook.worker.api.models import Endpoint
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.commands.endpoints import plan, shown

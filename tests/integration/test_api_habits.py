@@ -103,7 +103,13 @@ async def test_nothing_is_sent_that_nobody_has_asked_for() -> None:
 
 async def test_logs_hold_no_token_no_secret_and_no_body(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    for name in ("aiohttp.client", "aiohttp.internal", "asyncio"):  # Our own set-up of logs may have kept them quiet.
+    for name in (
+        "pyreqwest",
+        "reqwest",
+        "hyper",
+        "rustls",
+        "asyncio",
+    ):  # Our own set-up of logs may have kept them quiet.
         caplog.set_level(logging.DEBUG, name)
     asyncio.get_running_loop().set_debug(True)
     async with serving(answer(ADA)) as (platform, api):

@@ -26,8 +26,7 @@ from credhook.worker.api import operations
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.transport import AiohttpTransport
-from credhook.worker.api.http.trust import shared_ssl_context
+from credhook.worker.api.http.transport import PyreqwestTransport, shared_ssl_context
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
@@ -90,7 +89,7 @@ USER: dict[str, Any] = {
 }
 
 
-class Recording(AiohttpTransport):
+class Recording(PyreqwestTransport):
     """The network, remembering each exchange with the API and with the token endpoint."""
 
     def __init__(self) -> None:
@@ -1127,7 +1126,7 @@ def test_a_wish_to_wait_is_handed_on(bench: Bench) -> None:
 # Without a token, and with the wrong client.
 
 
-class Tokenless(AiohttpTransport):
+class Tokenless(PyreqwestTransport):
     """Sends requests to the API as they are but for the token."""
 
     async def send(self, request: Request) -> Response:

@@ -22,7 +22,7 @@ from oauth_server import CLIENT_ID, SECRET, serving_oauth
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unauthorized
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.transport import AiohttpTransport
+from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
@@ -30,24 +30,23 @@ ROOT = Path(__file__).parents[2]
 RESOURCE = "https://api.example/me-creds"
 
 
-@pytest.fixture(scope="module")
-def trust() -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Theirs and ours."""
-    authority = trustme.CA()
-    theirs, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+@pytest.fixture
+def theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ssl.SSLContext:
+    """Return the server's certificate, which we trust."""
+    authority, theirs = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(theirs)
-    authority.configure_trust(ours)
-    return theirs, ours
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    return theirs
 
 
 @pytest.mark.parametrize("method", ["post", "basic"])
 async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
-    method: TokenAuth, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+    method: TokenAuth, theirs: ssl.SSLContext
 ) -> None:
-    theirs, ours = trust
     with serving_oauth(f"client_secret_{method}", theirs) as (server, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=method, scope="read", audience="https://a")
-        async with AsyncApi(url, auth, ssl_context=ours) as api:
+        async with AsyncApi(url, auth) as api:
             assert (await api.presentations.get("p")).id == "p"
             assert (await asyncio.to_thread(SyncApi(api).presentations.get, "p")).id == "p"
         assert server.tokens == {"token-0": "read"}
@@ -56,23 +55,21 @@ async def test_authlib_grants_a_token_to_either_way_of_proving_who_we_are(
 
 @pytest.mark.parametrize(("wrong", "registered"), [("post", "basic"), ("basic", "post")])
 async def test_authlib_refuses_the_other_way_and_the_message_names_the_setting(
-    wrong: TokenAuth, registered: str, trust: tuple[ssl.SSLContext, ssl.SSLContext]
+    wrong: TokenAuth, registered: str, theirs: ssl.SSLContext
 ) -> None:
-    theirs, ours = trust
     with serving_oauth(f"client_secret_{registered}", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, method=wrong)
-        async with AsyncApi(url, auth, ssl_context=ours) as api:
+        async with AsyncApi(url, auth) as api:
             with pytest.raises(Unauthorized, match=r"\(invalid_client\).*CREDHOOK_TOKEN_AUTH"):
                 await api.presentations.get("p")
 
 
 async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
-    trust: tuple[ssl.SSLContext, ssl.SSLContext],
+    theirs: ssl.SSLContext,
 ) -> None:
-    theirs, ours = trust
     with serving_oauth("client_secret_post", theirs) as (_, url):
         auth = ClientCredentials(f"{url}/token", CLIENT_ID, SECRET, scope="everything")
-        async with AsyncApi(url, auth, ssl_context=ours) as api:
+        async with AsyncApi(url, auth) as api:
             with pytest.raises(Unauthorized, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
                 await api.presentations.get("p")
 
@@ -117,7 +114,7 @@ def issuer(packages: Path, method: str) -> Iterator[str]:
     yield from provider(packages, f"client_secret_{method}")
 
 
-class Split(AiohttpTransport):
+class Split(PyreqwestTransport):
     """Token requests to the network, all others to an API that answers in this process.
 
     Attributes:

@@ -4,20 +4,16 @@ import asyncio
 import ssl
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import trustme
 from pydantic import SecretStr
 from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
 from waiting import until_async
 
-from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.transport import AiohttpTransport
-from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
@@ -218,35 +214,6 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
 def test_a_root_that_is_none_stops_construction() -> None:
     with pytest.raises(ValueError, match="the API's URL"):
         AsyncApi("api.example", ClientCredentials(TOKEN_URL, "me", "s"))
-
-
-def trust_of(sender: AsyncApi | AiohttpTransport) -> ssl.SSLContext:
-    transport: Any = sender._transport if isinstance(sender, AsyncApi) else sender
-    assert isinstance(transport, AiohttpTransport)
-    return transport._ssl_context
-
-
-async def test_one_trust_store_serves_every_sender() -> None:
-    auth = credentials()
-    async with AsyncApi(API_URL, auth) as api, AsyncApi.from_settings(Told(), auth=auth) as other:
-        shared = transport_from(Told())
-        assert {trust_of(each) for each in (api, other, shared)} == {shared_ssl_context()}
-        await shared.aclose()
-
-
-async def test_with_a_certificate_of_ours_one_other_serves_them_and_is_no_less_strict(tmp_path: Path) -> None:
-    issued = trustme.CA().issue_cert("ours.example")
-    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "ours.pem")
-
-    class Known(Told):
-        client_certfile: Path | None = tmp_path / "ours.pem"
-
-    async with AsyncApi.from_settings(Known()) as api:
-        shared = transport_from(Known())
-        (trust,) = {trust_of(api), trust_of(shared)}
-        await shared.aclose()
-    assert trust is not shared_ssl_context()
-    assert (trust.verify_mode, trust.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 class Lent:

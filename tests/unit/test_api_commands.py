@@ -269,7 +269,7 @@ def test_a_platform_that_is_not_there_is_one_line_and_exit_code_1() -> None:
     result = run(Platform(url="http://127.0.0.1:1"), "users", "list")
     assert (result.exit_code, result.stderr) == (
         1,
-        "Error: token: no answer (ClientConnectorError, refused); nothing listens there: check CREDHOOK_TOKEN_URL\n",
+        "Error: token: no answer (ConnectError, refused); nothing listens there: check CREDHOOK_TOKEN_URL\n",
     )
 
 

@@ -1,15 +1,13 @@
 """Which proxy stands before which server, as the environment has it."""
 
-from base64 import b64encode
 from collections.abc import Mapping
 
 import pytest
-import yarl
 
-from credhook.worker.api.http.proxies import Proxies, Proxy, UnsupportedProxy
+from credhook.worker.api.http.proxies import Proxies, UnsupportedProxy
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
-DIRECT = Proxy()
+DIRECT = None
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +17,11 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-def found(monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, str]) -> Proxy:
+def found(monkeypatch: pytest.MonkeyPatch, url: str, environment: Mapping[str, str]) -> str | None:
     """The proxy that a request for the URL goes through."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return Proxies().on_the_way_to(yarl.URL(url, encoded=True))
-
-
-def by_way_of(url: str) -> Proxy:
-    return Proxy(yarl.URL(url))
+    return Proxies().url_for(url)
 
 
 @pytest.mark.parametrize(
@@ -35,27 +29,27 @@ def by_way_of(url: str) -> Proxy:
     [
         ({}, "https://api.example", DIRECT),
         ({"HTTPS_PROXY": ""}, "https://api.example", DIRECT),
-        ({"HTTPS_PROXY": "http://one:3128"}, "https://api.example", by_way_of("http://one:3128")),
-        ({"https_proxy": "http://one:3128"}, "https://api.example", by_way_of("http://one:3128")),
-        ({"HTTPS_PROXY": "https://one"}, "https://api.example", by_way_of("https://one")),
-        ({"HTTPS_PROXY": "one:3128"}, "https://api.example", by_way_of("http://one:3128")),
-        ({"HTTPS_PROXY": "http://[fd00::1]:3128"}, "https://api.example", by_way_of("http://[fd00::1]:3128")),
+        ({"HTTPS_PROXY": "http://one:3128"}, "https://api.example", "http://one:3128"),
+        ({"https_proxy": "http://one:3128"}, "https://api.example", "http://one:3128"),
+        ({"HTTPS_PROXY": "https://one"}, "https://api.example", "https://one"),
+        ({"HTTPS_PROXY": "one:3128"}, "https://api.example", "http://one:3128"),
+        ({"HTTPS_PROXY": "http://[fd00::1]:3128"}, "https://api.example", "http://[fd00::1]:3128"),
         ({"HTTPS_PROXY": "http://one"}, "http://api.example", DIRECT),
-        ({"HTTP_PROXY": "http://two"}, "http://api.example", by_way_of("http://two")),
+        ({"HTTP_PROXY": "http://two"}, "http://api.example", "http://two"),
         ({"HTTP_PROXY": "http://two"}, "https://api.example", DIRECT),
-        ({"ALL_PROXY": "http://all"}, "http://api.example", by_way_of("http://all")),
-        ({"ALL_PROXY": "http://all"}, "https://api.example", by_way_of("http://all")),
-        ({"ALL_PROXY": "http://all", "HTTPS_PROXY": "http://one"}, "https://api.example", by_way_of("http://one")),
-        ({"ALL_PROXY": "socks5://all", "HTTPS_PROXY": "http://one"}, "https://api.example", by_way_of("http://one")),
+        ({"ALL_PROXY": "http://all"}, "http://api.example", "http://all"),
+        ({"ALL_PROXY": "http://all"}, "https://api.example", "http://all"),
+        ({"ALL_PROXY": "http://all", "HTTPS_PROXY": "http://one"}, "https://api.example", "http://one"),
+        ({"ALL_PROXY": "socks5://all", "HTTPS_PROXY": "http://one"}, "https://api.example", "http://one"),
     ],
 )
 def test_the_variable_for_the_scheme_comes_before_that_for_all(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: Proxy
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: str | None
 ) -> None:
     assert found(monkeypatch, url, environment) == proxy
 
 
-PROXIED = by_way_of("http://all")
+PROXIED = "http://all"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +74,7 @@ PROXIED = by_way_of("http://all")
     ],
 )
 def test_what_no_proxy_names_is_reached_directly(
-    monkeypatch: pytest.MonkeyPatch, exceptions: str, url: str, proxy: Proxy
+    monkeypatch: pytest.MonkeyPatch, exceptions: str, url: str, proxy: str | None
 ) -> None:
     assert found(monkeypatch, url, {"ALL_PROXY": "http://all", "NO_PROXY": exceptions}) == proxy
 
@@ -99,28 +93,10 @@ def test_what_only_looks_like_it_is_not(monkeypatch: pytest.MonkeyPatch, host: s
 
 
 @pytest.mark.parametrize(
-    ("credentials", "sent"),
-    [
-        ("me:hush", "me:hush"),
-        ("me", "me:"),
-        (":hush", ":hush"),
-        ("me:", "me:"),
-        ("m%40e:hu%3Ash%2F%C3%A4", "m@e:hu:sh/ä"),
-    ],
-)
-def test_credentials_go_to_the_proxy_in_a_header_of_its_own_and_are_not_in_its_url(
-    monkeypatch: pytest.MonkeyPatch, credentials: str, sent: str
-) -> None:
-    url, headers = found(monkeypatch, "https://api.example", {"HTTPS_PROXY": f"http://{credentials}@one:3128"})
-    assert url == yarl.URL("http://one:3128")
-    assert headers == {"Proxy-Authorization": "Basic " + b64encode(sent.encode()).decode()}
-
-
-@pytest.mark.parametrize(
     "proxy",
     [
         *("socks4://one", "socks5://one:1080", "socks5h://me:hush@one", "ftp://one"),
-        *("http://", "http://one:port", "http://one:99999", "http://[one", "http://m%3Ae:hush@one"),
+        *("http://", "http://one:port", "http://one:99999", "http://[one"),
     ],
 )
 def test_what_is_no_http_proxy_is_refused_and_not_passed_by(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
@@ -137,10 +113,10 @@ def test_each_server_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     proxies = Proxies()
     for _ in range(2):
         for url, proxy in (
-            ("https://api.example/a", by_way_of("http://one")),
-            ("https://api.example/b", by_way_of("http://one")),
-            ("http://api.example/a", by_way_of("http://two")),
-            ("https://id.example/token", by_way_of("http://one")),
+            ("https://api.example/a", "http://one"),
+            ("https://api.example/b", "http://one"),
+            ("http://api.example/a", "http://two"),
+            ("https://id.example/token", "http://one"),
             ("https://id.example:8443/token", DIRECT),
         ):
-            assert proxies.on_the_way_to(yarl.URL(url)) == proxy
+            assert proxies.url_for(url) == proxy

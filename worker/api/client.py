@@ -8,7 +8,6 @@ pure functions in `operations`, `base_url` and `responses`. Whatever goes wrong 
 """
 
 import asyncio
-import ssl
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -19,8 +18,7 @@ from credhook.worker.api.bounds import LONGEST_BODY, BodyRefused
 from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.guard import Guard, Permit, Unguarded
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
-from credhook.worker.api.http.transport import AiohttpTransport
-from credhook.worker.api.http.trust import shared_ssl_context
+from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.namespaces import AsyncSender, Platform
 from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, BaseUrl, Call
 from credhook.worker.api.responses import error_of
@@ -66,10 +64,11 @@ class ApiSettings(ClientSettings, Protocol):
         """PEM file with its key."""
 
 
-def transport_from(settings: ApiSettings) -> AiohttpTransport:
-    """The connections of one event loop to the platform and its token endpoint, for all senders to share."""
-    trust = shared_ssl_context(settings.client_certfile, settings.client_keyfile)
-    return AiohttpTransport(settings.fetch_timeout, longest=LONGEST_BODY, ssl_context=trust)
+def transport_from(settings: ApiSettings) -> PyreqwestTransport:
+    """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
+    return PyreqwestTransport(
+        settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile
+    )
 
 
 class AsyncApi(Platform[AsyncSender]):
@@ -85,7 +84,8 @@ class AsyncApi(Platform[AsyncSender]):
         max_answer: Bytes that an answer may have.
         transport: What carries requests, if it is shared with other senders, or any of httpx's; closed by whoever
             made it. By default one of its own.
-        ssl_context: Trust for TLS; by default one context for all senders of the process.
+        certfile: PEM file with our certificate for TLS.
+        keyfile: PEM file with its key, if that is not in the same file.
         guard: What may hold back or refuse calls, and hears what they come to.
         at_once: Calls under way at a time; others wait. By default as many as there are.
     """
@@ -101,7 +101,8 @@ class AsyncApi(Platform[AsyncSender]):
         match_ids: bool = True,
         max_answer: int = LONGEST_BODY,
         transport: "Transport | httpx.AsyncBaseTransport | None" = None,
-        ssl_context: ssl.SSLContext | None = None,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
         guard: Guard | None = None,
         at_once: int | None = None,
     ) -> None:
@@ -111,7 +112,9 @@ class AsyncApi(Platform[AsyncSender]):
         self._auth = auth
         self._is_ours = transport is None
         if transport is None:
-            self._transport: Transport = AiohttpTransport(timeout, longest=max_answer, ssl_context=ssl_context)
+            self._transport: Transport = PyreqwestTransport(
+                timeout, longest=max_answer, certfile=certfile, keyfile=keyfile
+            )
         else:
             self._transport = _ours(transport, timeout, max_answer)
         self._guard = guard or Unguarded()
@@ -136,7 +139,8 @@ class AsyncApi(Platform[AsyncSender]):
             timeout=settings.fetch_timeout,
             match_ids=settings.match_ids,
             transport=transport,
-            ssl_context=None if transport else shared_ssl_context(settings.client_certfile, settings.client_keyfile),
+            certfile=settings.client_certfile,
+            keyfile=settings.client_keyfile,
             guard=guard,
             at_once=at_once,
         )

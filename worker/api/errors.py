@@ -149,8 +149,8 @@ def hint(error: Exception) -> str:
     """Return which setting to check because of an error; empty if no setting is the likely cause."""
     if isinstance(error, Unauthorized):
         return _CREDENTIALS if error.operation == "token" else _PERMISSIONS
-    # With a time to come back it was not sent at all, since the platform is left alone.
-    if isinstance(error, Unavailable) and error.status is None and error.retry_after is None:
+    # Without a cause but with a time to come back, it was not sent at all: the circuit is open.
+    if isinstance(error, Unavailable) and error.status is None and (error.cause or error.retry_after is None):
         return advice(error.operation, error.cause)
     if isinstance(error, InvalidResponse):
         return _BY_MISUNDERSTANDING.get(error.cause, "")

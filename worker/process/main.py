@@ -25,7 +25,6 @@ from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import check_schema, open_redis_sync
 from credhook.store.hints import hint
-from credhook.worker.api.http.trust import shared_ssl_context
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
@@ -86,8 +85,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
-    # This takes a tenth of a second, and no event should wait for it.
-    shared_ssl_context(settings.client_certfile, settings.client_keyfile)
     _wait_for(redis, settings.queue)
     # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()

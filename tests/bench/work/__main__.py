@@ -101,7 +101,7 @@ def _setting(plan: Plan, folder: Path) -> dict[str, str]:
     """What the figures depend on, for people."""
     with answering(0, folder) as api:
         capacity = api.capacity(folder, _STUB_SECONDS)
-    ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "aiohttp", "httpx", "redis"))
+    ours = ", ".join(f"{name} {version(name)}" for name in ("rq", "pyreqwest", "httpx", "redis"))
     packages = json.loads((PROGRAMS / "package.json").read_text())["dependencies"]
     nodes = ", ".join(f"{name} {packages[name]}" for name in ("bullmq", "undici"))
     theirs = f"dramatiq {_pinned('dramatiq', 'dramatiq_actors')}"

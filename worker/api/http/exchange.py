@@ -1,12 +1,10 @@
 """A request and its response, and what is raised where there is none."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from credhook.worker.api.bounds import is_success
-from credhook.worker.api.http.causes import cause_of
 
 #: What every request says. A compressed answer is read, but not asked for: it costs more than it saves where most are a
 #: few kilobytes.
@@ -47,34 +45,37 @@ class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes = field(repr=False)
-    connection: asyncio.WriteTransport | None = field(default=None, repr=False)
+    #: Give up the connection it came over: its later answers cannot be trusted either.
+    hang_up: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is a 2xx."""
+        """Return True for a 2xx."""
         return is_success(self.status)
-
-    def hang_up(self) -> None:
-        """Close the connection that it came over: nobody can tell whose answers come over it any more.
-
-        Whoever else is using it by now gets an error, rather than somebody else's answer.
-        """
-        if self.connection is not None:
-            self.connection.abort()
 
 
 class Unanswered(Exception):
-    """There is no response.
+    """There is no response. Its message quotes no URL and no header.
 
     Attributes:
-        kind: Class of what was raised.
-        cause: A word of `causes`, or nothing.
+        kind: Class of the library's error.
+        cause: A word, or nothing if none fits:
+
+            name_resolution   the host's name is not known
+            refused           nothing listens there
+            unreachable       there is no route
+            reset             the connection was torn down
+            closed            the connection ended before the answer was whole
+            certificate       its certificate is not trusted, or is for another name
+            tls               the TLS handshake failed
+            timeout           the answer was not in time
+            proxy             the proxy refused, or cannot be used
+            protocol          the answer is not HTTP
     """
 
-    def __init__(self, error: BaseException, cause: str = "") -> None:
-        self.kind = type(error).__name__
-        self.cause = cause_of(error) or cause
-        super().__init__(f"{self.kind}, {self.cause}")
+    def __init__(self, kind: str, cause: str = "") -> None:
+        self.kind, self.cause = kind, cause
+        super().__init__(f"{kind}, {cause}")
 
 
 class Unsendable(Exception):

@@ -1,7 +1,11 @@
-"""Any of httpx's transports in place of the network: `httpx.MockTransport`, `httpx.ASGITransport`, or one's own."""
+"""Adapt any of httpx's transports: its network client, `httpx.MockTransport`, `httpx.ASGITransport`, or your own."""
 
 import asyncio
+import errno
 import re
+import socket
+import ssl
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, cast
 
@@ -16,9 +20,33 @@ _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx
 #: How httpcore and h11 say that the other end has hung up.
 _HUNG_UP: Final = re.compile("closed|disconnected")
 
+#: The more precise classes first.
+_BY_CLASS: Final = (
+    (socket.gaierror, "name_resolution"),
+    (ssl.SSLCertVerificationError, "certificate"),
+    (ssl.SSLEOFError, "closed"),
+    (ssl.SSLZeroReturnError, "closed"),
+    (ssl.SSLError, "tls"),
+    (TimeoutError, "timeout"),
+    (ConnectionRefusedError, "refused"),
+)
+_BY_NUMBER: Final = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.ECONNABORTED: "reset",
+    errno.EPIPE: "reset",
+    errno.ETIMEDOUT: "timeout",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EHOSTDOWN: "unreachable",
+    errno.ENETDOWN: "unreachable",
+    errno.EADDRNOTAVAIL: "unreachable",
+}
+_NUMBER_IN_TEXT: Final = re.compile(r"\[Errno (\d+)\]")
+
 
 class HttpxTransport:
-    """One of httpx's transports, within the same bounds as `AiohttpTransport`."""
+    """One of httpx's transports, within the same bounds as `PyreqwestTransport`."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, timeout: float, *, longest: int) -> None:
         self._inner = inner
@@ -51,17 +79,46 @@ class HttpxTransport:
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             if refused is not None:
                 return refused
-            raise Unanswered(error, _cause_of(error)) from error
+            raise Unanswered(type(error).__name__, cause_of(error)) from error
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._inner.aclose()
 
 
-def _cause_of(error: Exception) -> str:
-    """The word for what httpx says itself; what the system says below it is found without us."""
+def cause_of(error: Exception) -> str:
+    """Return the word for why there is no answer; empty if none fits. httpx wraps errors of the operating system."""
+    for each in _chain(error):
+        for kind, word in _BY_CLASS:
+            if isinstance(each, kind):
+                return word
+        if isinstance(each, OSError) and (word := _BY_NUMBER.get(each.errno or _number_in(each), "")):
+            return word
     if isinstance(error, httpx.TimeoutException):
         return "timeout"
     if isinstance(error, httpx.RemoteProtocolError | httpx.NetworkError) and _HUNG_UP.search(str(error)):
         return "closed"
     return "protocol" if isinstance(error, httpx.RemoteProtocolError) else ""
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, the last first."""
+    seen: set[int] = set()
+    waiting: list[BaseException] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
+        led_to_it = each.__cause__ or each.__context__
+        if led_to_it is not None:
+            waiting.append(led_to_it)
+
+
+def _number_in(error: OSError) -> int:
+    """Return the first error number in the text, where asyncio puts the errors of several addresses."""
+    match = _NUMBER_IN_TEXT.search(str(error))
+    return int(match[1]) if match else 0
