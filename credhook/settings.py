@@ -84,7 +84,7 @@ class LedgerSettings(BaseSettings):
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         validation_alias="REDIS_URL",
-        description="The Redis that holds ledger and queue: `redis://`, `rediss://`, `unix://`, or "
+        description="The Redis that holds the store and the queue: `redis://`, `rediss://`, `unix://`, or "
         "`redis+sentinel://host:port,host:port/service/db`.",
     )
     queue: str = Field(

@@ -18,14 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from credhook.console import auth, endpoints, events, jobs, overview
-from credhook.console.live import Streams
+from credhook.console.live import Streams, live_page
 from credhook.console.overview import FleetWatch
-from credhook.console.rendering import fragment, page, static_routes
+from credhook.console.rendering import page, static_routes
 from credhook.console.settings import ConsoleSettings
 from credhook.store.health import unanswered
 from credhook.worker.commands.history.causes import causes
 
-#: Causes on the page: those that failed last.
+#: Causes on the page, the latest failures first.
 _MAX_CAUSES: Final = 200
 
 
@@ -76,18 +76,11 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Console:
 
 def _cause_routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
     """Return the routes of the causes page: failures grouped by handler, error and place."""
-    read = partial(causes, retention=fleet.retention, limit=_MAX_CAUSES)
 
-    async def part() -> tuple[str, bool]:
-        return fragment("causes_part.html", causes=await fleet.ask(read)), True
+    async def read() -> dict[str, Any]:
+        return {"causes": await fleet.ask(partial(causes, retention=fleet.retention, limit=_MAX_CAUSES))}
 
-    async def show(request: Request) -> Response:
-        return page(request, "causes.html", title="Causes", causes=await fleet.ask(read))
-
-    async def live(request: Request) -> Response:
-        return streams.stream(request, part)
-
-    return [Route("/causes", show), Route("/live/causes", live)]
+    return live_page("/causes", "causes", streams, read)
 
 
 def _problem(request: Request, status: int, what: str) -> Response:

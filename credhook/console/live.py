@@ -4,13 +4,15 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from credhook.console.auth import Session, session_of
+from credhook.console.rendering import fragment, page
 
 #: Seconds between two renderings.
 _INTERVAL_SECONDS: Final = 1.0
@@ -29,7 +31,7 @@ class Streams:
     """All live streams of the console."""
 
     def __init__(self, is_alive: Callable[[Session], bool]) -> None:
-        """A stream ends when `is_alive` is false for its session."""
+        """Prepare; a stream ends when `is_alive` is false for its session."""
         self._is_alive = is_alive
         self._open = 0
         self._stopping = asyncio.Event()
@@ -78,3 +80,18 @@ class Streams:
                 return await self._stopping.wait()
         except TimeoutError:
             return False
+
+
+def live_page(path: str, name: str, streams: Streams, read: Callable[[], Awaitable[dict[str, Any]]]) -> list[Route]:
+    """Return the routes of a page and of its live part. `read` returns what both templates show."""
+
+    async def part() -> tuple[str, bool]:
+        return fragment(f"{name}_part.html", **await read()), True
+
+    async def show(request: Request) -> Response:
+        return page(request, f"{name}.html", title=name.capitalize(), **await read())
+
+    async def live(request: Request) -> Response:
+        return streams.stream(request, part)
+
+    return [Route(path, show), Route(f"/live/{name}", live)]

@@ -9,12 +9,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
-from credhook.console.live import Streams
-from credhook.console.rendering import fragment, number, page
+from credhook.console.live import Streams, live_page
+from credhook.console.rendering import number
 from credhook.ops.attention import age, look_at
 from credhook.ops.findings import Finding
 from credhook.ops.fleet import Fleet, platform_of_host
@@ -189,16 +187,10 @@ class Tile(NamedTuple):
 def routes(fleet: FleetWatch, streams: Streams, clock: Callable[[], float] = time.time) -> list[Route]:
     """Return the routes of the page and its live part."""
 
-    async def part() -> tuple[str, bool]:
-        return fragment("now_part.html", **_context(fleet, await fleet.latest(), clock())), True
+    async def read() -> dict[str, Any]:
+        return _context(fleet, await fleet.latest(), clock())
 
-    async def show(request: Request) -> Response:
-        return page(request, "now.html", title="Now", **_context(fleet, await fleet.latest(), clock()))
-
-    async def live(request: Request) -> Response:
-        return streams.stream(request, part)
-
-    return [Route("/", show), Route("/live/now", live)]
+    return live_page("/", "now", streams, read)
 
 
 def _context(watch: FleetWatch, reading: Reading, now: float) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class _Model(BaseModel):
 
 
 class RedisServer(_Model):
-    """What Redis reports about itself. Memory is in bytes; `maxmemory` 0 means no limit, `fsync` "" unknown."""
+    """Redis, as it describes itself. Memory is in bytes; `maxmemory` 0 means no limit, `fsync` "" unknown."""
 
     address: str
     version: str
@@ -51,7 +51,7 @@ class RedisServer(_Model):
 
 
 class FleetProcess(_Model):
-    """What receivers and workers have in common.
+    """The fields that receivers and workers share.
 
     Attributes:
         age: seconds since the process first announced itself.
@@ -86,7 +86,7 @@ class WorkerProcess(FleetProcess):
 
 
 class PlatformState(_Model):
-    """What the workers share about the platform.
+    """The platform, as the workers share it.
 
     Attributes:
         breaker: `closed`, `open` or `half open`.

@@ -43,7 +43,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
 def test_what_expired_is_erased_with_what_outlived_it(redis_client: Redis, events: Run) -> None:
     redis_client.hset(CONFLICT + "m1", "some.type r1", 1)
     redis_client.set(RESOURCE + "r2", "3:0")
-    assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the ledger)\n"
+    assert events("erase", "--id", "m1").stdout == "erased 0, left 1 (1 not in the store)\n"
     assert events("erase", "--resource", "r2").stdout == "erased 0\n"
     assert set(redis_client.keys()) == set()
 

@@ -56,7 +56,7 @@ class TooLate(Exception):
 
 @dataclass(slots=True)
 class BackfillResult:
-    """What was found so far.
+    """The findings so far.
 
     Attributes:
         listed: resources that the platform has listed.

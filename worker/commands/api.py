@@ -66,7 +66,7 @@ def list_users() -> None:
 def create_user(file: IO[bytes]) -> None:
     """Create a user, or resolve one that exists.
 
-    FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, of which email or username is needed.
+    FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
     The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
     """
     request = _read(file, TypeAdapter(UserRequest))

@@ -47,7 +47,7 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
 
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
-    """Reclaim the events of dead workers. Return the workers that Redis could not be told about."""
+    """Reclaim the events of dead workers. Return the workers whose death could not be written to Redis."""
     from credhook.store.connection import open_redis_sync
     from credhook.worker.queue.reclaim import reclaim_all
 

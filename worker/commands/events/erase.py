@@ -1,4 +1,4 @@
-"""`credhook events erase`: forgets an event, and all that was kept for its sake."""
+"""`credhook events erase`: removes events and all their data from the store."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -20,28 +20,28 @@ from credhook.worker.commands.search.selection import EventSummary, Selection
 
 _ERASE: Final = lua.load("erase.lua")
 
-#: Outcome of the script → what to say of it besides that the event was erased.
+#: The script's outcome → words for an event that was erased.
 DONE: Final = {"erased": "", "held": "while a worker had it"}
-#: Outcome of the script → why the event was left.
-LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the ledger"}
+#: The script's outcome → words for an event that was left.
+LEFT: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
 
 
 @click.command()
 @selecting
 @by_handler
-@click.option("--all", "everything", is_flag=True, help="Every event, where nothing else says which.")
+@click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
 @click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def erase(
     *, selection: Selection, handler: str | None, everything: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Forget events, and all that is kept for their sake.
+    """Erase events and all data that the store keeps for them.
 
-    With --resource it answers a request to erase what is known of one issuance or presentation; what handlers have
-    stored elsewhere is theirs to erase. A delivery that the platform repeats after its event was erased is not known
-    as a duplicate any more: it is accepted as new, and its handlers run again. An event that a worker has in hand is
-    erased as well; a handler that is running for it may still finish.
+    Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
+    stored elsewhere. If the platform repeats a delivery after its event was erased, the delivery is accepted as new
+    and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
+    still finish.
     """
     selection = but(selection, handler=handler)
     refuse_everything(selection, everything=everything)
@@ -69,13 +69,10 @@ def erase(
 
 
 class Erasure:
-    """Erases what was selected, up to a few hundred events at once: Redis does nothing else meanwhile.
-
-    Each step raises RedisError where Redis fails.
-    """
+    """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
 
     def __init__(self, redis: Redis, index: Keys, selection: Selection) -> None:
-        """Prepare to erase what was found by the selection."""
+        """Prepare to erase events that the selection has found."""
         self._redis = redis
         self._selection = selection
         self._script = redis.register_script(_ERASE)
@@ -87,25 +84,25 @@ class Erasure:
         self._keys = [index.prefix, *of_events, *of_jobs]
 
     def begin(self) -> None:
-        """Forget what names the resource outside its events, if one was asked for."""
+        """Erase the data of the selected resource that lies outside its events."""
         if self._selection.resource is not None:
             _forget_resource(self._redis, self._index, self._selection.resource)
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
-        """Erase these; what became of each.
+        """Erase these events and return the outcome of each.
 
         Raises:
-            RedisError: Redis failed; some may have been erased.
+            RedisError: Redis failed; some events may have been erased.
         """
         arguments: list[str | int | bytes] = [self._of_events]
         for event in batch:
-            # Asked for by its state, it is spared if it has left that state; else it goes, whatever becomes of it.
+            # An event that was selected by its state is kept if it has left that state since.
             state = event.state if self._selection.states else ""
             arguments += raw(event.webhook_id), job_id(self._index.queue, event.webhook_id), state
         return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
-        """Take those of the erased events from the lists whose records do not say where they were listed."""
+        """Remove erased events from all indexes if their records did not name the index."""
         strays = [raw(event.webhook_id) for event in events if event.state in {State.UNREADABLE, ""}]
         if strays:
             _unlist(self._redis, self._index, strays)
@@ -113,7 +110,7 @@ class Erasure:
 
 
 def _unlist(redis: Redis, index: Keys, strays: Sequence[bytes]) -> None:
-    """Take events from wherever the index lists them."""
+    """Remove events from every event index."""
     pipeline = redis.pipeline(transaction=False)
     for key in index.event_indexes():
         pipeline.zrem(key, *strays)
@@ -121,22 +118,22 @@ def _unlist(redis: Redis, index: Keys, strays: Sequence[bytes]) -> None:
 
 
 def _unlock(redis: Redis, locks: str, strays: Collection[bytes]) -> None:
-    """Free the locks that such events have had; this looks at all that there are, a page at a time."""
-    with suppress(ResponseError):  # They are of another type: none of ours.
+    """Free the locks of these events. This reads all locks, a page at a time."""
+    with suppress(ResponseError):  # Another program wrote this key: it is no hash.
         for resource, lock in redis.hscan_iter(locks, count=PAGE):
             if lock.partition(b" ")[0] in strays:
                 redis.hdel(locks, resource)
 
 
 def _forget_resource(redis: Redis, index: Keys, resource: str) -> None:
-    """Forget what names the resource outside its events: what handlers have seen of it, and deliveries kept aside."""
+    """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
     redis.delete(index.resource + resource)
     for page in batched(redis.scan_iter(match=index.conflict + "*", count=PAGE), PAGE):
         pipeline = redis.pipeline(transaction=False)
         for key in page:
             pipeline.hkeys(key)
         for key, fields in zip(page, pipeline.execute(raise_on_error=False), strict=True):
-            if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
+            if isinstance(fields, Exception):  # Another program wrote this key: it is no hash.
                 continue
             if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
                 redis.hdel(key, *theirs)

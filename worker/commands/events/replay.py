@@ -27,7 +27,7 @@ LEFT: Final = {
     "unrelated": "that the handler does not want",
     "elsewhere": "of another queue",
     "changed": "changed meanwhile",
-    "missing": "not in the ledger",
+    "missing": "not in the store",
     "unreadable": "whose record cannot be read",
 }
 

@@ -1,4 +1,4 @@
-"""The causes of failures, and the events that stand with one, as the ledger has them; RedisError where that fails."""
+"""Reads the causes of failures, and the events that have a cause, from the store. Functions raise RedisError."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -13,30 +13,30 @@ from credhook.worker.commands.history.records import written
 
 #: Digits of the longest time that can be written.
 _DIGITS: Final = 14
-#: Events whose records are looked at in one round trip.
+#: Records read in one round trip.
 _PAGE: Final = 500
-#: Seconds after which an event that is still open has come back, whatever it has waited for; causes.lua knows it, too.
+#: Longest pause between two attempts, in seconds. causes.lua has the same number.
 _LONGEST_WAIT: Final = 604_800
-#: Where an event stands that has been settled by a worker of the version before, which knows of no causes.
+#: States of an event that no longer has a cause.
 _OVER: Final = frozenset({State.DONE.value.encode(), None})
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of failures; see worker/queue/failure.py for what makes two failures have the same.
+    """A cause of failures. worker/queue/failure.py decides which failures share one.
 
     Attributes:
         id: eight hexadecimal digits.
-        handler: who has failed: a handler, `fetch`, or `worker`, if processes have died.
-        error: class and, where there is one, status.
-        at: where the author's code stood, the last time.
-        open: events that stand with it now and are tried again.
-        given_up: events that stand with it now and are dead or data_gone.
-        failures: how often it has made an attempt fail, whatever has become of the events.
-        first: when it first did.
-        last: when it last did.
-        since: in which version it first did.
-        version: in which it last did.
+        handler: the handler that failed, `fetch`, or `worker` if processes died.
+        error: class and status, if there is a status.
+        at: the author's function that failed last.
+        open: events that have the cause now and will be tried again.
+        given_up: events that have the cause now and are dead or data_gone.
+        failures: attempts that it made fail, including those of events that are done now.
+        first: time of the first failure.
+        last: time of the last failure.
+        since: version of credhook that first failed.
+        version: version of credhook that failed last.
     """
 
     id: str
@@ -52,13 +52,13 @@ class Cause:
     version: str
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: times in UTC."""
+        """Return the cause for programs, with times in UTC."""
         times = {"first": self.first and written(self.first), "last": written(self.last)}
         return {**asdict(self), **times}
 
 
 def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
-    """The causes, those first that have failed last; settled events are remembered for `retention` seconds."""
+    """Return the causes, the latest failure first. `retention`: seconds for which settled events are kept."""
     latest = cast(list[tuple[bytes, float]], redis.zrange(index.causes, 0, limit - 1, desc=True, withscores=True))
     now = int(redis.time()[0]) * 1_000
     forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
@@ -68,7 +68,7 @@ def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSE
         pipeline.hgetall(index.cause(cause_id))
         pipeline.zcount(index.standing(cause_id), "-inf", f"({-overdue}")
         pipeline.zcount(index.standing(cause_id), forgotten, "+inf")
-    replies = pipeline.execute(raise_on_error=False)  # One that somebody else has written over hides no other.
+    replies = pipeline.execute(raise_on_error=False)  # One unreadable cause must not hide the others.
     found = []
     for (name, last), fields, still_open, given_up in zip(
         latest, replies[::3], replies[1::3], replies[2::3], strict=True
@@ -98,7 +98,7 @@ def _cause(cause_id: str, text: dict[str, str], last: float, still_open: int, gi
 
 
 def standing(redis: Redis, index: Keys, cause_id: str) -> Iterator[str] | None:
-    """The webhook-ids of the events that stand with a cause now; None if there is no such cause."""
+    """Return the webhook-ids of the events that have the cause now, or None if there is no such cause."""
     who = redis.hget(index.cause(cause_id), "who")
     if who is None:
         return None
@@ -106,7 +106,7 @@ def standing(redis: Redis, index: Keys, cause_id: str) -> Iterator[str] | None:
 
 
 def _standing(redis: Redis, index: Keys, cause_id: str, who: bytes) -> Iterator[str]:
-    """The record has the last word: what is indexed may have been settled by a worker that knows of no causes."""
+    """Yield the events whose records confirm the cause. After a crash the index can hold settled events."""
     members = (member for member, _ in redis.zscan_iter(index.standing(cause_id), count=_PAGE))
     while page := list(islice(members, _PAGE)):
         pipeline = redis.pipeline(transaction=False)

@@ -19,7 +19,7 @@ _DIGITS: Final = 15
 
 
 def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What the ledger has of these events, in this order; what is not there is left out.
+    """Yield the records of these events in this order. Skip events that the store does not have.
 
     Raises:
         RedisError: Redis failed.
@@ -33,7 +33,7 @@ def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[d
         replies = pipeline.execute(raise_on_error=False)
         under_way = _attempts_under_way(redis, index, replies)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
-            if isinstance(fields, Exception):  # It is no hash: somebody else has written it.
+            if isinstance(fields, Exception):  # Another program wrote this key: it is no hash.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
             elif fields:
                 text = {text_of(name): text_of(value) for name, value in fields.items()} | under_way.get(webhook_id, {})
@@ -41,7 +41,7 @@ def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[d
 
 
 def _attempts_under_way(redis: Redis, index: Keys, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
-    """Of the events that a worker has, by webhook-id: the attempts with the one under way, which their locks count."""
+    """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt."""
     resources = [
         fields[b"resource"]
         for fields, lease in zip(replies[::2], replies[1::2], strict=True)
@@ -57,7 +57,7 @@ def _attempts_under_way(redis: Redis, index: Keys, replies: Sequence[Any]) -> di
 
 
 def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = None) -> dict[str, Any]:
-    """A ledger record as people read it. Pure."""
+    """Return a record as people read it. Pure."""
     received, settled = _number(fields.get("received")), _number(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
     traced = Traced.read(fields.get(TRACE, ""))
@@ -71,7 +71,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "next_attempt_at": time_of(_number(fields.get("due"))),
         "leased_until": None if lease is None or not 0 < lease <= LATEST else time_of(int(lease)),
         "milliseconds": settled - received if settled is not None and received is not None else None,
-        # A settled event that took one attempt does not spend memory on saying so.
+        # The record of an event that was settled at its first attempt omits the number, to save memory.
         "attempts": _number(fields.get("attempts", str(int("settled" in fields)))),
         "error": fields.get("error"),
         "only": fields.get(ONLY),
@@ -86,12 +86,12 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
 
 
 def raw(text: str) -> bytes:
-    """As Redis has it: bytes that are no Unicode are surrogates in a webhook-id that was read from there."""
+    """Return the bytes in Redis. A webhook-id that was read from there has surrogates for bytes that are no UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
 def text_of(value: bytes) -> str:
-    """As people read it, whatever bytes it is."""
+    """Return the value as text. Bytes that are no UTF-8 are escaped."""
     return value.decode(errors="backslashreplace")
 
 

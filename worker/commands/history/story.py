@@ -14,11 +14,11 @@ _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent
 
 
 def story_of(redis: Redis, index: Keys, webhook_id: bytes) -> dict[str, Any]:
-    """What has happened to an event besides what its record says, in the order in which it happened.
+    """Return what has happened to an event, oldest first, and the deliveries that contradict it.
 
     Returns:
         `story`, a list of objects with `at` and what happened then, and `conflicts`, the deliveries that came with
-        another type or resource. What cannot be read is left out.
+        another type or resource. Unreadable entries are left out.
 
     Raises:
         RedisError: Redis failed.
@@ -41,7 +41,7 @@ def _read(entry: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(told, dict) or at is None:
         return None
-    for name in ("began", "wait"):  # Numbers where we have written them, and anything where somebody else has.
+    for name in ("began", "wait"):  # Another program may have written anything.
         if not isinstance(told.get(name, 0), int):
             return None
     if "began" in told:
@@ -58,7 +58,7 @@ def _conflict(what: str, when: str) -> dict[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """The event for people, line by line; times are in UTC, as the first line says. Pure.
+    """Yield lines about the event for people. Times are in UTC. Pure.
 
     `record` is what `credhook events show --json` prints.
     """
@@ -76,7 +76,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is so now: names and what is said of each. Pure."""
+    """Yield the present state as pairs of name and text. Pure."""
     yield "event", record["webhook_id"]
     yield "type", record["type"] or ""
     yield "resource", record["resource_id"] or ""
@@ -106,7 +106,7 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def told_of(entry: Mapping[str, Any]) -> Iterator[str]:
-    """A line that says what happened, and one for each handler of it. Pure."""
+    """Yield a line that says what happened, and a line for each handler. Pure."""
     replayed = entry.get("replayed")
     if isinstance(replayed, dict):
         handler = _after(", handler ", replayed.get("handler"))
@@ -146,5 +146,5 @@ def _after(before: str, what: object, behind: str = "") -> str:
 
 
 def _shown(at: str | None) -> str:
-    """A time as a person reads it, to the millisecond."""
+    """Return a time as a person reads it, to the millisecond."""
     return at.removesuffix("Z").replace("T", " ") if at else "?"

@@ -1,1 +1,0 @@
-"""Finds and counts events by their index."""

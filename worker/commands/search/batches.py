@@ -1,4 +1,4 @@
-"""Long work in batches: a bar on a terminal, Ctrl-C between two of them, one line at the end saying what was done."""
+"""Long work in batches, with a progress bar, Ctrl-C between two batches, and one line of results at the end."""
 
 import json
 import signal
@@ -16,9 +16,9 @@ from redis.exceptions import RedisError
 
 T = TypeVar("T")
 
-#: Events that one script changes: it blocks Redis for a few milliseconds then.
+#: Events that one script changes. It blocks Redis for a few milliseconds.
 BATCH: Final = 200
-#: What a shell expects of a process that Ctrl-C has ended.
+#: Exit code after Ctrl-C, as shells expect it.
 INTERRUPTED: Final = 130
 
 
@@ -27,10 +27,10 @@ class BulkResult:
     """The outcomes of a bulk operation.
 
     Attributes:
-        total: how many there were to begin with.
-        outcomes: outcome → how many events came to it.
+        total: events that were selected.
+        outcomes: outcome → number of events.
         interrupted: whether Ctrl-C ended the work early.
-        error: the class of the error by which Redis did, or "".
+        error: the class of the Redis error that ended it, or "".
     """
 
     total: int
@@ -40,16 +40,16 @@ class BulkResult:
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items, `size` at a time."""
+    """Yield the items in lists of `size`."""
     rest = iter(items)
     return iter(lambda: list(islice(rest, size)), [])
 
 
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar, if standard error is a terminal; call what it yields with the number that has been done since.
+    """Show a progress bar if standard error is a terminal. Yield a function that advances it by a number.
 
-    A server's threads get none: it would paint over the log.
+    Threads of the console get no bar: it would paint over the log.
     """
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
@@ -64,9 +64,9 @@ def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
 
 
 def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]], what: str) -> BulkResult:
-    """Take the step for one batch after the other, until all are done, Ctrl-C is pressed, or Redis fails.
+    """Call `step` for each batch, until all are done, Ctrl-C is pressed, or Redis fails.
 
-    `step` says what became of each item of its batch; `what` is the word beside the bar.
+    `step` returns the outcome of each item; `what` is the word beside the bar.
     """
     result = BulkResult(len(items))
     with bar(what, len(items)) as advance, _ctrl_c() as asked:
@@ -85,7 +85,7 @@ def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]],
 
 @contextmanager
 def _ctrl_c() -> Iterator[threading.Event]:
-    """Ctrl-C as an event to be looked at between two batches: what a script has done is always counted."""
+    """Turn Ctrl-C into an event that is checked between two batches, so that each finished script is counted."""
     asked = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: asked.set())
     try:
@@ -97,12 +97,12 @@ def _ctrl_c() -> Iterator[threading.Event]:
 def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
     """Print the number of events that were done and left, with the verb in the past tense.
 
-    `done`: outcomes that count as such → what to say of them besides, or ""; `left`: the other outcomes → why, in words
-    that follow a number.
+    `done`: outcomes that count as done → words that follow their number, or "". `left`: the other outcomes → words that
+    follow their number.
 
     Raises:
         click.ClickException: Redis failed before the end.
-        SystemExit: Ctrl-C was pressed before the end, or nothing of what was selected could be done.
+        SystemExit: Ctrl-C was pressed before the end, or no selected event could be changed.
     """
     finished = sum(result.outcomes[name] for name in done)
     remaining = {name: result.outcomes[name] for name in left if result.outcomes[name]}
@@ -140,7 +140,7 @@ def _in_brackets(outcomes: Counter[str], words: Mapping[str, str]) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Before anything has been done, Ctrl-C ends the command with a line that says so."""
+    """Exit with one line on Ctrl-C, while nothing has been changed."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):

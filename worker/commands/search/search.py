@@ -1,4 +1,4 @@
-"""Finds and counts the events that a selection means, newest first, from the index of events and their records."""
+"""Finds and counts the events of a selection, newest first, in the event index and the records."""
 
 import heapq
 import json
@@ -26,11 +26,11 @@ from credhook.worker.commands.history.records import raw
 from credhook.worker.commands.search.batches import bar, batched
 from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection
 
-#: Records that one script reads: it holds up Redis for two milliseconds.
+#: Records that one script reads. It blocks Redis for two milliseconds.
 PAGE: Final = 500
-#: Entries of one index that are fetched at first, and at most.
+#: Entries of one index in the first page, and in the longest.
 _FIRST_PAGE, _LONGEST_PAGE = 50, 2_000
-#: Up to so many events in the wanted states, all of them are read. Beyond, the index is searched for them.
+#: Up to this many events in the wanted states are all read. Beyond that, the event index is searched.
 _FEW: Final = 10_000
 _FEW_OF_ALL: Final = 200_000
 

@@ -1,4 +1,4 @@
-"""Which events a command is about: what its options say. Pure."""
+"""The events that the options of a command select. Pure."""
 
 import difflib
 import re
@@ -19,16 +19,16 @@ _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-#: Bytes of a cursor: of its time, and of what tells events of one millisecond apart.
+#: Bytes of a cursor: the time, then a digest that tells events of one millisecond apart.
 _TIME_BYTES: Final = 6
 _DIGEST_BYTES: Final = 6
 _CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{16}")
 
 
 class Cursor(NamedTuple):
-    """A place in the order of a list: of events, by when they came; those of one millisecond by a digest of their ids.
+    """A place in a list of events, which is ordered by time of receipt, then by a digest of the id.
 
-    It depends on nothing but the event, so that it means the same however the next page is found.
+    It depends only on the event, so it stays valid if the next page is found through another index.
     """
 
     received: int
@@ -36,10 +36,10 @@ class Cursor(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """The cursor that `str` has written.
+        """Parse a cursor.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is no cursor.
         """
         if not _CURSOR.fullmatch(text):
             raise ValueError(f"{text!r} is no cursor; a page ends with the one that the next begins with")
@@ -48,7 +48,7 @@ class Cursor(NamedTuple):
 
     @property
     def above(self) -> Self:
-        """The next place: what comes after it in a list is this one, and all that come after this one."""
+        """Return the place directly before this one in a list, newest first."""
         place = int.from_bytes(self._bytes(), "big") + 1
         return self.read(urlsafe_b64encode(place.to_bytes(_TIME_BYTES + _DIGEST_BYTES, "big")).decode())
 
@@ -60,7 +60,7 @@ class Cursor(NamedTuple):
 
 
 class EventSummary(NamedTuple):
-    """As much of a record as is worth keeping for a million of them."""
+    """The few fields of a record that a command can hold for a million events."""
 
     webhook_id: str
     type: str
@@ -70,26 +70,26 @@ class EventSummary(NamedTuple):
 
     @property
     def cursor(self) -> Cursor:
-        """Its place in a list."""
+        """Return the event's place in a list."""
         as_bytes = self.webhook_id.encode(errors="surrogateescape")
         return Cursor(self.received, blake2b(as_bytes, digest_size=_DIGEST_BYTES).digest())
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the options say. An event is meant if everything that is given holds for it.
+    """A selection of events. An event is selected if all given conditions hold for it.
 
     Attributes:
         states: any of these, or all.
         types: any of these event types, or all.
         resource: of this issuance or presentation.
-        handler: for which this handler has ended, or is waited for.
-        since: received then or later.
-        until: received earlier than that.
+        handler: this handler has ended, or is awaited.
+        since: received at this time or later.
+        until: received before this time.
         ids: only these, by webhook-id.
-        limit: at most so many, the newest.
-        after: only those that follow there, from the newest to the oldest.
-        cause: standing with this cause of failures.
+        limit: at most this many, the newest.
+        after: only events after this place, from the newest to the oldest.
+        cause: the id of their present cause of failure.
     """
 
     states: frozenset[State] = frozenset()
@@ -105,19 +105,19 @@ class Selection:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it means every event."""
+        """Return True if every event is selected."""
         named = self.resource or self.handler or self.ids or self.cause
         return not (self.states or self.types or named or self.since or self.until)
 
     @property
     def span(self) -> tuple[int, int]:
-        """The time within which its events came, in ms since the epoch, the end not included."""
+        """Return the first and the end of the times of receipt, in ms since the epoch, the end excluded."""
         since = 0 if self.since is None else max(0, _milliseconds(self.since))
         until = LATEST + 1 if self.until is None else max(0, _milliseconds(self.until))
         return since, until if self.after is None else min(until, self.after.received + 1)
 
     def options(self) -> list[str]:
-        """As they are typed, but for the cursor; ages as the moments that they stood for."""
+        """Return the options that select the same, without the cursor and with ages as times."""
         typed = [("--state", state.value) for state in sorted(self.states)]
         typed += [("--type", kind.removeprefix(_FAMILY)) for kind in sorted(self.types)]
         typed += [("--id", webhook_id) for webhook_id in self.ids]
@@ -128,7 +128,7 @@ class Selection:
         return [word for option in typed for word in option]
 
     def indexes(self, index: Keys) -> tuple[str, ...]:
-        """The sorted sets that hold all events in these states; none if some states have no such set."""
+        """Return the sorted sets that hold all events in these states, or () if a state has no such set."""
         held = {
             State.ACCEPTED: (index.open,),
             State.WAITING: (index.open,),
@@ -144,15 +144,15 @@ class Selection:
 
 
 def _milliseconds(when: datetime) -> int:
-    """Rounded up: an event of that millisecond came after it."""
+    """Round up: an event of the same millisecond came later."""
     return -(-round(when.timestamp() * 1_000_000) // 1_000)
 
 
 def event_type(text: str) -> str:
-    """The event type of that name, or of that name without the `openid4vc.` before it.
+    """Return the event type of this name, which may lack the prefix `openid4vc.`.
 
     Raises:
-        ValueError: there is none; the message names the nearest.
+        ValueError: there is no such type; the message names the nearest.
     """
     for name in (text, _FAMILY + text):
         if name in EVENT_TYPES:
@@ -164,14 +164,14 @@ def event_type(text: str) -> str:
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """The moment that the text names.
+    """Parse a time.
 
     Args:
-        text: ISO 8601, in UTC unless it says otherwise; or how long ago it was: `90s`, `15m`, `2h`, `7d`, `4w`.
-        now: what ages are counted from.
+        text: ISO 8601, in UTC unless it has an offset; or an age: `90s`, `15m`, `2h`, `7d`, `4w`.
+        now: ages count back from this time.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     try:
         if age := _AGE.fullmatch(text):
@@ -185,10 +185,10 @@ def moment(text: str, now: datetime) -> datetime:
 
 
 def resource_id(text: str) -> str:
-    """The id of an issuance or presentation as it is typed.
+    """Check the id of an issuance or presentation.
 
     Raises:
-        ValueError: it is none; the message says so.
+        ValueError: the text is no such id.
     """
     if not is_resource_id(text):
         raise ValueError(f"{text!r} is no issuance's or presentation's id")
@@ -196,10 +196,10 @@ def resource_id(text: str) -> str:
 
 
 def webhook_id(text: str) -> str:
-    """The id of an event as it is typed.
+    """Check the id of an event.
 
     Raises:
-        ValueError: it is none; the message says so.
+        ValueError: the text is no such id.
     """
     if not _WEBHOOK_ID.fullmatch(text):
         raise ValueError(f"{text!r} is no webhook-id")
