@@ -1,4 +1,4 @@
-"""The supervisor and the worker processes that it keeps going: what dies, blocks, hangs, or is asked to stop."""
+"""The supervisor replaces worker processes that die, block or hang, and stops them in order."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def hangs(event, context):
 
 
 def naps(process: Process) -> int:
-    """How often it has gone to sleep by itself, which the supervisor does between two looks."""
+    """Return how often the process has slept. The supervisor sleeps between two checks."""
     status = Path(f"/proc/{process.process.pid}/status").read_text()
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
@@ -129,7 +129,7 @@ def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(harness: H
             (harness.folder / "go").touch()
             harness.reaches("m1", "done")
             assert other.stop() == 0
-        # It is the first to wake, and looks at those that sleep still.
+        # It wakes first, and checks workers that still sleep.
         os.kill(sleeper.process.pid, signal.SIGCONT)
         before = naps(sleeper)
         until(lambda: naps(sleeper) > before + 3, what="its looks")

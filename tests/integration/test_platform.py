@@ -1,4 +1,4 @@
-"""What a fleet does when its platform is not well: real Redis, real sockets, several processes or as good as."""
+"""A fleet whose platform fails, with a real Redis and real sockets."""
 
 import asyncio
 import itertools
@@ -176,7 +176,7 @@ async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stu
         for refused in (await one.call(), await one.call_in_thread()):
             assert isinstance(refused, PlatformPaused)
             assert refused.retry_after is not None
-            assert 50 < refused.retry_after <= 100  # All of what is left: nothing of it was waited for.
+            assert 50 < refused.retry_after <= 100  # The whole pause: the call did not wait for a part of it.
             assert "CREDHOOK_RATE" in str(refused)
 
 

@@ -1,4 +1,4 @@
-"""Who tries whether a platform is well again, and what is told meanwhile: the rare interleavings, one by one."""
+"""Rare interleavings of the probe with other calls and with messages to the fleet."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The fleet's rate while Redis stalls, or is away: nobody calls who was not counted."""
+"""The fleet keeps to its rate while Redis stalls or is away: each call was counted first."""
 
 import math
 import signal
@@ -34,7 +34,7 @@ def stall_redis(redis: MortalRedis, processes: list[Process]) -> None:
 
 
 def stall_callers(redis: MortalRedis, processes: list[Process]) -> None:
-    """Redis answers in time, but whoever has asked it is not there to hear: it has no processor, or was swapped out."""
+    """Redis answers in time, but its callers stand still: they have no processor, or were swapped out."""
     redis.send_signal(signal.SIGSTOP)
     time.sleep(MOVING)  # In which all of them ask.
     for process in processes:
@@ -56,7 +56,7 @@ def most_beyond(rate: float, arrivals: list[float]) -> float:
 
 
 @pytest.mark.parametrize("stall", [stall_redis, stall_callers])
-def test_a_fleet_keeps_to_the_rate_whoever_stalls(tmp_path: Path, stub: Stub, stall: Callable[..., None]) -> None:
+def test_a_fleet_keeps_to_the_rate(tmp_path: Path, stub: Stub, stall: Callable[..., None]) -> None:
     with (
         mortal_redis(tmp_path) as redis,
         callers(tmp_path, redis.url, stub.url, rate=RATE, at_once=AT_ONCE) as processes,
@@ -67,8 +67,8 @@ def test_a_fleet_keeps_to_the_rate_whoever_stalls(tmp_path: Path, stub: Stub, st
             time.sleep(MOVING)
         count = len(stub.arrivals)
         until(lambda: len(stub.arrivals) > count + RATE, what="calls after it")
-    # A second's worth, and what was let before and came late: a busy machine may hold back as many as are under way.
-    # And one, since Redis's clock is not the one that the test reads.
+    # One second of calls, and the permitted calls that a busy machine held back: at most all that are under way.
+    # And one more, since Redis and the test read different clocks.
     assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE + 1
 
 

@@ -7,7 +7,7 @@ from itertools import count
 
 
 class Clock:
-    """Time passes only while somebody sleeps; what is planned for a moment happens on the way to it."""
+    """Time that passes only in `sleep`, which runs the planned calls on its way."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -64,7 +64,7 @@ class Child:
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Give those that end a process back to whoever had them before."""
+    """Restore the handlers of the signals that end a process."""
     before = {one: signal.signal(one, signal.SIG_DFL) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield

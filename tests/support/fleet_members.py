@@ -1,4 +1,4 @@
-"""A fleet within one process, and the platform that it calls: each member knows of the others only through Redis."""
+"""A fleet within one process, and its platform. Members share only what is in Redis."""
 
 import asyncio
 import http.server
@@ -100,7 +100,7 @@ class Member:
         self.in_thread = SyncApi(self.calling)
 
     async def call(self) -> object:
-        """What a handler's call comes to."""
+        """Return the result of a handler's call."""
         return await end_of(self.calling)
 
     async def call_in_thread(self) -> object:
@@ -113,7 +113,7 @@ class Member:
         return await asyncio.to_thread(call)
 
     async def fetch(self) -> object:
-        """What a fetch comes to that has been admitted."""
+        """Return the result of an admitted fetch."""
         return await end_of(self.fetching)
 
 
@@ -128,7 +128,7 @@ async def end_of(api: AsyncApi) -> object:
 async def member(
     redis_url: str, url: str, *, rate: float | None = None, watches: bool = True, redis_timeout: float = 20.0
 ) -> AsyncIterator[Member]:
-    """One of the fleet. Where Redis is slow since the machine is busy, it waits rather than go by itself."""
+    """Yield a member of the fleet. If a busy machine makes Redis slow, it waits."""
     async with open_redis(redis_url) as client:
         one = Member(
             CircuitBreaker(client, api_url=url, queue="credhook", rate=rate, timeout=5.0, redis_timeout=redis_timeout),

@@ -1,4 +1,4 @@
-"""The worker that keeps many events under way: how many it takes, what it keeps, and what it lets go."""
+"""The concurrent worker: how many events it takes, whose leases it renews, and how it drains."""
 
 import asyncio
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ class Processor:
 
 
 def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> Any:
-    """One that takes nothing from Redis; its claims are words."""
+    """Return a worker without Redis, whose claims are strings."""
     made = cast(Any, ConcurrentWorker.__new__(ConcurrentWorker))
     settings: Any = SimpleNamespace(concurrency=concurrency, grace=grace)
     made._settings, made._concurrency = settings, concurrency
@@ -56,7 +56,7 @@ def worker(concurrency: int, processor: Processor, *, grace: float = 60.0) -> An
 
 
 def started(one: Any, claim: str) -> Attempt:
-    """The attempt at it, which has begun."""
+    """Start an attempt at the claim and return it."""
     one._start(claim)
     attempts: set[Attempt] = one._attempts
     return next(each for each in attempts if str(each.claim) == claim)
@@ -74,7 +74,7 @@ async def test_the_lease_of_an_event_that_follows_is_renewed_while_it_waits_for_
     processor.may_end.clear()
     await until_async(lambda: "follower" in processor.kept, what="a lease that is kept")
     assert [str(waiting.attempt.claim) for waiting in one._slots._waiting] == ["follower"]
-    assert "follower" in {str(each.claim) for each in one._attempts}  # Or nobody could break it off.
+    assert "follower" in {str(each.claim) for each in one._attempts}  # A drain can interrupt it.
     processor.may_end.set()
     await one._drain()
 
@@ -99,7 +99,7 @@ async def test_a_drain_hands_back_at_once_what_waits_for_a_slot_and_lets_the_oth
     held, late = started(one, "held"), started(one, "late")
     await until_async(lambda: one._slots._waiting)
     draining = asyncio.create_task(one._drain())
-    await until_async(lambda: len(one._tasks) == 1, what="the end of the one that waited")
+    await until_async(lambda: len(one._tasks) == 1, what="the end of the waiting attempt")
     assert (late.interruption, held.interruption) == (Interruption.DRAINED, None)
     assert not draining.done()
     processor.may_end.set()
@@ -137,7 +137,7 @@ async def test_nothing_is_taken_once_it_is_to_stop() -> None:
 
 
 class Queue:
-    """In place of claims and breaker: answers each take with `taken`, and notes what is given back."""
+    """Claims and breaker in one: answers each take with `taken`, and records how many are given back."""
 
     def __init__(self, taken: Taken | Exception) -> None:
         self.taken = taken
@@ -156,7 +156,7 @@ class Queue:
 
 
 def taking(taken: Taken | Exception) -> tuple[Any, Queue, list[tuple[Any, bool]]]:
-    """A worker on such a queue, and each claim that it starts with its knowledge of poison candidates."""
+    """Return a worker on such a queue, and the claims that it starts, each with its `_isolation_wanted`."""
     one, queue = worker(4, Processor()), Queue(taken)
     started: list[tuple[Any, bool]] = []
     one._claims = one._breaker = queue
@@ -172,7 +172,7 @@ async def test_that_a_poison_candidate_must_be_alone_is_known_before_anything_st
     one, queue, started = taking(Taken((claim,), None, waiting))
     await one._take(4, idle=True)
     assert started == [(claim, waiting or taken_one)]
-    assert (queue.asked, queue.returned) == ([4], [3])  # Though the breaker could not be told.
+    assert (queue.asked, queue.returned) == ([4], [3])  # Although the breaker had no Redis.
 
 
 async def test_a_worker_that_was_told_to_stop_while_it_asked_the_breaker_takes_nothing() -> None:

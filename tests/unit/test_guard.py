@@ -1,4 +1,4 @@
-"""What a guard is asked before a request to the API is sent, and what its permit hears afterwards."""
+"""A guard is asked before each request to the API, and its permit is told how the request ended."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -90,7 +90,7 @@ def guarded(transport: httpx.MockTransport, book: Book) -> AsyncApi:
 
 
 async def heard(answer: Answer) -> list[tuple[object, ...]]:
-    """What the guard hears of one call."""
+    """Return the reports that the guard gets about one call."""
     book = Book()
     async with guarded(with_tokens(answer), book) as api:
         with suppress(ApiError):

@@ -1,4 +1,4 @@
-"""A fleet and its platform on a clock of the test's own: an outage, a pause that is asked for, the rate; exactly."""
+"""A fleet and its platform in virtual time: an outage, a pause that the platform asks for, and the rate."""
 
 import asyncio
 import random
@@ -71,7 +71,7 @@ async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT
     async with AsyncExitStack() as stack:
         tasks = []
         for _ in range(MEMBERS):
-            redis = await stack.enter_async_context(Redis())  # Nobody connects.
+            redis = await stack.enter_async_context(Redis())  # Never connected.
             breaker = CircuitBreaker(
                 redis,
                 api_url="http://platform.example",

@@ -1,4 +1,4 @@
-"""What every supervisor does, on a clock of the test's own: when it replaces, when it gives up, how it ends."""
+"""Each supervisor, in virtual time: when it replaces a child, when it gives up, how it drains."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What is a worker's alone: whose fault a death was, silence, and that none costs its supervisor a descriptor."""
+"""The worker's supervisor: deaths by a worker's own fault, silent workers, and descriptors."""
 
 import os
 import signal
@@ -90,7 +90,7 @@ class Fleet:
         return self.supervisor.run()
 
     def told(self, number: int) -> list[str]:
-        """Of which deaths that worker has been told."""
+        """Return the deaths in the worker's command line."""
         command = self.commands[number]
         return [after for option, after in pairwise(command) if option == "--died"]
 
@@ -112,7 +112,7 @@ def logs() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize(("code", "fault"), [(1, 1), (75, 1), (-signal.SIGSEGV, 1), (-signal.SIGKILL, 0)])
 def test_the_next_worker_is_told_whose_fault_a_death_was(fleet: Fleet, code: int, fault: int) -> None:
-    """Who kills from outside, be it an operator or a machine short of memory, does not say what for."""
+    """A kill from outside says nothing about its reason: an operator or a lack of memory."""
     fleet.dies(0, code, at=2)
     fleet.dies(1, -signal.SIGKILL, at=60)
     assert fleet.run(80) == 0
@@ -153,7 +153,7 @@ def test_a_worker_that_starts_is_not_silent(fleet: Fleet, logs: list[Any]) -> No
 
 
 def test_if_we_have_stood_still_the_silence_of_others_means_nothing(fleet: Fleet, logs: list[Any]) -> None:
-    """All of them are stopped, and the supervisor wakes first."""
+    """Stop all processes, and let the supervisor wake first."""
     fleet.beats = [(1.0, 20.0)]
 
     def stand_still() -> None:
@@ -168,7 +168,7 @@ def descriptors() -> set[str]:
     return {each.name for each in Path("/proc/self/fd").iterdir()}
 
 
-def test_the_descriptors_of_a_worker_that_died_are_closed() -> None:
+def test_the_descriptors_of_a_worker_that_died_or_could_not_start_are_closed() -> None:
     before = descriptors()
     child = SupervisedWorker(["true"], os.environ, 1)
     child.wait()
@@ -176,10 +176,6 @@ def test_the_descriptors_of_a_worker_that_died_are_closed() -> None:
     assert child.read_report() == (False, [])
     child.close()
     assert descriptors() == before
-
-
-def test_so_are_those_of_one_that_could_not_be_started() -> None:
-    before = descriptors()
     with pytest.raises(FileNotFoundError):
         SupervisedWorker(["/nowhere/credhook"], os.environ, 1)
     assert descriptors() == before

@@ -1,1 +1,0 @@
-"""What all workers share through Redis: the circuit breaker, the rate."""

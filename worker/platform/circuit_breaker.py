@@ -29,8 +29,13 @@ from credhook.worker.platform.circuit import (
     SlowStart,
     outcome_of,
 )
-from credhook.worker.platform.rate_limit import RateLimit
-from credhook.worker.platform.shared_circuit import REDIS_TIMEOUT_SECONDS, CircuitStore, SharedCircuit, circuit_key
+from credhook.worker.platform.shared_circuit import (
+    REDIS_TIMEOUT_SECONDS,
+    CircuitStore,
+    RateLimit,
+    SharedCircuit,
+    circuit_key,
+)
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

@@ -297,7 +297,7 @@ class ConcurrentWorker(BaseWorker):
             attempt.interrupt(Interruption.DRAINED)
 
     async def _watch_process(self, pulse: Callable[[], None]) -> None:
-        """Send the pulse, and do what is due twice a second. Hung handlers can only be ended with their process."""
+        """Send the pulse, and do the work due twice a second. Hung handlers can only be ended with their process."""
         runs = self._processor.runs
         while True:
             pulse()

@@ -67,7 +67,7 @@ def run(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool, 
 
 
 class _StopAsked(BaseException):
-    """A signal asked this process to stop before the worker handles signals."""
+    """A stop signal that arrived before the worker handles signals."""
 
 
 def _stop(*_: object) -> None:
