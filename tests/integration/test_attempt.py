@@ -79,24 +79,19 @@ async def made(redis_url: str, stub: Stub, told: Told) -> AsyncIterator[Attempts
         yield made
 
 
-async def test_what_has_run_is_recorded_although_the_lease_was_lost(made: Attempts, redis_client: Redis) -> None:
-    await made.accept("e1", DATA, "pre_1")
-    attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
-    attempt.interrupt(Interruption.LEASE_LOST)
-    assert await made.make(attempt) == (None, None)
-    assert record(redis_client, "e1")["h:test.first"] == "done"
-
-
-async def test_what_has_run_is_recorded_although_the_event_is_handed_back(
-    made: Attempts, told: Told, redis_client: Redis
+@pytest.mark.parametrize("why", [Interruption.LEASE_LOST, Interruption.DRAINED])
+async def test_what_has_run_is_recorded_although_the_attempt_is_interrupted(
+    made: Attempts, told: Told, redis_client: Redis, why: Interruption
 ) -> None:
     await made.accept("e1", DATA, "pre_1")
     attempt = Attempt(await made.claim(), unwritten={"test.first": DONE})
-    attempt.interrupt(Interruption.DRAINED)
-    await made.make(attempt)
+    attempt.interrupt(why)
+    settlement, _ = await made.make(attempt)
     assert record(redis_client, "e1")["h:test.first"] == "done"
-    await made.next()
-    assert told.ran == [("second", False)]
+    assert (settlement is None) == (why is Interruption.LEASE_LOST)
+    if settlement is not None:
+        await made.next()
+        assert told.ran == [("second", False)]
 
 
 async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_has_seen_data(
@@ -148,28 +143,21 @@ async def test_an_interruption_that_something_has_swallowed_is_noticed_before_th
     assert not told.ran
 
 
-@pytest.mark.parametrize("error", [ValueError(), GiveUp("closed")], ids=["to be tried again", "given up"])
-async def test_a_state_that_no_handler_has_handled_makes_nothing_stale(
-    made: Attempts, told: Told, error: Exception
+@pytest.mark.parametrize(("first", "second", "stale"), [
+    (ValueError(), ValueError(), False),
+    (GiveUp("closed"), GiveUp("closed"), False),
+    (None, GiveUp("closed"), True),
+])  # fmt: skip
+async def test_only_a_state_that_a_handler_has_handled_makes_earlier_ones_stale(
+    made: Attempts, told: Told, first: Exception | None, second: Exception | None, stale: bool
 ) -> None:
-    told.ends = dict.fromkeys(told.ends, error)
+    told.ends = {"first": first, "second": second}
     await made.accept("later", DATA, "pre_1")
     assert (await made.next()).state is not State.DONE
     told.ends = dict.fromkeys(told.ends)
     await made.accept("earlier", REQUESTED, "pre_1")
     await made.next()
-    assert told.ran[2:] == [("first", False), ("second", False)]
-
-
-async def test_a_state_that_one_of_two_handlers_has_handled_makes_earlier_ones_stale(
-    made: Attempts, told: Told
-) -> None:
-    told.ends["second"] = GiveUp("closed")
-    await made.accept("later", DATA, "pre_1")
-    assert (await made.next()).state is State.DEAD
-    await made.accept("earlier", REQUESTED, "pre_1")
-    await made.next()
-    assert told.ran[2:] == [("first", True), ("second", True)]
+    assert told.ran[2:] == [("first", stale), ("second", stale)]
 
 
 async def test_an_event_without_a_date_is_not_stale_after_one_with(made: Attempts, told: Told, stub: Stub) -> None:

@@ -271,25 +271,6 @@ async def test_causes_are_bounded_and_the_longest_silent_go(
     assert redis_client.hget(INDEX.cause(failure.cause), "who") == b"x" * 200
 
 
-@pytest.mark.parametrize("damaged", ["causes", "cause", "story", "failures"])
-async def test_a_key_of_another_type_stops_nothing(
-    made: Attempts, redis_client: Redis, events: Run, damaged: str
-) -> None:
-    await handled(made, 2)
-    cause = causes(redis_client)["test.first", "ValueError"]["id"]
-    if damaged == "failures":
-        redis_client.hset(INDEX.cause(cause), "failures", "many")
-    else:
-        keys = {"causes": INDEX.causes, "cause": INDEX.cause(cause)}
-        key = keys.get(damaged, STORY + "e1")
-        redis_client.delete(key)
-        redis_client.set(key, "of another kind")
-    assert events("replay", "--id", "e1").stdout == "replayed 1\n"
-    assert (await made.next()).state is State.DEAD
-    assert events("erase", "--id", "e1", "--yes").stdout == "erased 1\n"
-    assert not redis_client.exists(EVENT + "e1")
-
-
 async def test_what_is_put_off_keeps_its_cause_and_counts_nothing(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis
 ) -> None:

@@ -1,4 +1,4 @@
-"""An attempt and the task that it is made in: whose cancellation it was."""
+"""Tell an interruption of the attempt from a cancellation of its task."""
 
 import asyncio
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ def attempt() -> Attempt:
 
 
 async def ends(attempt: Attempt, *, interrupted: bool, cancelled: bool) -> tuple[bool, int]:
-    """What `end` says, and how many cancellations are left to whoever has asked for them."""
+    """Return the result of `end`, and the number of cancellations that are left."""
 
     async def work() -> tuple[bool, int]:
         attempt.begin()
@@ -35,17 +35,13 @@ async def ends(attempt: Attempt, *, interrupted: bool, cancelled: bool) -> tuple
     return await asyncio.create_task(work())
 
 
-async def test_one_that_was_broken_off_is_written_down_and_its_cancellation_is_over(attempt: Attempt) -> None:
-    assert await ends(attempt, interrupted=True, cancelled=False) == (True, 0)
-
-
-async def test_one_whose_task_was_cancelled_writes_nothing_and_leaves_the_cancellation(attempt: Attempt) -> None:
-    assert await ends(attempt, interrupted=False, cancelled=True) == (False, 1)
-
-
-async def test_the_tasks_own_cancellation_outlives_the_interruption(attempt: Attempt) -> None:
-    assert await ends(attempt, interrupted=True, cancelled=True) == (False, 1)
-
-
-async def test_one_that_nobody_disturbed_is_written_down(attempt: Attempt) -> None:
-    assert await ends(attempt, interrupted=False, cancelled=False) == (True, 0)
+@pytest.mark.parametrize(("interrupted", "cancelled", "expected"), [
+    (True, False, (True, 0)),
+    (False, True, (False, 1)),
+    (True, True, (False, 1)),
+    (False, False, (True, 0)),
+])  # fmt: skip
+async def test_only_a_cancelled_task_writes_nothing_and_keeps_its_cancellation(
+    attempt: Attempt, interrupted: bool, cancelled: bool, expected: tuple[bool, int]
+) -> None:
+    assert await ends(attempt, interrupted=interrupted, cancelled=cancelled) == expected

@@ -80,11 +80,8 @@ def test_what_may_mend_itself_comes_back_until_the_last_attempt(
     assert decide(error, 12) is None
 
 
-def test_what_the_platform_calls_wrong_is_not_fetched_again() -> None:
+def test_only_a_fetch_that_the_platform_calls_wrong_is_given_up_at_once() -> None:
     assert fetching(api_error(InvalidRequest, 400)) is None
-
-
-def test_a_handlers_own_calls_are_judged_as_its_failures() -> None:
     assert handling(api_error(NotFound, 404)) == 5.0
     assert handling(api_error(InvalidRequest, 400)) == 5.0
 
@@ -127,6 +124,8 @@ def test_a_handler_decides_itself() -> None:
     assert handling(Retry(after=7), attempt=12) is None
     reason = GiveUp("account is closed")
     assert after_handler(reason, 1, max_attempts=12) is reason
+    held_up = StillRunning()
+    assert after_handler(held_up, 12, max_attempts=12) is held_up
 
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), 1e13, timedelta(days=8)])
@@ -148,8 +147,3 @@ def test_a_cause_never_holds_the_message() -> None:
     assert cause(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
     assert cause(Unavailable("no")) == "Unavailable"
     assert cause(GiveUp("account is closed")) == "account is closed"
-
-
-def test_what_is_held_up_by_a_run_of_its_own_is_not_given_up_at_the_last_attempt() -> None:
-    held_up = StillRunning()
-    assert after_handler(held_up, 12, max_attempts=12) is held_up
