@@ -109,7 +109,7 @@ def test_one_is_counted_replayed_and_erased(events: Run, failed: Redis) -> None:
 
 @pytest.mark.usefixtures("failed")
 @pytest.mark.parametrize("command", ["list", "replay", "erase"])
-def test_a_cause_that_nobody_knows_is_refused(events: Run, command: str) -> None:
+def test_an_unknown_cause_is_refused(events: Run, command: str) -> None:
     expected = {"00000000": "there is no cause 00000000; `credhook causes` lists them", "x": "id of a cause"}
     for unknown, says in expected.items():
         refused = events(command, "--cause", unknown)

@@ -1,6 +1,7 @@
 """Which events must have happened, by what a list shows of a resource."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -45,24 +46,23 @@ def test_a_status_tells_what_has_happened_in_order(status: str, expected: list[s
     assert happened(status) == expected
 
 
-def test_what_was_never_updated_has_had_no_earlier_state() -> None:
-    assert happened("completed", created=EARLIER) == ["completed"]
-
-
-def test_earlier_states_are_told_of_resources_alone_that_were_created_in_time() -> None:
-    assert happened("completed", created=OLD) == ["completed"]
-    assert happened("completed", created=None) == ["completed"]
-    assert happened("revoked", created=OLD) == []
-
-
-def test_what_is_too_young_or_too_old_is_left() -> None:
-    assert happened("completed", updated=YOUNG) == []
-    assert happened("completed", created=OLD, updated=OLD - 1) == []
-
-
-def test_only_what_is_wanted_is_missed() -> None:
-    assert happened("verified", wanted=("openid4vc.verification.verified",)) == ["verified"]
-    assert happened("verified", wanted=("openid4vc.issuance.offered",)) == []
+@pytest.mark.parametrize(
+    ("status", "given", "expected"),
+    [
+        ("completed", {"created": EARLIER}, ["completed"]),  # It was never updated.
+        ("completed", {"created": OLD}, ["completed"]),  # It was created before the window.
+        ("completed", {"created": None}, ["completed"]),
+        ("revoked", {"created": OLD}, []),
+        ("completed", {"updated": YOUNG}, []),
+        ("completed", {"created": OLD, "updated": OLD - 1}, []),
+        ("verified", {"wanted": ("openid4vc.verification.verified",)}, ["verified"]),
+        ("verified", {"wanted": ("openid4vc.issuance.offered",)}, []),
+    ],
+)
+def test_only_wanted_events_within_the_window_are_missed(
+    status: str, given: dict[str, Any], expected: list[str]
+) -> None:
+    assert happened(status, **given) == expected
 
 
 @pytest.mark.parametrize(

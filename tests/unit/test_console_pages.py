@@ -1,4 +1,4 @@
-"""What the console's pages are made of: filters, plots, history, escaping."""
+"""The parts of the console's pages: filters, plots, history, escaping."""
 
 import threading
 from collections.abc import Sequence
@@ -49,33 +49,25 @@ def test_an_address_says_what_the_options_of_the_command_say() -> None:
     )
 
 
-def test_the_place_in_the_list_is_no_part_of_what_is_selected() -> None:
+def test_the_cursor_is_no_part_of_the_selection() -> None:
     chosen = selection([("state", "dead"), ("after", str(Cursor(5)))], NOW)
     assert chosen.after == Cursor(5)
     assert address(chosen) == [("state", "dead")]
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("query", "words"),
     [
-        ("state", "x"),
-        ("type", "x"),
-        ("resource", "../x"),
-        ("id", "a b"),
-        ("cause", "x"),
-        ("handler", "a b"),
-        ("since", "x"),
-        ("after", "x"),
+        *(([(name, "x")], "x") for name in ("state", "type", "cause", "since", "after")),
+        ([("resource", "../x")], "../x"),
+        ([("id", "a b")], "a b"),
+        ([("handler", "a b")], "a b"),
+        ([("since", "1h"), ("until", "2h")], "earlier"),
     ],
 )
-def test_what_cannot_be_read_is_named(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=value):
-        selection([(name, value)], NOW)
-
-
-def test_a_span_that_ends_before_it_begins_is_refused() -> None:
-    with pytest.raises(ValueError, match="earlier"):
-        selection([("since", "1h"), ("until", "2h")], NOW)
+def test_an_invalid_value_is_named(query: list[tuple[str, str]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        selection(query, NOW)
 
 
 def test_a_plot_starts_at_zero_and_has_gaps_where_values_are_unknown() -> None:
@@ -114,7 +106,7 @@ def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing
     assert badly["quarantined"].value == "1"
 
 
-def test_what_somebody_else_has_written_is_text_and_nothing_else() -> None:
+def test_values_from_redis_are_escaped() -> None:
     hostile = '<script>alert(1)</script>"><img src=x>'
     cause = Cause("0123abcd", hostile, hostile, hostile, 1, 1, 1, NOW, NOW, hostile, hostile)
     shown = fragment("causes_part.html", causes=[cause])
@@ -169,7 +161,7 @@ def test_jobs_run_one_after_the_other_and_stop_between_two_batches() -> None:
     jobs.stop()
 
 
-def test_no_more_jobs_wait_than_somebody_could_follow_and_old_ones_are_forgotten() -> None:
+def test_waiting_jobs_are_limited_and_old_ones_are_forgotten() -> None:
     go = threading.Event()
 
     def find(*_: object) -> list[EventSummary]:
@@ -177,7 +169,7 @@ def test_no_more_jobs_wait_than_somebody_could_follow_and_old_ones_are_forgotten
         return []
 
     task = Task("erase", "erased", find, lambda _: [], {}, {})
-    jobs = Jobs(None, None)  # type: ignore[arg-type]  # Likewise.
+    jobs = Jobs(None, None)  # type: ignore[arg-type]  # Nothing asks for either.
     for _ in range(20):
         jobs.add(task, who="ada", which="x")
     with pytest.raises(TooMany):
@@ -187,6 +179,6 @@ def test_no_more_jobs_wait_than_somebody_could_follow_and_old_ones_are_forgotten
         until(lambda: all(job.is_over for job in jobs.all()), what="the jobs")
         for _ in range(20):
             jobs.add(task, who="ada", which="x")
-    # Of those that were over when the last one came, so many are left.
+    # At most 50 jobs that were over are kept.
     assert len(jobs.all()) <= 50 + 20
     jobs.stop()
