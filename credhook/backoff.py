@@ -1,8 +1,7 @@
-"""How long to wait before another attempt: longer after each, up to a limit.
+"""Waits between attempts that grow up to a limit.
 
-tenacity and stamina repeat a call, and own the loop around it. Here it is processes that wait, records in Redis, and
-loops that listen for a signal meanwhile: they need the number alone. redis-py's backoffs always double, and draw their
-jitter themselves, so that no test could know it.
+tenacity and stamina own the loop around a call. Here processes, records in Redis and loops with signals wait: they
+need only the number of seconds. redis-py's backoffs draw their own jitter, so tests could not know the result.
 """
 
 import random
@@ -10,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: Beyond so many attempts every limit has been reached, and a float would overflow.
+#: By then every limit has been reached. More would overflow a float.
 _MOST_GROWTHS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits that grow exponentially. Pure.
+    """Waits that grow exponentially.
 
     Attributes:
         first: seconds to wait after the first attempt.
         longest: seconds that a wait grows to.
-        growth: each wait is so many times as long as the one before.
-        jitter: the part of each wait that chance decides: 0 is none of it, 1 is all ("full jitter").
+        growth: factor between two waits.
+        jitter: the random share of each wait, from 0 (none) to 1 ("full jitter").
     """
 
     first: float
@@ -31,7 +30,7 @@ class Backoff:
     jitter: float = 0.0
 
     def wait(self, attempt: int, chance: float = 1.0) -> float:
-        """Seconds to wait after that attempt, counted from 1; `chance` is from 0, the shortest, to 1, the longest."""
+        """Return seconds to wait after an attempt, counted from 1. `chance`: 0 (shortest wait) to 1 (longest)."""
         ceiling = min(self.first * self.growth ** min(attempt - 1, _MOST_GROWTHS), self.longest)
         return ceiling * (1 - self.jitter + self.jitter * chance)
 
@@ -40,16 +39,16 @@ class Waits:
     """The waits of one loop: each longer than the one before, until an attempt succeeds."""
 
     def __init__(self, backoff: Backoff, chance: Callable[[], float] = random.random) -> None:
-        """`chance`: a number from 0 to 1, drawn anew for each wait."""
+        """Start before the first attempt. `chance` returns a random number from 0 to 1."""
         self._backoff = backoff
         self._chance = chance
         self._attempts = 0
 
     def next(self) -> float:
-        """Seconds to wait after one more attempt that failed."""
+        """Return seconds to wait after one more failed attempt."""
         self._attempts += 1
         return self._backoff.wait(self._attempts, self._chance())
 
     def reset(self) -> None:
-        """Begin with the first again: an attempt has succeeded."""
+        """Start again with the first wait."""
         self._attempts = 0

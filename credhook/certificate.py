@@ -1,16 +1,15 @@
-"""A certificate of ours, as settings name it: tried when they are read, so that a wrong one stops the start."""
+"""Check our own certificates when the settings are read, so that a wrong one stops the start."""
 
-import importlib
 import ssl
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 log = structlog.get_logger("credhook")
 
-#: How long before its end a certificate is spoken of.
+#: Log a warning this long before a certificate expires.
 SOON: Final = timedelta(days=14)
 
 
@@ -18,7 +17,7 @@ def check_certificate(certfile: Path | None, keyfile: Path | None, *, names: tup
     """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
 
     Raises:
-        ValueError: they do not go together, or cannot be read. The message names the setting.
+        ValueError: the files do not match, or cannot be read. The message names the setting.
     """
     if certfile is None and keyfile is not None:
         raise ValueError(f"{names[0]}: should be set where {names[1]} is")
@@ -34,21 +33,21 @@ def check_certificate(certfile: Path | None, keyfile: Path | None, *, names: tup
 
 
 def valid_until(certfile: Path) -> datetime:
-    """When the certificate ends, in UTC: the first of the file, which is the one that is shown.
+    """Return when the first certificate of the file expires, in UTC. Peers see that certificate.
 
     Raises:
-        OSError, ValueError: the file cannot be read, or is no certificate.
+        OSError, ValueError: the file cannot be read, or holds no certificate.
     """
-    # Few processes have a certificate, and the others are to stay small.
-    x509: Any = importlib.import_module("cryptography.x509")
-    until: datetime = x509.load_pem_x509_certificates(certfile.read_bytes())[0].not_valid_after_utc
-    return until
+    # Most processes have no certificate and save the memory.
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(certfile.read_bytes())[0].not_valid_after_utc
 
 
 def remark_on_expiry(certfile: Path | None, *, name: str, now: datetime) -> None:
-    """Say in the log that a certificate, which `check_certificate` has tried, has expired or soon will.
+    """Log that a certificate has expired or soon will.
 
-    It stops nothing: some senders do not look, and a receiver that is down takes no delivery at all.
+    Go on in either case: some senders do not check, and a stopped receiver takes no delivery at all.
     """
     if certfile is None:
         return

@@ -1,4 +1,4 @@
-"""Settings that all processes share, and what is said of wrong and unknown ones."""
+"""Settings that all processes share, and error messages for wrong and unknown settings."""
 
 import difflib
 import re
@@ -61,7 +61,7 @@ KNOWN: Final = frozenset(
         "CREDHOOK_WEBHOOK_SECRETS",
     ]
 )
-#: What Kubernetes sets in every container for a Service whose name begins with `credhook`.
+#: Kubernetes sets these in every container for a Service whose name begins with `credhook`.
 _OF_KUBERNETES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 
 
@@ -77,7 +77,7 @@ def _address(value: str | None) -> str | None:
 
 
 class LedgerSettings(BaseSettings):
-    """Where the events are kept, for how long, and who may watch: what the settings of all processes share."""
+    """The settings that all processes share: Redis, queue, retention, admin listener."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -108,7 +108,7 @@ class LedgerSettings(BaseSettings):
 
 
 def in_force(settings: BaseSettings) -> dict[str, Any]:
-    """The settings that differ from their defaults, by their variables, as they may be logged.
+    """Return the settings that differ from their defaults, by their variables, for the log.
 
     Secrets are stars, URLs are without user, password and query.
     """
@@ -127,12 +127,12 @@ def _shown(value: Any) -> Any:
 
 
 def _shown_secret(value: SecretStr) -> str:
-    """Stars; but the address, if it is Redis's."""
+    """Return stars, or the address if the secret is the URL of Redis."""
     try:
         address = str(RedisAddress.parse(value.get_secret_value()))
     except ValueError:
         return str(value)
-    return str(value) if "@" in address else address  # A password with a character that should have been encoded.
+    return str(value) if "@" in address else address  # A password holds a character that should have been encoded.
 
 
 def _shown_url(value: str) -> str:
@@ -153,12 +153,12 @@ def settings_errors(invalid: ValidationError) -> list[str]:
 
 
 def unknown_settings(environment: Iterable[str]) -> list[str]:
-    """Return the variables that have our prefix and are no settings."""
+    """Return the variables that have our prefix but are not settings."""
     ours = {name: name.upper() for name in environment if name.upper().startswith("CREDHOOK_")}
     return sorted(name for name, upper in ours.items() if upper not in KNOWN and not _OF_KUBERNETES.fullmatch(upper))
 
 
 def correction(name: str) -> str:
-    """Say that a variable is no setting, and which setting may be meant."""
+    """Return a message that a variable is not a setting, with the closest setting."""
     near = difflib.get_close_matches(name.upper(), sorted(KNOWN), n=1, cutoff=0.8)
     return f"{name} is not a setting; " + (f"did you mean {near[0]}?" if near else "deploy/README.md lists them")

@@ -43,7 +43,7 @@ class Announcer:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`clock`: monotonic seconds, the same clock as the inbox's and the refusals'."""
+        """Announce these settings and counts. `clock`: monotonic seconds, as for the inbox and the refusals."""
         index = Keys(settings.queue)
         self._key, self._jobs = index.receivers, index.jobs
         self._script = redis.register_script(ANNOUNCE)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Waits between two looks at Redis while something is wrong; while nothing is, the longest of them.
+#: Waits between two checks of Redis while one fails. Otherwise the longest of these waits.
 _LOOKS: Final = Backoff(first=0.5, longest=10.0)
 
 #: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
@@ -56,7 +56,7 @@ _GRACE: Final = 8
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes that share the port."
 )
-@click.option("--fd", type=int, hidden=True, help="Accept from this socket, which a parent has bound.")
+@click.option("--fd", type=int, hidden=True, help="Accept from this socket, which the parent process has bound.")
 @click.option("--lifeline", type=int, hidden=True, help="Stop when this pipe of the parent's ends.")
 def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """Accept deliveries: verify, deduplicate, store, acknowledge.
@@ -67,7 +67,7 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     if fd is not None:
         sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None, lifeline=lifeline))
     if settings.insecure and not settings.keys and settings.path_secret is None:
-        log.warning("insecure", reason="CREDHOOK_INSECURE is set: whoever reaches the port is believed")
+        log.warning("insecure", reason="CREDHOOK_INSECURE is set: deliveries are accepted without any check")
     remark_on_expiry(settings.tls_certfile, name="CREDHOOK_TLS_CERTFILE", now=datetime.now(UTC))
     listener = _listen(f"{settings.host}:{settings.port}", "HOST and PORT", lambda: bind(settings.host, settings.port))
     address, admin = settings.admin, None
@@ -84,7 +84,7 @@ L = TypeVar("L")
 
 
 def _listen(address: str, variable: str, listen: Callable[[], L]) -> L:
-    """Bind, or end with the address and the setting that names it."""
+    """Bind, or exit with an error that names the address and the setting."""
     try:
         return listen()
     except (OSError, OverflowError) as error:
@@ -95,7 +95,7 @@ def _listen(address: str, variable: str, listen: Callable[[], L]) -> L:
 def _serve(
     settings: ReceiverSettings, listener: socket.socket, admin: AdminListener | None, lifeline: int | None = None
 ) -> int:
-    """Serve in this process; the exit code."""
+    """Serve in this process. Return the exit code."""
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
     inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
@@ -104,9 +104,9 @@ def _serve(
         create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
         access_log=False,  # It writes paths, and a path may be the secret.
         log_config=None,
-        proxy_headers=False,  # Nothing we do depends on the client's address or scheme.
+        proxy_headers=False,  # We do not use the address or scheme of the client.
         server_header=False,
-        ws="none",  # An upgrade that nobody asked for would cost the request its body.
+        ws="none",  # uvicorn would drop the body of a request that asks for an upgrade.
         timeout_graceful_shutdown=_GRACE,
     )
     limits = settings.limits
@@ -118,7 +118,7 @@ def _serve(
     stop_on(server.handle_exit)
 
     async def serve() -> int:
-        # At once, whether Redis is there or not: until it is, deliveries are answered with 503.
+        # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(redis, settings, inbox, refusals)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
         if admin:
@@ -132,8 +132,7 @@ def _serve(
         flush()
         return 0 if server.started else 1
 
-    # A full collection would go over all that was imported, and nothing is answered meanwhile: for 16 to 38 ms,
-    # measured, in which three hundred deliveries come at half load.
+    # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
@@ -218,7 +217,7 @@ async def _administrate(
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Name each thing about Redis that would lose events, whenever that changes; ask a silent Redis more often."""
+    """Log each check of Redis that fails, whenever the result changes. Check more often while one fails."""
     waits, known, warned = Waits(_LOOKS), None, set[str]()
     while True:
         checks = await inbox.examine()

@@ -116,7 +116,7 @@ class Inbox:
 
     @property
     def acknowledged(self) -> tuple[int, float | None]:
-        """How many deliveries were written since the start, and when the last, in monotonic seconds."""
+        """Return the number of deliveries written since the start, and the monotonic time of the last."""
         return self._acknowledged, self._last if self._acknowledged else None
 
     async def accept(self, delivery_id: str, event: Event, trace: str | None = None) -> Outcome:
@@ -142,7 +142,7 @@ class Inbox:
         return self._checks
 
     async def aclose(self) -> None:
-        """Finish what is waiting, then close the connections."""
+        """Write the waiting events, then close the connections."""
         if self._writer:
             await self._writer
         if self._connection:
@@ -188,7 +188,7 @@ class Inbox:
         """Connect, load the script, and check that this Redis keeps what it is given.
 
         Raises:
-            StoreUnavailable: it would not keep events, however long one waits.
+            StoreUnavailable: this Redis would not keep events.
         """
         connection, pool = self._connection, self._redis.connection_pool
         if connection is None or not connection.is_connected:

@@ -1,4 +1,4 @@
-"""Refuse deliveries: which error is which status, and what the sender and the log are told.
+"""Refuse deliveries: the status for each error, the answer for the sender, the line for the log.
 
 The sender gets the platform's own `errors` envelope (specification, section Errors). The log line has the rule that was
 broken. Neither has the path, since it may be the secret.
@@ -69,7 +69,7 @@ class RefusalLog:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` returns monotonic seconds."""
+        """Start at zero. `clock` returns monotonic seconds."""
         self._clock = clock
         self._guard = FloodGuard(MAX_LOGGED, clock)
         self.unauthenticated = 0

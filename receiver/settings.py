@@ -1,4 +1,4 @@
-"""What the receiver is told by its environment, read once into a frozen object."""
+"""Settings of the receiver, read once from its environment into a frozen object."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -103,7 +103,7 @@ class ReceiverSettings(LedgerSettings):
         for number, text in enumerate(value.get_secret_value().split() if value else (), 1):
             try:
                 parse_key(text)
-            except ValueError as wrong:  # Which one, without a part of it.
+            except ValueError as wrong:  # Name the key by its number, without any part of it.
                 raise ValueError(f"key {number}: {wrong}") from None
         return value
 
@@ -119,7 +119,7 @@ class ReceiverSettings(LedgerSettings):
 
     @model_validator(mode="after")
     def _ids_are_remembered_for_as_long_as_signatures_count(self) -> Self:
-        # A timestamp may lie in the future as well: what was accepted that early counts for twice the tolerance.
+        # A timestamp may also lie in the future, so a delivery may be valid for twice the tolerance.
         if 2 * self.tolerance >= self.retention:
             raise ValueError(
                 f"CREDHOOK_TOLERANCE: should be less than half of CREDHOOK_RETENTION, which is {self.retention} s: "
@@ -138,13 +138,13 @@ class ReceiverSettings(LedgerSettings):
         if not (self.keys or self.path_secret or self.insecure):
             raise ValueError(
                 "CREDHOOK_WEBHOOK_SECRETS: should hold at least one key, or CREDHOOK_PATH_SECRET a secret, "
-                "so that strangers are refused; CREDHOOK_INSECURE=1 starts without"
+                "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
             )
         return self
 
     @property
     def limits(self) -> Limits:
-        """What senders may take of one process."""
+        """Return the limits of one process."""
         return Limits(
             connections=affordable(self.max_connections),
             buffered_bytes=max(_BUFFERED_BYTES, 12 * self.max_body),
@@ -155,5 +155,5 @@ class ReceiverSettings(LedgerSettings):
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys that recognise the sender."""
+        """Return the keys that verify signatures."""
         return tuple(map(parse_key, self.webhook_secrets.get_secret_value().split())) if self.webhook_secrets else ()

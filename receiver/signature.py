@@ -1,7 +1,7 @@
-"""Who sent a delivery: header rules and Standard Webhooks signatures. Pure; clock and keys are arguments.
+"""Authenticate deliveries: header rules and Standard Webhooks signatures. Clock and keys are arguments.
 
-Standard Webhooks signs `id.timestamp.body`. A dot in the id or the timestamp would shift the boundaries of that text,
-so neither may hold one where signatures count.
+Standard Webhooks signs `id.timestamp.body`. A dot in the id would shift the boundaries of that text, so a signed id may
+not hold one.
 """
 
 import base64
@@ -28,16 +28,16 @@ _ED25519_KEY_BYTES: Final = 32
 #: The prime of ed25519's field, and the y of its points of order 8.
 _P: Final = 2**255 - 19
 _ORDER_EIGHT: Final = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
-#: The y of all eight points of low order, that is of order 1, 2, 4 or 8. For such a public key signatures that verify
-#: can be made without a private one: any S, for every message, or for one in eight.
+#: The y of all eight points of low order (1, 2, 4 or 8). For such a public key a signature can be forged without the
+#: private key: for every message, or for one in eight.
 _LOW_ORDER: Final = frozenset({0, 1, _P - 1, _ORDER_EIGHT, _P - _ORDER_EIGHT})
 
-#: A sender that rotates keys signs with each of them; nobody rotates through more than this at once.
+#: A sender that rotates keys signs with each of them. More than ten keys at once are not plausible.
 MAX_SIGNATURES: Final = 10
 
 _SIGNED_ID: Final = re.compile(rb"[A-Za-z0-9_:-]{1,128}")
 _UNSIGNED_ID: Final = re.compile(rb"[!-~]{1,256}")
-#: No leading zero: the number is what is signed, and there should be one way to write it.
+#: Without a leading zero: the number is signed, so it must have only one form.
 _TIMESTAMP: Final = re.compile(rb"[1-9][0-9]{9,10}")
 _ANY: Final = re.compile(rb".*", re.DOTALL)
 
@@ -45,18 +45,18 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class BadHeaders(Exception):
-    """A `webhook-*` header is missing, doubled or not of its form; the message names it."""
+    """A `webhook-*` header is missing, doubled or malformed. The message names it."""
 
 
 class Encoded(Exception):
-    """The body is compressed or otherwise encoded, where a signature is over what was sent before that."""
+    """The body is compressed or otherwise encoded. The signature covers the body before that."""
 
 
 class Unauthenticated(Exception):
-    """No key of ours made any of the signatures, or they are too old or too new.
+    """No configured key made any of the signatures, or the timestamp is too old or too new.
 
     Attributes:
-        hint: what the operator should look at.
+        hint: advice for the operator.
     """
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -65,7 +65,7 @@ class Unauthenticated(Exception):
 
 
 class OutsideTolerance(Unauthenticated):
-    """Their timestamp is too far from this host's clock."""
+    """The timestamp is too far from this host's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class HmacKey:
     version: str = "v1"
 
     def made(self, signature: bytes, signed: bytes) -> bool:
-        """Whether the secret's owner signed exactly this."""
+        """Return True if the signature was made with this secret."""
         return hmac.compare_digest(hmac_data(self.secret, signed), signature)
 
 
@@ -88,7 +88,7 @@ class Ed25519Key:
     version: str = "v1a"
 
     def made(self, signature: bytes, signed: bytes) -> bool:
-        """Whether the key's owner signed exactly this."""
+        """Return True if the signature was made with the private key."""
         try:
             self.public_key.verify(signature, signed)
         except InvalidSignature:
@@ -96,15 +96,14 @@ class Ed25519Key:
         return True
 
 
-#: One way to recognise the sender; `version` is the tag of the signatures that it can check.
 Key = HmacKey | Ed25519Key
 
 
 def parse_key(text: str) -> Key:
-    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`, with or without the `=` that pad base64.
+    """Read one key of `CREDHOOK_WEBHOOK_SECRETS`, with or without base64's padding.
 
     Raises:
-        ValueError: it is of neither form, or would believe anybody. The message never holds any part of the key.
+        ValueError: the key is malformed, or anyone could sign for it. The message holds no part of the key.
     """
     kind, _, encoded = text.partition("_")
     if kind not in {"whsec", "whpk"}:
@@ -138,8 +137,8 @@ class SignedHeaders(NamedTuple):
 
     Attributes:
         delivery_id: the `webhook-id`.
-        timestamp: when it was signed, seconds since the epoch; 0 where signatures do not count.
-        signatures: version and bytes of each signature that could be read.
+        timestamp: when it was signed, seconds since the epoch; 0 without signatures.
+        signatures: version and bytes of each readable signature.
     """
 
     delivery_id: str
@@ -148,7 +147,7 @@ class SignedHeaders(NamedTuple):
 
 
 def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
-    """Read the `webhook-*` headers; names are in lower case, as ASGI gives them.
+    """Read the `webhook-*` headers. Names are in lower case, as ASGI gives them.
 
     Without `signatures`, only the `webhook-id` is read.
 
@@ -160,8 +159,8 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
     for name, value in headers:
         if name in _OURS:
             if name == _ENCODING and value.strip().lower() not in {b"", b"identity"}:
-                raise Encoded("content-encoding should be identity: what is signed is the body as it arrives")
-            if name in ours:  # Of two, sender and receiver might each mean another.
+                raise Encoded("content-encoding should be identity: the signature covers the body as it arrives")
+            if name in ours:  # Sender and receiver might mean different values.
                 raise _not_once(name)
             ours[name] = value
     if not signatures:
@@ -174,7 +173,7 @@ def read_headers(headers: Headers, *, signatures: bool) -> SignedHeaders:
 
 
 def authenticate(headers: SignedHeaders, body: bytes, keys: Sequence[Key], *, now: float, tolerance: float) -> None:
-    """Verify that one of the keys signed exactly this delivery, within `tolerance` seconds before or after `now`.
+    """Verify that one of the keys signed this delivery, within `tolerance` seconds before or after `now`.
 
     Raises:
         Unauthenticated: no key did.
@@ -200,16 +199,15 @@ def _not_once(name: bytes) -> BadHeaders:
 
 
 def _formed(headers: dict[bytes, bytes], name: bytes, form: re.Pattern[bytes]) -> bytes:
-    """The value of that header, if it is there and of its form."""
     if name not in headers:
         raise _not_once(name)
     if not form.fullmatch(headers[name]):
-        raise BadHeaders(f"{name.decode()} is not of its form")
+        raise BadHeaders(f"{name.decode()} is malformed")
     return headers[name]
 
 
 def _signatures(header: bytes) -> tuple[tuple[str, bytes], ...]:
-    """The readable signatures of the header; a junk token does not spoil a good one beside it."""
+    """Return the readable signatures of the header. Unreadable ones are skipped."""
     tokens = header.split(b" ")
     if len(tokens) > MAX_SIGNATURES:
         raise BadHeaders(f"webhook-signature should hold at most {MAX_SIGNATURES} signatures")

@@ -30,7 +30,7 @@ class DeliveryTracer:
     """Passes events to the inbox and traces them."""
 
     def __init__(self, tracer: Tracer, inbox: Inbox, *, route: str, queue: str, scheme: str) -> None:
-        """`route`: the path without its secret; `scheme`: `http` or `https`."""
+        """Trace deliveries to `route`, the path without its secret; `scheme` is `http` or `https`."""
         self._tracer = tracer
         self._inbox = inbox
         self._request = {"http.request.method": "POST", "http.route": route, "url.scheme": scheme}

@@ -25,7 +25,7 @@ from credhook.store.lease import ExporterLease
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
-#: What a scrape asks for besides what was counted.
+#: Returns figures that are read at each scrape, in addition to the counters.
 Figures = Callable[[], Awaitable[Sequence[Metric]]]
 
 
@@ -40,7 +40,7 @@ def create_admin(
 ) -> Starlette:
     """Create the admin application.
 
-    `exporter`: the lease of the queue's figures, None to export them always. `others`: asked as well at each scrape.
+    `exporter`: the lease of the queue's figures; None exports them always. `others`: more figures for each scrape.
     """
     figures: tuple[Figures, ...] = QueueFigures(redis, queue, exporter=exporter), *others
 
@@ -52,7 +52,7 @@ def create_admin(
 
     async def metrics(_: Request) -> Response:
         flush()
-        # Beside each other: each waits for Redis as long as it may, and Prometheus for all no longer than that.
+        # At the same time: each may wait for Redis as long as Prometheus waits for the whole scrape.
         found = await asyncio.gather(*(ask() for ask in figures))
         return Response(exposition(registry, chain.from_iterable(found)), media_type=CONTENT_TYPE_LATEST)
 
@@ -66,10 +66,10 @@ def create_admin(
 
 
 class AdminListener:
-    """The admin application on its own port, run beside the process's own work."""
+    """The admin application on its own port."""
 
     def __init__(self, address: str) -> None:
-        """Bind `host:port` at once, so that a wrong one ends the process before it has begun.
+        """Bind `host:port` at once, so that a wrong address stops the start.
 
         Raises:
             OSError: the address is taken or not ours.
@@ -78,7 +78,7 @@ class AdminListener:
         self._socket = bind(host.strip("[]"), int(port))
 
     async def serve(self, app: Starlette, *, beside: Sequence[Callable[[], Coroutine[None, None, None]]] = ()) -> None:
-        """Answer until cancelled, and do meanwhile what is to be done `beside`."""
+        """Serve until cancelled. Run the `beside` coroutines meanwhile."""
         background = [asyncio.create_task(work()) for work in beside]
         config = uvicorn.Config(
             app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
@@ -91,7 +91,7 @@ class AdminListener:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket that child processes can inherit.
+    """Return a listening socket that child processes can inherit.
 
     Raises:
         OSError: the address is taken or not ours.

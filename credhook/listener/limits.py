@@ -1,4 +1,4 @@
-"""Limits on what senders may take of a listener, and the reasons to turn them away."""
+"""Limits on the senders of a listener, and the reasons to reject them."""
 
 import json
 import resource
@@ -7,20 +7,20 @@ from http import HTTPStatus
 from typing import Final
 from uuid import uuid4
 
-#: File descriptors that are not for senders: Redis, the admin listener, logs, the event loop.
+#: File descriptors that are reserved: Redis, the admin listener, logs, the event loop.
 _RESERVED_DESCRIPTORS: Final = 96
 _FEWEST_CONNECTIONS: Final = 8
 
-#: Seconds after which a sender may try again that found no room.
+#: Seconds after which a sender may try again if the listener is full.
 _RETRY_AFTER: Final = 5
 
-#: The platform's title, and one that Python's versions have different phrases for.
+#: 400: the platform's title. 413: Python's versions have different phrases.
 _TITLES: Final = {400: "Validation Failed", 413: "Payload Too Large"}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What all connections of one listener may take.
+    """Limits for all connections of one listener.
 
     Attributes:
         connections: number of open connections.
@@ -42,7 +42,7 @@ ADMIN_LIMITS: Final = Limits(64, buffered_bytes=1_048_576, body_bytes=16_384, re
 
 
 def affordable(connections: int, *, descriptors: int | None = None) -> int:
-    """Return the number of connections, lowered to what the limit on open files leaves."""
+    """Return the number of connections, lowered if the limit on open files is too small for it."""
     if descriptors is None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
@@ -60,7 +60,7 @@ def errors_body(status: int, detail: str, error_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A reason to turn a sender away without the application.
+    """A reason to reject a sender before the application sees the request.
 
     Attributes:
         reason: its stable name in the log and in metrics.
@@ -105,6 +105,6 @@ PIPELINED: Final = Rejection("pipelined", _BAD, "the sender did not wait for the
 SLOW_REQUEST: Final = Rejection("slow_request", _CUT_OFF, _TIME, 408, "The request did not come in time.")
 SLOW_HANDSHAKE: Final = Rejection("slow_handshake", _CUT_OFF, _TIME)
 UNREAD: Final = Rejection("answer_unread", _CUT_OFF, "the sender does not read its answers")
-MADE_ROOM: Final = Rejection("made_room", _CUT_OFF, f"slow senders gave way to newcomers; {_MORE}")
+MADE_ROOM: Final = Rejection("made_room", _CUT_OFF, f"slow senders were cut off in favour of new ones; {_MORE}")
 FULL: Final = Rejection("full", _REFUSED, _MORE, 503, _BUSY)
 NO_ROOM: Final = Rejection("no_room", _REFUSED, "too many large requests are unfinished", 503, _BUSY)

@@ -42,13 +42,13 @@ log = structlog.get_logger("credhook.listener")
 _MAX_HEAD_BYTES: Final = 16_384
 #: Lines of headers, and of trailers, as in Apache.
 _MAX_HEADERS: Final = 100
-#: Seconds for an answer, until the sender has read it. Redis answers within five or not at all.
+#: Seconds until the sender must have read the answer. Redis answers within five or not at all.
 _ANSWER_SECONDS: Final = 30.0
 #: Seconds for a connection to close. A sender that does not read would keep it open.
 _CLOSE_SECONDS: Final = 2.0
 #: Seconds between two checks of all connections. A timer for each request would cost more.
 _SWEEP_SECONDS: Final = 0.5
-#: Seconds that a sender may keep a full listener waiting: enough for a handshake and a request from another continent.
+#: Seconds before a full listener may cut off a sender: enough for a handshake and a request from another continent.
 _PATIENCE_WHEN_FULL: Final = 0.5
 #: Seconds between two searches for slow senders: each looks at every connection.
 _SEARCH_SECONDS: Final = 0.1
@@ -206,7 +206,7 @@ class BoundedProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Count the connection from now on: a TLS handshake takes a place, too."""
+        """Count the connection from now on: a TLS handshake also takes a place."""
         super().__init__(config, server_state, app_state, loop)
         self.held = 0
         self.since = connections.clock()
@@ -236,7 +236,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, then check the size of what is unfinished."""
+        """Parse the bytes, then check the size of the unfinished request."""
         if self._deaf:
             return
         if self._phase is _Phase.IDLE:
@@ -267,7 +267,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Check the headers. What came in one piece may be longer than `data_received` allows."""
+        """Check the headers. A request in one piece may be longer than `data_received` allows."""
         if self._received > _MAX_HEAD_BYTES:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > _MAX_HEAD_BYTES:
@@ -341,7 +341,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answer(rejection)
 
     def _answer(self, rejection: Rejection) -> None:
-        """Answer in the request's turn, then close. Ignore what still comes."""
+        """Answer after the previous request, then close. Ignore further bytes."""
         self._deaf = True
         self._connections.release(self)
         if self.headers:  # Thousands of short ones may have come at once.

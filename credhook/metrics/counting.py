@@ -42,17 +42,17 @@ Labels = tuple[str, ...]
 def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str]:
     """Return a function that names the files of this process.
 
-    The forks of this process have a name of their own, one after the other. By the change of name prometheus_client
-    sees that there was a fork, and reads what the fork before has counted.
+    All forks of this process share a second name, one after the other. When the name changes, prometheus_client
+    notices the fork, and reads the counts of the previous fork.
     """
     ours = pid()
     return lambda: place if pid() == ours else f"{place}-fork"
 
 
-# Otherwise each series has a gauge for its creation, which several processes could not tell anyway.
+# Drop the gauges of creation times. They would be wrong with several processes.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
 if FOLDER in os.environ and PLACE in os.environ:
-    values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # Likewise.
+    values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
 
 
 class _Counted(ABC):
@@ -74,8 +74,8 @@ class _Counted(ABC):
 
 
 ALL: Final[list[_Counted]] = []
-#: Held while counts are written. No thread forks meanwhile: the child would find prometheus_client's own lock held by a
-#: thread that it does not have.
+#: Held while counts are written, so that no thread forks meanwhile. In the child, prometheus_client's own lock would
+#: stay locked for ever.
 _WRITING: Final = threading.Lock()
 
 
@@ -147,7 +147,7 @@ class Distribution(_Counted):
 
 
 class Level(_Counted):
-    """A gauge. Over several processes it is the sum of those that live."""
+    """A gauge. With several processes it is the sum over the living ones."""
 
     metric: Gauge
 
@@ -200,20 +200,20 @@ os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, a
 
 
 def gathered(folder: str) -> CollectorRegistry:
-    """Return a registry of what several processes count into the folder."""
+    """Return a registry with the counts of all processes that share the folder."""
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]  # It ships no types here.
     return registry
 
 
 def forget(place: int, folder: str) -> None:
-    """Drop the gauges of the process that has ended in that place, and those of its forks."""
+    """Drop the gauges of the ended process in that place, and of its forks."""
     for name in (f"{place}", f"{place}-fork"):
         mark_process_dead(name, folder)  # type: ignore[no-untyped-call]  # It ships no types here.
 
 
 def exposition(registry: CollectorRegistry, figures: Iterable[Metric]) -> bytes:
-    """Return the text that Prometheus reads: what was counted, and figures of the moment."""
+    """Return the text for Prometheus: the counted metrics and the current figures."""
     return generate_latest(_Together(registry, figures))
 
 

@@ -20,7 +20,7 @@ class QueueFigures:
     """The figures of one queue."""
 
     def __init__(self, redis: Redis, queue: str, *, exporter: ExporterLease | None = None) -> None:
-        """`exporter`: the lease of the figures; None to export them always."""
+        """Read the figures of `queue`. `exporter`: their lease; None exports them always."""
         self._redis = redis
         self._keys = Keys(queue)
         self._exporter = exporter
@@ -59,7 +59,7 @@ class QueueFigures:
         return [family for family in figures if family.samples]
 
     async def _memory(self) -> Mapping[str, Any]:
-        """Return what Redis tells of its memory; nothing if it forbids to ask."""
+        """Return Redis's figures of its memory; none if the user may not ask."""
         try:
             answer: Mapping[str, Any] = await self._redis.info("memory")
         except ResponseError:

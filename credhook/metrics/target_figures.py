@@ -1,4 +1,4 @@
-"""What one admin listener says of itself: which part of which version it is, how it finds Redis, its certificate."""
+"""Figures of one process: its version, the state of Redis, and its certificate."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -11,18 +11,18 @@ from credhook.store.health import Check
 
 
 class TargetFigures:
-    """The figures of one target. Each target has its own: `min` over targets says whether all is well."""
+    """The figures of one target. Alerts use `min` over all targets."""
 
     def __init__(
         self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
     ) -> None:
-        """`part` is `receiver` or `worker`; the certificate that it shows is read once, as it does itself."""
+        """Read the certificate once. `part` is `receiver` or `worker`."""
         self._examine = examine
         self._part = part
         self._expires = valid_until(certificate).timestamp() if certificate else None
 
     async def __call__(self) -> list[Metric]:
-        """All of them."""
+        """Return all figures."""
         checks = {check.name: check for check in await self._examine()}
         redis = checks.pop("redis", None)
         ready = not any(check.failed for check in (*checks.values(), *([redis] if redis else [])))
@@ -34,7 +34,7 @@ class TargetFigures:
         reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.", answers)
         passed = GaugeMetricFamily(
             "credhook_redis_check",
-            "1 for what is in Redis as it should be, else 0; see /readyz.",
+            "1 if the check of Redis passes, else 0; see /readyz.",
             labels=["check", "severity"],
         )
         for check in checks.values():
@@ -43,7 +43,7 @@ class TargetFigures:
         if self._expires is not None:
             expires = GaugeMetricFamily(
                 "credhook_certificate_expiry_timestamp_seconds",
-                "When the certificate that this part shows ends, in seconds since the epoch.",
+                "When the certificate expires, in seconds since the epoch.",
                 labels=["part"],
             )
             expires.add_metric([self._part], self._expires)

@@ -6,7 +6,16 @@ from typing import cast
 
 import pytest
 
-from credhook.listener.limits import ADMIN_LIMITS, FULL, MADE_ROOM, SLOW_REQUEST, Limits, Rejection, affordable
+from credhook.listener.limits import (
+    ADMIN_LIMITS,
+    FULL,
+    MADE_ROOM,
+    SLOW_REQUEST,
+    Limits,
+    Rejection,
+    affordable,
+    errors_body,
+)
 from credhook.listener.server import BoundedProtocol, Connections
 from credhook.logs import configure_logs
 
@@ -113,3 +122,16 @@ def test_no_more_connections_are_kept_than_files_may_be_open(wanted: int, descri
 
 def test_the_admin_listener_takes_less_than_files_are_reserved() -> None:
     assert affordable(1_024, descriptors=1_024) + ADMIN_LIMITS.connections < 1_024
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "title"),
+    [
+        (400, "VALIDATION_ERROR", "Validation Failed"),
+        (413, "PAYLOAD_TOO_LARGE", "Payload Too Large"),
+        (503, "SERVICE_UNAVAILABLE", "Service Unavailable"),
+    ],
+)
+def test_an_error_has_the_platforms_code_and_title(status: int, code: str, title: str) -> None:
+    (error,) = json.loads(errors_body(status, "Detail.", "e1"))["errors"]
+    assert error == {"id": "e1", "status": status, "code": code, "title": title, "detail": "Detail."}
