@@ -23,8 +23,7 @@ from credhook.sandbox.templates import PresetRecord
 from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
 from credhook.sandbox.users import UserRecord
 from credhook.sandbox.wire import WireModel
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.handlers.types import FetchedEvent
 from credhook.worker.platform.circuit import Circuit, Phase, PlatformPaused, outcome_of

@@ -18,8 +18,7 @@ from credhook.sandbox.events import EVENTS
 from credhook.store import State
 from credhook.testing.crashes import CrashPoint, end_tasks
 from credhook.testing.fake_platform import ApiCall, FakeApi, FakeBreaker
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.attempt import running
 from credhook.worker.attempt.details import is_stale, version
 from credhook.worker.attempt.outcome import Outcome

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import InvalidRequest, InvalidResponse, Unavailable
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials
 
 GRANTED = b'{"access_token": "t0ken-value", "token_type": "Bearer"}'

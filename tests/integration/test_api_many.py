@@ -16,8 +16,7 @@ from scripted_server import GRANTED, PRESENTATION, TOKEN, presentation
 from threaded_client import sync_api
 from waiting import until_async
 
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.guard import Unguarded
+from credhook.worker.api.client import AsyncApi, Unguarded
 from credhook.worker.api.token import ClientCredentials
 
 REQUESTS, AT_ONCE = 1_000, 100

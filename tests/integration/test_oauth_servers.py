@@ -19,11 +19,10 @@ import pytest
 import trustme
 from oauth_server import CLIENT_ID, SECRET, serving_oauth
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unauthorized
 from credhook.worker.api.http.exchange import Request, Response
 from credhook.worker.api.http.transport import PyreqwestTransport
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
 ROOT = Path(__file__).parents[2]

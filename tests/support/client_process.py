@@ -9,9 +9,8 @@ import sys
 
 import uvloop
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, hint
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.settings import PlatformSettings
 
 

@@ -15,9 +15,8 @@ from serving import Process
 from waiting import until_async
 
 from credhook.store.connection import open_redis
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 CALLER = Path(__file__).parent / "caller.py"

@@ -8,8 +8,7 @@ from typing import Any
 
 import uvloop
 
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.token import ClientCredentials
 
 

@@ -11,10 +11,9 @@ from pydantic import SecretStr
 from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
 from waiting import until_async
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
 GOOD = {"data": {"id": "p", "status": "verified"}}

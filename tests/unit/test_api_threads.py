@@ -11,9 +11,8 @@ from threaded_client import sync_api
 from token_endpoint import API_URL, Held, Platform, client, credentials
 from waiting import until, until_async
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unavailable
-from credhook.worker.api.threads import SyncApi
 
 
 def test_a_result_comes_back_in_place() -> None:

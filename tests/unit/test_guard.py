@@ -8,9 +8,8 @@ import httpx
 import pytest
 from virtual_time import in_own_time
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, Unauthorized, Unavailable
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials
 
 # The token endpoint stands on the API's own origin and below its path: only the request itself tells them apart.

@@ -1,13 +1,15 @@
-"""The platform's API, for event loops.
+"""Call the platform's API, from an event loop or from threads.
 
     async with AsyncApi.from_settings(settings) as api:
         presentation = await api.presentations.get(event.resource_id)
 
-The nouns and their methods are written once, in `namespaces`; what is sent, and how a response is read, is decided by
-pure functions in `operations`, `base_url` and `responses`. Whatever goes wrong is an `ApiError`.
+`namespaces` holds the nouns and their methods, `operations` builds requests and `responses` reads answers, both without
+input or output. Every failure is an `ApiError`.
 """
 
 import asyncio
+import threading
+from concurrent.futures import CancelledError
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -15,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from credhook.worker.api import responses
 from credhook.worker.api.bounds import LONGEST_BODY, BodyRefused
-from credhook.worker.api.errors import InvalidResponse
-from credhook.worker.api.guard import Guard, Permit, Unguarded
+from credhook.worker.api.errors import InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.transport import PyreqwestTransport
-from credhook.worker.api.namespaces import AsyncSender, Platform
+from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
 from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, BaseUrl, Call
 from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, ClientSettings, Token
@@ -71,6 +72,47 @@ def transport_from(settings: ApiSettings) -> PyreqwestTransport:
     )
 
 
+class Permit(Protocol):
+    """Permission to make one request. Only the first report counts."""
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        """Report an answer; `retry_after` in seconds, if there was one."""
+
+    def unanswered(self, cause: str) -> None:
+        """Report that no whole response came; `cause` is a word of `Unanswered`, or else the class of the error."""
+
+    def cancelled(self) -> None:
+        """Report that the request was cancelled or never sent, which says nothing about the platform."""
+
+
+class Guard(Protocol):
+    """Lets requests to the API pass or refuses them. Token requests are not asked about."""
+
+    async def acquire(self, operation: str) -> Permit:
+        """Wait until the request may be sent.
+
+        Raises:
+            Unavailable: It should not be sent now.
+        """
+
+
+class Unguarded:
+    """Lets every request pass, and does not listen."""
+
+    async def acquire(self, operation: str) -> "Unguarded":  # noqa: ARG002  The protocol's.
+        """Return at once."""
+        return self
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        """Do nothing."""
+
+    def unanswered(self, cause: str) -> None:
+        """Do nothing."""
+
+    def cancelled(self) -> None:
+        """Do nothing."""
+
+
 class AsyncApi(Platform[AsyncSender]):
     """The platform's API for an event loop.
 
@@ -80,14 +122,13 @@ class AsyncApi(Platform[AsyncSender]):
         issuance_path: Path of an issuance below the root, with `{id}`.
         presentation_path: Path of a presentation below the root, with `{id}`.
         timeout: Seconds that one HTTP request may take as a whole.
-        match_ids: Whether an answer that carries another id than the one asked for is refused.
-        max_answer: Bytes that an answer may have.
-        transport: What carries requests, if it is shared with other senders, or any of httpx's; closed by whoever
-            made it. By default one of its own.
+        match_ids: Refuse an answer that carries another id than the one asked for.
+        max_answer: Maximum bytes of an answer.
+        transport: Sends the requests, if it is shared with other senders, or one of httpx's. Its owner closes it.
         certfile: PEM file with our certificate for TLS.
         keyfile: PEM file with its key, if that is not in the same file.
-        guard: What may hold back or refuse calls, and hears what they come to.
-        at_once: Calls under way at a time; others wait. By default as many as there are.
+        guard: Delays or refuses calls, and hears their results.
+        at_once: Maximum number of calls under way; others wait. By default there is no limit.
     """
 
     def __init__(
@@ -224,6 +265,45 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class SyncApi(Platform[SyncSender]):
+    """The platform's API for threads: each call is made on the event loop, and the thread waits for it.
+
+    Create it on that event loop.
+    """
+
+    def __init__(self, api: AsyncApi) -> None:
+        super().__init__(self, **api.paths)
+        self._api = api
+        self._loop = asyncio.get_running_loop()
+        self._loops_thread = threading.get_ident()
+
+    def send(self, call: Call[R]) -> R:
+        """Send a call and wait for its result.
+
+        Raises:
+            ApiError: It did not succeed.
+            RuntimeError: The caller is on the event loop, which would wait for itself.
+        """
+        if threading.get_ident() == self._loops_thread:
+            raise RuntimeError(f"{call.operation.name}: called on the event loop: make the handler an `async def`")
+        if not self._loop.is_running():  # The call would never begin.
+            raise _stopping(call)
+        sending = self._api.send(call)
+        try:
+            running = asyncio.run_coroutine_threadsafe(sending, self._loop)
+        except RuntimeError:  # The loop has ended meanwhile.
+            sending.close()
+            raise _stopping(call) from None
+        try:
+            return running.result()
+        except CancelledError:
+            raise _stopping(call) from None
+
+
+def _stopping(call: Call[Any]) -> Unavailable:
+    return Unavailable(f"{call.operation.name}: not sent: the worker is stopping", operation=call.operation.name)
 
 
 def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:

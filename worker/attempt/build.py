@@ -14,9 +14,8 @@ from redis.asyncio import Redis
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.store.connection import open_redis
-from credhook.worker.api.client import AsyncApi, transport_from
+from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import MAX_CALLS, Slot

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.threads import SyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.attempt.attempt import Attempt, Interruption
 
 #: Concurrent calls of the handlers of one event. Further calls wait.

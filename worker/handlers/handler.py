@@ -13,9 +13,8 @@ from typing_extensions import TypedDict
 from credhook.backoff import Backoff
 from credhook.events import ISSUANCE, resource_of
 from credhook.logs.places import beginning
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.handlers.types import Context, FetchedEvent
 
 Function = Callable[[Any, Any], Any]

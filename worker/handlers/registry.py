@@ -20,9 +20,8 @@ from typing_extensions import TypeVar, Unpack
 
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.api.threads import SyncApi
 from credhook.worker.handlers.handler import Function, Handler, Options, new_handler
 from credhook.worker.handlers.types import Context, Details, FetchedEvent
 

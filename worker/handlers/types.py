@@ -14,9 +14,8 @@ from typing import Generic, TypeAlias
 import structlog
 from typing_extensions import TypeVar
 
-from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.api.threads import SyncApi
 
 Details: TypeAlias = Issuance | Presentation
 
