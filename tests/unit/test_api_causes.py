@@ -37,6 +37,7 @@ def led_by(error: Exception, *causes: BaseException) -> Exception:
         (ConnectionRefusedError(), "refused"),
         (ConnectionResetError(errno.ECONNRESET, ""), "reset"),
         (BrokenPipeError(errno.EPIPE, ""), "reset"),
+        (ConnectionResetError(), "closed"),  # uvloop's own, for an end in the middle of the handshake.
         (OSError(errno.EHOSTUNREACH, ""), "unreachable"),
         (OSError(errno.ENETUNREACH, ""), "unreachable"),
         (OSError(errno.ETIMEDOUT, ""), "timeout"),

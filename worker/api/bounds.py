@@ -23,7 +23,7 @@ MANY: Final = 2_000
 
 
 def has_more_than(most: int, body: bytes) -> bool:
-    """Whether a JSON body may have more values than that. A value takes a byte: few bodies are looked at."""
+    """Return True if a JSON body may have more values. A value takes a byte, so short bodies are not read."""
     return len(body) > most and values(body) > most
 
 
@@ -53,7 +53,7 @@ class BodyRefused(Exception):
 
 
 def is_success(status: int) -> bool:
-    """Whether the status is a 2xx."""
+    """Return True for a 2xx."""
     return 200 <= status < 300  # noqa: PLR2004  The class of statuses, in HTTP's own words.
 
 

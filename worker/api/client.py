@@ -54,7 +54,7 @@ class ApiSettings(ClientSettings, Protocol):
 
     @property
     def match_ids(self) -> bool:
-        """Whether details must carry the id that was asked for."""
+        """Require that details carry the id that was asked for."""
 
     @property
     def client_certfile(self) -> Path | None:
@@ -210,7 +210,7 @@ class AsyncApi(Platform[AsyncSender]):
         return responses.read(call.operation, response, datetime.now(UTC), asked_for=asked_for)
 
     async def _answer(self, call: Call[Any]) -> Response:
-        """The answer to the call; to a fresh token if the first was refused. Specification: Authentication."""
+        """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
         operation, url = call.operation.name, self._base_url.url(call)
         token = await self._auth.token(self._transport)
         permit = await self._guard.acquire(operation)
@@ -233,7 +233,7 @@ class AsyncApi(Platform[AsyncSender]):
         return response
 
     async def _sent(self, call: Call[Any], url: str, token: Token, permit: Permit) -> Response:
-        """The answer to one request; the permit hears if there is none."""
+        """Return the answer to one request, and tell the permit if there is none."""
         headers = token.headers
         if call.body is not None:
             headers = {**headers, **_JSON}
@@ -307,7 +307,7 @@ def _stopping(call: Call[Any]) -> Unavailable:
 
 
 def _ours(transport: "Transport | httpx.AsyncBaseTransport", timeout: float, longest: int) -> Transport:
-    """The transport, within our bounds if it is one of httpx's, which is loaded for that alone."""
+    """Return the transport, wrapped if it is one of httpx's. httpx is imported only then."""
     if hasattr(transport, "send"):
         return transport
     from credhook.worker.api.http.httpx_transport import HttpxTransport

@@ -111,7 +111,7 @@ class InvalidResponse(ApiError):
     """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""
 
 
-#: Where a request goes, by the variable that says so.
+#: The variable that holds the URL of a request.
 _API: Final = "CREDHOOK_API_URL"
 _TOKEN: Final = "CREDHOOK_TOKEN_URL"  # noqa: S105  A variable's name.
 

@@ -82,7 +82,7 @@ class MdocNamespace(RequestModel):
 
 
 class AnyAttribute(ResponseModel):
-    """An attribute definition in an answer, of whatever type the platform knows by then."""
+    """An attribute definition in an answer. Its type may be unknown to us."""
 
     shown: ClassVar = ("type",)
 

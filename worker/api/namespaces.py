@@ -68,7 +68,7 @@ class Namespace(Generic[S]):
 
 
 class sent(Generic[P, R]):  # noqa: N801  It is used as a decorator, and those are written in lower case.
-    """Make a method that describes a call into one that has it sent.
+    """Turn a method that describes a call into a method that sends it.
 
     Arguments that cannot be sent are an `InvalidRequest`, raised when the method is called.
     """
@@ -116,7 +116,7 @@ class Issuances(Namespace[S]):
 
     @sent
     def page(self, following: str = "") -> Call[Page[ListedResource]]:
-        """Read how a page of issuances stand: the first, or the one that another says is `following`."""
+        """Read a page of issuances with their states: the first page, or the `following` of another page."""
         return replace(self._page(), query=following)
 
 
@@ -141,7 +141,7 @@ class Presentations(Namespace[S]):
 
     @sent
     def page(self, following: str = "") -> Call[Page[ListedResource]]:
-        """Read how a page of presentations stand, without what was presented; likewise."""
+        """Read a page of presentations with their states, but no claims: the first, or the `following` of another."""
         return replace(self._page(), query=following)
 
 
@@ -205,7 +205,7 @@ class Users(Namespace[S]):
 
     @sent
     def create(self, request: UserRequest) -> Call[OnboardingResult]:
-        """Create a user, or resolve one that exists; `existed` on the result says which."""
+        """Create a user, or resolve an existing one; `existed` on the result tells which."""
         return operations.CREATE_USER(request)
 
     @sent
@@ -242,7 +242,7 @@ class Platform(Generic[S]):
     """The platform, noun by noun, for one sender.
 
     Attributes:
-        paths: those that are settings, by the names of the arguments.
+        paths: The paths that are settings, by the names of the arguments.
     """
 
     def __init__(self, sender: S, *, issuance_path: str, presentation_path: str) -> None:

@@ -64,7 +64,7 @@ class Page(Generic[R]):
 
 
 def following(document: object) -> str | None:
-    """The query of `links.next`; None where there is no such link.
+    """Return the query of `links.next`, or None if there is no such link.
 
     Of a link only the query is followed, on the list's own path: no answer can lead anywhere else.
 
@@ -327,7 +327,7 @@ _TARGET: Final = re.compile(
 )
 #: Nearly all of them: nothing is encoded, nothing begins with a dot, so nothing climbs.
 _ORDINARY: Final = re.compile(r"(?:/[\w~:-][\w.~:-]*+)++", re.ASCII)
-#: A segment that climbs, for whoever decodes it first as well.
+#: A segment that leaves the path, also after decoding.
 _CLIMBS: Final = re.compile(r"/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
 
 

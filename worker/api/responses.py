@@ -72,12 +72,12 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
 
 
 def is_long(operation: Operation[Any], response: Response) -> bool:
-    """Whether the answer is a list that takes long enough to be read beside an event loop."""
+    """Return True for a list that is so long that it should be read beside the event loop."""
     return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
 
 
 def _at_once(whole: TypeAdapter[Envelope[R]], body: bytes) -> R | None:
-    """What is in the envelope; None where it is not so simple: `parse` reads it, or says what is wrong."""
+    """Return the content of the envelope, or None if only `parse` can read the body or name its mistake."""
     if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # Which are no JSON.
         return None
     try:
@@ -136,7 +136,7 @@ def _elements(operation: str, each: TypeAdapter[R], document: Any, response: Res
 
 
 def _document(operation: str, response: Response, most: int) -> Any:
-    """The JSON of the body.
+    """Return the JSON of the body.
 
     Raises:
         InvalidResponse: It is not JSON, or has more values than that.
@@ -155,7 +155,7 @@ def _document(operation: str, response: Response, most: int) -> Any:
 
 
 def _data(document: Any) -> Any:
-    """What is in the envelope, if there is one."""
+    """Return the content of the envelope, or the document if it has none."""
     return document["data"] if isinstance(document, dict) and "data" in document else document
 
 
@@ -165,12 +165,12 @@ def _validated(operation: str, result: TypeAdapter[R], document: Any, status: in
         return cast("R", result.validator.validate_python(document, by_alias=True, by_name=False))
     except ValidationError as error:
         wrong = mismatch(error)
-    # Outside of the handler, likewise.
+    # Raised outside of the handler, as in `_document`.
     raise _not_understood(operation, status, place + wrong, "schema")
 
 
 def _match(operation: str, asked_for: str, result: Any, status: int) -> None:
-    """Refuse what carries another id: the answer to somebody else's question, or to an earlier one."""
+    """Refuse an answer with another id: it belongs to another request."""
     is_it = all(each.id == asked_for for each in result) if isinstance(result, tuple) else result.id == asked_for
     if not is_it:
         raise InvalidResponse(
@@ -218,7 +218,7 @@ def error_objects(body: bytes) -> tuple[ErrorObject, ...]:
 
 
 def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
-    """What `Retry-After` asks for, which is a number of seconds or an HTTP date; None if it is neither.
+    """Return the seconds of `Retry-After`, which is a number or an HTTP date; None if it is neither.
 
     Such a date counts from the answer's own `Date`, or from `now` where there is none: our clock may be wrong, and the
     whole fleet would wait by it.
@@ -239,7 +239,7 @@ def _http_date(text: str) -> datetime | None:
 
 
 def _reference(errors: tuple[ErrorObject, ...]) -> str:
-    """What of the first error helps to find it in the platform's own logs."""
+    """Return the code and id of the first error, which help to find it in the platform's logs."""
     first = errors[0] if errors else ErrorObject()
     words = [word for word in (first.code, first.id and f"error {first.id}") if word]
     known = [word for word in words if _WORD.fullmatch(word.removeprefix("error "))]
@@ -247,7 +247,7 @@ def _reference(errors: tuple[ErrorObject, ...]) -> str:
 
 
 def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:
-    """The error of a request by what its transport raised; the operation is `token` for the token endpoint."""
+    """Return the error for an exception of the transport; the operation is `token` for the token endpoint."""
     if isinstance(failure, BodyRefused):
         return InvalidResponse(f"{operation}: {failure}", operation=operation, cause=failure.cause)
     if isinstance(failure, Unsendable):

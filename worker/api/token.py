@@ -34,7 +34,7 @@ TokenAuth = Literal["post", "basic"]
 RENEW_EARLY: Final = 30.0
 #: Lifetime in seconds if the answer gives none. Specification, Limits.
 DEFAULT_LIFETIME: Final = 300
-#: Maximum lifetime in seconds, whatever the answer says.
+#: Maximum lifetime in seconds, even if the answer has a longer one.
 MAX_LIFETIME: Final = 86_400
 
 #: Pauses after failed token requests, in seconds. A `Retry-After` of the endpoint counts up to the longest one.

@@ -59,7 +59,7 @@ class Wire(BaseModel):
 
 
 class ResponseModel(Wire):
-    """What the platform says. Fields that we do not know are kept, and shown to nobody."""
+    """An answer of the platform. Unknown fields are kept, but not shown."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -131,5 +131,5 @@ def path_name(value: str) -> str:
 
 
 def path_segment(value: str) -> str:
-    """The value as one segment of a path, percent-encoded."""
+    """Return the value as one segment of a path, percent-encoded."""
     return value if _UNRESERVED.fullmatch(value) else quote(value, safe="")

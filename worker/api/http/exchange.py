@@ -1,4 +1,4 @@
-"""A request and its response, and what is raised where there is none."""
+"""A request, its response, and the exceptions if there is none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from credhook.worker.api.bounds import is_success
 HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "credhook"}
 
 
-# Not frozen, for it takes three times as long to make what is, and each fetch makes one of each.
+# Not frozen: a frozen object takes three times as long to make, and each fetch makes one of each.
 
 
 @dataclass(slots=True)
 class Request:
-    """What is sent.
+    """An HTTP request.
 
     Attributes:
         method: GET, POST, PATCH or DELETE.
@@ -79,7 +79,7 @@ class Unanswered(Exception):
 
 
 class Unsendable(Exception):
-    """The request is none that could be sent; the message is the class of what was raised."""
+    """The request cannot be sent; the message is the class of the library's error."""
 
 
 class Transport(Protocol):

@@ -94,6 +94,8 @@ def cause_of(error: Exception) -> str:
                 return word
         if isinstance(each, OSError) and (word := _BY_NUMBER.get(each.errno or _number_in(each), "")):
             return word
+        if isinstance(each, ConnectionError) and each.errno is None:  # asyncio's and uvloop's own.
+            return "closed"
     if isinstance(error, httpx.TimeoutException):
         return "timeout"
     if isinstance(error, httpx.RemoteProtocolError | httpx.NetworkError) and _HUNG_UP.search(str(error)):
