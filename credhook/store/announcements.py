@@ -1,4 +1,4 @@
-"""What the processes of the fleet announce about themselves in Redis. Status, doctor, console and metrics read it.
+"""Announcements: each process describes itself in Redis. Status, doctor, console and metrics read it.
 
 The workers of each queue share one hash, and the receivers another. Each value is "<since> <renewed> <announcement>",
 both in ms of Redis's clock. Announcements hold no secret and no path.
@@ -64,7 +64,7 @@ class ReceiverAnnouncement(BaseModel):
 
     Attributes:
         queue: the queue that it writes to.
-        instance_key: recognises the ids in its error responses, see mark.py.
+        instance_key: recognises the ids in its error responses, see receiver/refusals.py.
         strict: True if it waits for the fsync.
         config_fingerprint: digests of the settings that all receivers of a queue should share.
         acknowledged: deliveries acknowledged in the last round.

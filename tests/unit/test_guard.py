@@ -222,10 +222,3 @@ async def test_calls_from_threads_pass_the_same_guard() -> None:
     async with guarded(with_tokens(lambda _: httpx.Response(200, json=GOOD)), book) as api:
         await asyncio.to_thread(SyncApi(api).presentations.get, "p")
     assert (book.acquired, book.heard) == (["presentations.get"], [(200, None)])
-
-
-async def test_requests_for_tokens_pass_beside_the_guard() -> None:
-    book = Book()
-    async with guarded(with_tokens(lambda _: httpx.Response(200, json=GOOD)), book) as api:
-        await api.presentations.get("p")
-    assert book.acquired == ["presentations.get"]

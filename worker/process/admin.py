@@ -77,18 +77,14 @@ class PlatformFigures:
         if not self._exporter.is_held_by(holder):
             return []
         now = seconds + microseconds / 1_000_000
-        return [*_of_circuit(fields, now)]
-
-
-def _of_circuit(fields: dict[bytes, bytes], now: float) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    circuit = circuit_in(fields, redis_now=now, now=now)
-    breaker = GaugeMetricFamily(
-        "credhook_platform_breaker", "1 for what the fleet's circuit breaker is, 0 for all else.", labels=["state"]
-    )
-    for phase in Phase:
-        breaker.add_metric([phase.value.replace(" ", "_")], phase is circuit.phase(now))
-    pause = GaugeMetricFamily(
-        "credhook_platform_pause_seconds", "Seconds until the platform may be called again; 0 if now."
-    )
-    pause.add_metric([], circuit.pause(now))
-    return breaker, pause
+        circuit = circuit_in(fields, redis_now=now, now=now)
+        breaker = GaugeMetricFamily(
+            "credhook_platform_breaker", "1 for what the fleet's circuit breaker is, 0 for all else.", labels=["state"]
+        )
+        for phase in Phase:
+            breaker.add_metric([phase.value.replace(" ", "_")], phase is circuit.phase(now))
+        pause = GaugeMetricFamily(
+            "credhook_platform_pause_seconds", "Seconds until the platform may be called again; 0 if now."
+        )
+        pause.add_metric([], circuit.pause(now))
+        return [breaker, pause]
