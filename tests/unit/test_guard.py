@@ -1,6 +1,7 @@
 """A guard is asked before each request to the API, and its permit is told how the request ended."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -124,7 +125,7 @@ def failing(error: Exception) -> Answer:
         (lambda _: httpx.Response(200, stream=Body(httpx.ReadError("x"))), ("ReadError",)),
         (failing(httpx.ConnectError("x")), ("ConnectError",)),
         (failing(httpx.ReadTimeout("x")), ("timeout",)),
-        (failing(ConnectionResetError("x")), ("closed",)),
+        (failing(ConnectionResetError(errno.ECONNRESET, "x")), ("reset",)),
         (failing(httpx.LocalProtocolError("x")), ("cancelled",)),
         (failing(httpx.UnsupportedProtocol("x")), ("cancelled",)),
     ],
