@@ -131,6 +131,11 @@ def test_the_first_page_is_one() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.(?:py|lua))`", PAGES["CONTRIBUTING.md"]))))
+def test_every_file_on_the_map_exists(name: str) -> None:
+    assert (ROOT / name).is_file() or list(ROOT.glob(f"[!.]*/**/{name}"))
+
+
 @pytest.mark.parametrize(
     "target", sorted({target for text in PAGES.values() for target in re.findall(r"`make ([a-z]+)`", text)})
 )
