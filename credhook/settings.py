@@ -76,7 +76,7 @@ def _address(value: str | None) -> str | None:
     return value
 
 
-class LedgerSettings(BaseSettings):
+class StoreSettings(BaseSettings):
     """The settings that all processes share: Redis, queue, retention, admin listener."""
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)

@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode
 from credhook.certificate import check_certificate
 from credhook.listener.limits import Limits, affordable
 from credhook.receiver.signature import Key, parse_key
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 
 #: Bytes of unfinished requests, all connections together.
 _BUFFERED_BYTES = 16_777_216
@@ -17,7 +17,7 @@ _BUFFERED_BYTES = 16_777_216
 _IDLE_SECONDS = 5.0
 
 
-class ReceiverSettings(LedgerSettings):
+class ReceiverSettings(StoreSettings):
     """Everything `credhook receiver` reads."""
 
     host: str = Field("127.0.0.1", validation_alias="HOST", description="Address that the receiver binds.")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from credhook.certificate import check_certificate
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32
@@ -181,7 +181,7 @@ class HandlerSettings(BaseSettings):
         return value
 
 
-class WorkerSettings(PlatformSettings, HandlerSettings, LedgerSettings):
+class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
     """Everything `credhook worker` reads."""
 
     handler_timeout: float = Field(

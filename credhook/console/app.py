@@ -23,7 +23,7 @@ from credhook.console.overview import FleetWatch
 from credhook.console.rendering import page, static_routes
 from credhook.console.settings import ConsoleSettings
 from credhook.store.health import unanswered
-from credhook.worker.commands.history.causes import causes
+from credhook.worker.commands.history import causes
 
 #: Causes on the page, the latest failures first.
 _MAX_CAUSES: Final = 200

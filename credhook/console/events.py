@@ -22,15 +22,15 @@ from credhook.console.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.store import Keys, State
 from credhook.store.connection import clock
-from credhook.worker.commands.history.records import raw, records, time_of
-from credhook.worker.commands.history.story import heading, story_of, told_of
-from credhook.worker.commands.search.search import Page, read_page
-from credhook.worker.commands.search.selection import (
+from credhook.worker.commands.history import entry_lines, heading, history_of, raw, records, time_of
+from credhook.worker.commands.search import (
     CAUSE_ID,
     Cursor,
+    Page,
     Selection,
     event_type,
     moment,
+    read_page,
     resource_id,
     webhook_id,
 )
@@ -135,10 +135,10 @@ def routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
 
     async def show_one(request: Request) -> Response:
         webhook_id = request.query_params.get("id", "")
-        record = await fleet.ask(lambda redis, keys: _story(redis, keys, webhook_id))
+        record = await fleet.ask(lambda redis, keys: _history(redis, keys, webhook_id))
         if record is None:
             raise HTTPException(404, "There is no such event. It was erased, or its retention has ended.")
-        lines = [(entry["at"], *told_of(entry)) for entry in record["story"]]
+        lines = [(entry["at"], *entry_lines(entry)) for entry in record["history"]]
         context: dict[str, Any] = {"record": record, "heading": list(heading(record)), "lines": lines}
         return page(request, "event.html", title=webhook_id, **context)
 
@@ -229,6 +229,6 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
     return blake2b(shown.encode(), digest_size=6).hexdigest()
 
 
-def _story(redis: Redis, keys: Keys, webhook_id: str) -> dict[str, Any] | None:
+def _history(redis: Redis, keys: Keys, webhook_id: str) -> dict[str, Any] | None:
     record = next(records(redis, keys, [webhook_id]), None)
-    return record and record | story_of(redis, keys, raw(webhook_id))
+    return record and record | history_of(redis, keys, raw(webhook_id))

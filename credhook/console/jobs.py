@@ -28,10 +28,9 @@ from credhook.console.live import Streams
 from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
+from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.events import erase, replay
-from credhook.worker.commands.search.batches import BATCH, batched, sentence
-from credhook.worker.commands.search.search import count, find
-from credhook.worker.commands.search.selection import EventSummary, Selection
+from credhook.worker.commands.search import EventSummary, Selection, count, find
 from credhook.worker.queue.replay import Replay, Settled
 
 log = structlog.get_logger("credhook.console")

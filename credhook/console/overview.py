@@ -17,7 +17,7 @@ from credhook.ops.attention import age, look_at
 from credhook.ops.findings import Finding
 from credhook.ops.fleet import Fleet, platform_of_host
 from credhook.ops.status import arriving
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 from credhook.store import Keys
 from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis_sync
@@ -134,7 +134,7 @@ class FleetWatch:
         redis: a synchronous client, for use in threads.
     """
 
-    def __init__(self, settings: LedgerSettings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: StoreSettings, *, clock: Callable[[], float] = time.time) -> None:
         """Prepare; nothing is read yet."""
         address = RedisAddress.parse(settings.redis_url.get_secret_value())
         self.redis: Redis = open_redis_sync(address, retry=Retry(NoBackoff(), 0))

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 
 #: Least characters of a token; 22 characters of base64 are 128 bits.
 _MIN_TOKEN_CHARACTERS: Final = 22
@@ -26,7 +26,7 @@ def _origin(value: str | None) -> str | None:
     return value.rstrip("/").lower() if value is not None else None
 
 
-class ConsoleSettings(LedgerSettings):
+class ConsoleSettings(StoreSettings):
     """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
 
     token: Annotated[SecretStr | None, AfterValidator(_token)] = Field(

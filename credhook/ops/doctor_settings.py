@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings
 from credhook.certificate import valid_until
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import LedgerSettings, correction, in_force, settings_errors, unknown_settings
+from credhook.settings import StoreSettings, correction, in_force, settings_errors, unknown_settings
 from credhook.tracing import exporters
 from credhook.worker.commands import endpoints
 from credhook.worker.settings import EndpointSettings, WorkerSettings
@@ -44,7 +44,7 @@ class Setup:
         now: returns epoch seconds.
     """
 
-    ledger: LedgerSettings | None
+    ledger: StoreSettings | None
     receiver: ReceiverSettings | None
     worker: WorkerSettings | None
     endpoint: EndpointSettings | None
@@ -67,7 +67,7 @@ class Setup:
                 return None
 
         return cls(
-            ledger=read("ledger", LedgerSettings),
+            ledger=read("ledger", StoreSettings),
             receiver=read("receiver", ReceiverSettings, *_RECEIVERS),
             worker=read("worker", WorkerSettings, *_WORKERS),
             endpoint=read("endpoint", EndpointSettings, "CREDHOOK_PUBLIC_URL"),

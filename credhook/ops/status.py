@@ -10,7 +10,7 @@ import click
 from credhook.ops.attention import OLDEST_SECONDS, age, look_at
 from credhook.ops.findings import Finding
 from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly, platform_of_host
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 from credhook.store.address import RedisAddress
 
 _MEBIBYTE: Final = 1 << 20
@@ -32,7 +32,7 @@ def status(*, oldest: float, as_json: bool) -> None:
     It needs only REDIS_URL and CREDHOOK_QUEUE. Exit codes: 0 all is well, 1 something needs attention, 2 wrong usage or
     a wrong setting.
     """
-    settings = LedgerSettings()
+    settings = StoreSettings()
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with open_briefly(address) as redis:
         fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(settings.queue), oldest)

@@ -67,8 +67,8 @@ TRACE: Final = "trace"
 REPLAYED: Final = "~"
 #: Maximum number of causes per queue. Beyond it, the causes that were counted least recently are deleted.
 MOST_CAUSES: Final = 1_000
-#: Entries of an event's history that are kept, the last ones.
-MOST_TOLD: Final = 30
+#: Maximum number of entries in an event's history. The oldest are deleted.
+HISTORY_ENTRIES: Final = 30
 #: What the id of an event begins with that a backfill has accepted; its type, a colon and its resource follow.
 BACKFILLED: Final = "backfilled:"
 #: What stands for the type there if this version does not know it.
@@ -76,7 +76,7 @@ OTHER: Final = "other"
 #: Into how many keys the events of one type are divided, by resource, so that those of one resource are found soon.
 BUCKETS: Final = 32
 #: Milliseconds since the epoch beyond which no time can be written: the end of the year 9999.
-LATEST: Final = 253_402_300_799_999
+LATEST_MS: Final = 253_402_300_799_999
 
 
 class _Key:
@@ -102,7 +102,7 @@ class Keys:
     #: Hash per webhook-id that came again with another type or resource: "<type> <resource>" → when, in ms.
     conflict = _Key(PREFIX, ":conflict:")
     #: List per event of what has happened to it, "<ms> <JSON>", unless it was handled at once; the webhook-id follows.
-    story = _Key(PREFIX, ":story:")
+    history = _Key(PREFIX, ":history:")
     #: String per resource: "<rank>:<ms>", the latest state of it that handlers have seen; the resource's id follows.
     resource = _Key(PREFIX, ":resource:")
     #: The details of presented data, sealed, until every handler has run; the webhook-id follows.
@@ -115,8 +115,8 @@ class Keys:
     platform = _Key(PREFIX, ":platform:")
     #: Sorted set of the open events, by when they last moved, in ms: what the sweeper looks through.
     open = _Key(PREFIX, ":open")
-    #: Sorted set of the open events that have moved since they came, by when that was, in ms; see opened.py.
-    opened = _Key(PREFIX, ":opened")
+    #: Sorted set of the open events that were claimed or requeued, by when they were received, in ms.
+    open_by_received = _Key(PREFIX, ":open_by_received")
     #: Channel on which changes of events are published; see changes.lua.
     changes = _Key(PREFIX, ":open:changes")
     #: Sorted set of the events that a worker holds, by when its lease ends, in ms.

@@ -11,7 +11,7 @@ from redis import Redis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from credhook.store import LATEST, Keys
+from credhook.store import LATEST_MS, Keys
 
 #: Seconds during which a dead event counts as recent.
 RECENT_SECONDS: Final = 86_400
@@ -52,9 +52,9 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zcard(key)
     pipeline.llen(keys.jobs)
     pipeline.zcount(keys.dead, (now - RECENT_SECONDS) * 1_000, "+inf")
-    # An event that was requeued or retried is in `opened` with the time when it was received.
-    for key in (keys.open, keys.opened):
-        pipeline.zrange(key, 0, LATEST, byscore=True, offset=0, num=1, withscores=True)
+    # An event that was requeued or retried is in `open_by_received` with the time when it was received.
+    for key in (keys.open, keys.open_by_received):
+        pipeline.zrange(key, 0, LATEST_MS, byscore=True, offset=0, num=1, withscores=True)
     for key in keys.all_unhandled:
         pipeline.zcard(key)
 

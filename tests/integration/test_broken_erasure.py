@@ -9,7 +9,7 @@ from claims import INDEX
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
-from redis_keys import EVENT, STORY, job_id
+from redis_keys import EVENT, HISTORY, job_id
 
 from credhook.store import BLAMED
 
@@ -21,11 +21,11 @@ async def failed_and_taken(ledger: Ledger) -> None:
     await ledger.take()
     ledger.redis.hset(EVENT + "doomed", BLAMED + "a.bad", "c0ffee00")
     ledger.redis.zadd(INDEX.standing("c0ffee00"), {"doomed": 1})
-    ledger.redis.rpush(STORY + "doomed", "1 {}")
+    ledger.redis.rpush(HISTORY + "doomed", "1 {}")
 
 
 async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
-    of_events = [INDEX.open, INDEX.opened, INDEX.dead]
+    of_events = [INDEX.open, INDEX.open_by_received, INDEX.dead]
     keys = [INDEX.prefix, *of_events, INDEX.scheduled]
     arguments = [len(of_events), "doomed", job_id("doomed"), ""]
     redis_client.flushall()

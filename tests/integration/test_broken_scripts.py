@@ -171,7 +171,7 @@ async def keeping(ledger: Ledger) -> None:
 
 
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
-BLAMED: dict[str, Any] = {"failures": FAILED, "causes": {"test.first": FAILED[0].cause}, "story": {"attempt": 1}}
+BLAMED: dict[str, Any] = {"failures": FAILED, "causes": {"test.first": FAILED[0].cause}, "history": {"attempt": 1}}
 
 CASES: dict[str, tuple[Step, Run]] = {
     "accept": (delivered, accepting),

@@ -11,7 +11,7 @@ from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, STORY, job_id
+from redis_keys import EVENT, HISTORY, job_id
 from stored_events import INDEX, plant
 
 from credhook import GiveUp
@@ -142,12 +142,12 @@ async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_
     assert causes(redis_client)["test.second", "GiveUp"]["standing"] == {"e2"}
 
 
-async def test_what_is_erased_leaves_its_causes_and_its_story(made: Attempts, redis_client: Redis, events: Run) -> None:
+async def test_what_is_erased_leaves_its_causes_and_its_history(made: Attempts, redis_client: Redis, events: Run) -> None:
     await handled(made, 5)
-    assert redis_client.exists(STORY + "e2")
+    assert redis_client.exists(HISTORY + "e2")
     assert events("erase", "--state", "dead", "--yes").stdout == "erased 3\n"
     assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
-    assert not redis_client.exists(STORY + "e2")
+    assert not redis_client.exists(HISTORY + "e2")
 
 
 async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
@@ -309,4 +309,4 @@ async def test_a_record_that_is_all_right_has_nothing_of_this(made: Attempts, re
     assert record(redis_client, "e0").keys() == {
         "type", "resource", "state", "received", "settled", "h:test.first", "h:test.second",
     }  # fmt: skip
-    assert not redis_client.exists(STORY + "e0", INDEX.causes)
+    assert not redis_client.exists(HISTORY + "e0", INDEX.causes)

@@ -13,9 +13,9 @@ from redis_keys import EVENT
 from stored_events import INDEX, plant
 
 from credhook.store import State
+from credhook.worker.commands import search
 from credhook.worker.commands.events.command import causes as command
-from credhook.worker.commands.history.causes import standing as still_standing
-from credhook.worker.commands.search import search
+from credhook.worker.commands.history import standing as still_standing
 
 BAD, SLOW = "0badc0de", "510e0000"
 

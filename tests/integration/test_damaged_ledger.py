@@ -111,7 +111,7 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
     assert "bad" in events("list").stdout
     (shown,) = map(json.loads, events("list", "--json", "--state", "unreadable").stdout.splitlines())
     assert shown.pop("cursor")
-    assert json.loads(events("show", "bad", "--json").stdout) == {**shown, "story": [], "conflicts": []}
+    assert json.loads(events("show", "bad", "--json").stdout) == {**shown, "history": [], "conflicts": []}
     assert events("show", "bad").stdout.startswith("event     bad  (times in UTC)\n")
     assert shown["state"] == "unreadable"
     assert shown["error"].startswith("Unreadable: ")

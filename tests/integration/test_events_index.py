@@ -18,8 +18,7 @@ from stored_events import HANDLED, INDEX, plant, plant_many
 from credhook.events import Event
 from credhook.store import State
 from credhook.store.counts import counts_of
-from credhook.worker.commands.search.search import read_page
-from credhook.worker.commands.search.selection import Selection
+from credhook.worker.commands.search import Selection, read_page
 from credhook.worker.queue.claim import Claimant, Settlement
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.sweeper import Sweeper

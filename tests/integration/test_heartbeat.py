@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, announced, handler_difference
-from credhook.worker.commands.history.records import records
+from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.claim import Claimant

@@ -15,7 +15,7 @@ from redis_keys import EVENT, job_id
 
 from credhook.store import State
 from credhook.worker.commands.events import erase
-from credhook.worker.commands.search.selection import EventSummary, Selection
+from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue import reclaim
 from credhook.worker.queue.claim import Claim, Settlement
 from credhook.worker.queue.claims import WRITE, Claims

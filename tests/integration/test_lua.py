@@ -121,7 +121,7 @@ def test_a_file_comes_once_before_whoever_wants_it(files: Path) -> None:
 
 
 def test_constants_are_literals(files: Path) -> None:
-    (files / "main.lua").write_text("return {$PREFIX, $WAITING, $MORE, $LATEST, '^a$', $URGENT_TYPES}")
+    (files / "main.lua").write_text("return {$PREFIX, $WAITING, $MORE, $LATEST_MS, '^a$', $URGENT_TYPES}")
     types = "{['openid4vc.verification.verified'] = true, ['openid4vc.verification.data'] = true}"
     expected = f"return {{'credhook:', 'waiting', 'more', 253402300799999, '^a$', {types}}}"
     assert lua.load("main.lua", MORE="more") == expected

@@ -330,7 +330,7 @@ def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(rig: F
 LIVE = {
     "credhook:credhook:open",
     "credhook:credhook:schema",
-    "credhook:credhook:opened",
+    "credhook:credhook:open_by_received",
     "credhook:credhook:leases",
     "credhook:credhook:locks",
     "credhook:credhook:dead",

@@ -65,7 +65,7 @@ def test_a_fleet_that_is_well(harness: Harness, tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: str) -> None:
     accept(redis_url, "m1", DATA, "r1")
     now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.opened, {"m1": now - 3_600_000})
+    redis_client.zadd(INDEX.open_by_received, {"m1": now - 3_600_000})
     redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
 
 def test_the_oldest_event_is_the_one_that_came_first(redis_client: Redis, redis_url: str) -> None:
     now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.opened, {"old": now - 60_000, "new": now - 9_000})
+    redis_client.zadd(INDEX.open_by_received, {"old": now - 60_000, "new": now - 9_000})
     assert facts(redis_url)["oldest_open"] >= 60
 
 

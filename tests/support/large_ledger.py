@@ -44,7 +44,7 @@ for number = first, first + count - 1 do
     if error ~= '' then redis.call('HSET', key, 'error', error) end
     if state == '{State.WAITING}' then
         redis.call('ZADD', open, received, id)
-        redis.call('ZADD', opened, received, id)
+        redis.call('ZADD', open_by_received, received, id)
     else
         redis.call('HSET', key, 'settled', received + 200)
         redis.call('EXPIRE', key, retention)

@@ -7,7 +7,7 @@ from credhook.store import Keys, job
 INDEX: Final = Keys("credhook")
 EVENT: Final = INDEX.event
 CONFLICT: Final = INDEX.conflict
-STORY: Final = INDEX.story
+HISTORY: Final = INDEX.history
 RESOURCE: Final = INDEX.resource
 SNAPSHOT: Final = INDEX.snapshot
 RECEIVERS: Final = INDEX.receivers

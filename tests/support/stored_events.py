@@ -35,7 +35,7 @@ def plant(
     entry |= {"h:" + handler: how for handler, how in ended.items()}
     if state in OPEN:
         redis.zadd(INDEX.open, {webhook_id: now})
-        redis.zadd(INDEX.opened, {webhook_id: received})
+        redis.zadd(INDEX.open_by_received, {webhook_id: received})
     elif state is not State.QUARANTINED:
         entry["settled"] = now
     redis.hset(EVENT + webhook_id, mapping=entry)

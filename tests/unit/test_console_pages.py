@@ -15,8 +15,8 @@ from credhook.ops.fleet import Fleet, ReceiverProcess, RedisServer
 from credhook.store import State
 from credhook.store.counts import EventCounts
 from credhook.store.health import Check
-from credhook.worker.commands.history.causes import Cause
-from credhook.worker.commands.search.selection import Cursor, EventSummary
+from credhook.worker.commands.history import Cause
+from credhook.worker.commands.search import Cursor, EventSummary
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SERVER = RedisServer(

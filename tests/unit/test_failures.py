@@ -45,7 +45,7 @@ def test_lines_and_messages_do_not_tell_causes_apart_but_functions_and_classes_d
     assert failed(one, ValueError("another")).cause == first.cause
     assert len({first.cause, failed(another, ValueError()).cause, failed(one, TypeError()).cause}) == 3
     assert failed(one, GiveUp("for e1")).cause == failed(one, GiveUp("for e2")).cause
-    assert "a claim" not in f"{first!r} {first.counted()} {first.told()}"
+    assert "a claim" not in f"{first!r} {first.counted()} {first.history()}"
     assert first.at.endswith(" one")
 
 

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from credhook.store import LATEST, Keys, State
+from credhook.store import LATEST_MS, Keys, State
 from credhook.worker.commands.events.command import events
-from credhook.worker.commands.search.selection import Cursor, EventSummary, Selection, event_type, moment
+from credhook.worker.commands.search import Cursor, EventSummary, Selection, event_type, moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 INDEX = Keys("q")
@@ -61,8 +61,8 @@ FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timest
 @pytest.mark.parametrize(
     ("selection", "span"),
     [
-        (Selection(), (0, LATEST + 1)),
-        (Selection(since=NOW), (1_795_262_400_000, LATEST + 1)),
+        (Selection(), (0, LATEST_MS + 1)),
+        (Selection(since=NOW), (1_795_262_400_000, LATEST_MS + 1)),
         (Selection(until=NOW), (0, 1_795_262_400_000)),
         (Selection(until=NOW + timedelta(microseconds=1)), (0, 1_795_262_400_001)),
         (Selection(until=NOW, after=Cursor(17)), (0, 18)),

@@ -351,7 +351,7 @@ class Processor:
             failures=tuple(attempt.uncounted.values()),
             causes=causes,
             resolved={who: cause_id for who, cause_id in claim.causes.items() if causes.get(who) != cause_id},
-            story=_history_entry(attempt, settlement),
+            history=_history_entry(attempt, settlement),
         )
         is_ours, following = await self._claims.settle(claim, settlement, follow=follow)
         if not is_ours:
@@ -380,7 +380,7 @@ def _history_entry(attempt: Attempt, settlement: Settlement) -> dict[str, Any] |
         "wait": int(settlement.wait * 1_000),
         "ran": attempt.durations,
         "skipped": [name for name, status in attempt.statuses.items() if status == SKIPPED],
-        "failures": [failure.told() for failure in attempt.failures],
+        "failures": [failure.history() for failure in attempt.failures],
     }
     return {name: value for name, value in entry.items() if value}
 

@@ -101,7 +101,7 @@ class Settlement(NamedTuple):
         failures: failures that have not been counted yet.
         causes: open errors from now on: who has failed → id of the cause.
         resolved: errors that are open no longer, in the same form.
-        story: entry for the event's history, or None.
+        history: entry for the event's history, or None.
     """
 
     state: State
@@ -116,7 +116,7 @@ class Settlement(NamedTuple):
     failures: tuple[Failure, ...] = ()
     causes: Mapping[str, str] = _NONE
     resolved: Mapping[str, str] = _NONE
-    story: Mapping[str, Any] | None = None
+    history: Mapping[str, Any] | None = None
 
     def more(self, worker: str) -> dict[str, Any]:
         """Return the fields that most settlements lack; the history names `worker`."""
@@ -131,8 +131,8 @@ class Settlement(NamedTuple):
             "resolved": self.resolved,
         }
         more = {name: value for name, value in fields.items() if value}
-        if self.story is not None:
-            more["story"] = json.dumps({"worker": worker, **self.story}, separators=(",", ":"))
+        if self.history is not None:
+            more["history"] = json.dumps({"worker": worker, **self.history}, separators=(",", ":"))
         return more
 
 

@@ -48,13 +48,13 @@ class Failure:
         texts = {"who": self.who, "what": self.what, "at": self.at, "version": self.version}
         return {"id": self.cause, **{name: _storable(text) for name, text in texts.items()}}
 
-    def told(self) -> dict[str, Any]:
+    def history(self) -> dict[str, Any]:
         """Return the failure for the event's history, without empty fields."""
         texts = {"who": self.who, "what": self.what, "at": self.at}
-        told: dict[str, Any] = {name: _storable(text) for name, text in texts.items() if text}
+        entry: dict[str, Any] = {name: _storable(text) for name, text in texts.items() if text}
         if self.milliseconds is not None:
-            told["ms"] = self.milliseconds
-        return {"cause": self.cause, **told}
+            entry["ms"] = self.milliseconds
+        return {"cause": self.cause, **entry}
 
 
 def worker_died() -> Failure:

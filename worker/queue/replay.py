@@ -39,7 +39,7 @@ class Replay:
     """Puts back events of one queue, up to a few hundred at once: Redis does nothing else meanwhile."""
 
     def __init__(self, redis: Redis, *, queue: str, by: str = "") -> None:
-        """Put events into `queue`, whichever they came by; `by`: who wants it, as each event's story tells."""
+        """Put events into `queue`, whichever they came by; `by`: who wants it, for each event's history."""
         self._index = Keys(queue)
         self._by = by
         self._script = redis.register_script(REPLAY)
@@ -58,9 +58,9 @@ class Replay:
         index = self._index
         fields = job_fields(index.queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
-        told = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
-        story = json.dumps({"replayed": {name: value for name, value in told.items() if value}})
-        arguments: list[str | int | bytes] = [handler, wanted, how, story, len(fields)]
+        entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
+        history = json.dumps({"replayed": {name: value for name, value in entry.items() if value}})
+        arguments: list[str | int | bytes] = [handler, wanted, how, history, len(fields)]
         for name, value in fields.items():
             arguments += name, value
         for event_id, state in events:

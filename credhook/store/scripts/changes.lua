@@ -23,7 +23,7 @@ end
 -- Tell them where an event stands now; `more` is what else there is to say.
 local function publish(id, state, type, resource, more)
     if not listened() then return end
-    local told = {at = now, id = id, state = state, type = type or '', resource = resource or ''}
-    for name, value in pairs(more or {}) do told[name] = value end
-    redis.pcall('PUBLISH', channel, cjson.encode(told))
+    local change = {at = now, id = id, state = state, type = type or '', resource = resource or ''}
+    for name, value in pairs(more or {}) do change[name] = value end
+    redis.pcall('PUBLISH', channel, cjson.encode(change))
 end

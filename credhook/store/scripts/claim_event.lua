@@ -56,7 +56,7 @@ local function claim(id, job, worker)
     if holder and holder ~= id then
         redis.call('ZADD', blocked .. resource, received, job)
         redis.call('EXPIRE', blocked .. resource, BLOCKED_LASTS)
-        redis.call('ZADD', opened, received, id)
+        redis.call('ZADD', open_by_received, received, id)
         redis.call('ZADD', open, now, id)
         return 'blocked'
     end

@@ -61,8 +61,8 @@ local function erase(id, job, selected)
         redis.call('ZREM', index_of(type or '', resource), id)
         redis.call('ZREM', index_of('', resource), id)
     end
-    if record then absolve(causes, id, true) end
-    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, STORY .. id)
+    if record then resolve(causes, id, true) end
+    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id)
     redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'

@@ -12,8 +12,8 @@ local LONGEST_PAUSE = 604800
 
 -- Append an entry, an object in JSON. The history then lasts `seconds`, as the record of a settled event does.
 local function append(id, entry, seconds)
-    local key = STORY .. id
+    local key = HISTORY .. id
     redis.call('RPUSH', key, string.format('%.0f ', now) .. entry)
-    redis.call('LTRIM', key, -$MOST_TOLD, -1)
+    redis.call('LTRIM', key, -$HISTORY_ENTRIES, -1)
     redis.call('EXPIRE', key, seconds or LONGEST_PAUSE)
 end

@@ -2,16 +2,17 @@
 --
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
 --
--- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, STORY, RESOURCE, INDEX, open, opened, leases, locks, dead,
+-- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, HISTORY, RESOURCE, INDEX, open, open_by_received, leases, locks, dead,
 -- quarantined, unreadable, unhandled, causes, urgent, isolated, blocked, refused, backfilled, arrivals, unfinished, jobs,
 -- intermediate, scheduled, started, failed, legible, hexed.
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
 local EVENT, CONFLICT, SNAPSHOT = prefix .. 'event:', prefix .. 'conflict:', prefix .. 'snapshot:'
-local STORY, RESOURCE = prefix .. 'story:', prefix .. 'resource:'
+local HISTORY, RESOURCE = prefix .. 'history:', prefix .. 'resource:'
 local INDEX = prefix .. 'index:'
-local open, opened, leases, locks = prefix .. 'open', prefix .. 'opened', prefix .. 'leases', prefix .. 'locks'
+local open, open_by_received = prefix .. 'open', prefix .. 'open_by_received'
+local leases, locks = prefix .. 'leases', prefix .. 'locks'
 local dead, quarantined, unreadable = prefix .. 'dead', prefix .. 'quarantined', prefix .. 'unreadable'
 local unhandled, causes = prefix .. 'unhandled:', prefix .. 'causes'
 local urgent, isolated, blocked = prefix .. 'urgent', prefix .. 'isolated', prefix .. 'blocked:'

@@ -38,7 +38,7 @@ local function leave()
     call('DEL', rq_job)
     call('ZREM', leases, id)
     unlock(id, record and record.resource)
-    call('ZREM', opened, id)
+    call('ZREM', open_by_received, id)
     call('ZREM', open, id)
 end
 
@@ -70,7 +70,7 @@ if lease and tonumber(attempts or 0) > PATIENT_FOR then
 end
 local holder = holder_of(record.resource)
 if holder and holder ~= id then return 0 end
-call('ZADD', opened, record.received, id)
+call('ZADD', open_by_received, record.received, id)
 call('ZADD', open, now, id)
 call('ZREM', leases, id)
 call('ZREM', scheduled, job)

@@ -30,7 +30,7 @@ end
 local counted = cause_of_death ~= 'host' and (#held > 1 and 'deaths' or cause_of_death == '1' and 'killed')
 
 local function explain(id)
-    if counted then fail(causes, id, death, true, retention) end
+    if counted then record_failure(causes, id, death, true, retention) end
     append(id, cjson.encode({died = cause_of_death, beside = #held - 1, cause = counted and death.id or nil}))
 end
 

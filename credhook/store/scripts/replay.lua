@@ -23,7 +23,7 @@
 --! include lock.lua
 
 local handler, wanted, hurry, resume = ARGV[1], ARGV[2], ARGV[3] == 'now', ARGV[3] == 'resume'
-local told, fields = ARGV[4], tonumber(ARGV[5])
+local entry, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, replayed = {}, {}
 
@@ -31,7 +31,7 @@ local function enqueue(id, resource, job, received)
     redis.call('DEL', 'rq:job:' .. job)
     redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
     redis.call('ZADD', open, now, id)
-    redis.call('ZADD', opened, received or now, id)
+    redis.call('ZADD', open_by_received, received or now, id)
     unlock(id, resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     redis.call('ZREM', scheduled, job)
@@ -77,10 +77,10 @@ local function start_over(id, key, state)
     if redis.call('EXISTS', SNAPSHOT .. id) == 1 then redis.call('HSET', key, 'seen', 1) end
 end
 
--- Once more from the beginning: what has failed so far speaks against the event no longer.
+-- Resolve the earlier failures: the event starts again.
 local function explain(id)
-    absolve(causes, id, false)
-    append(id, told)
+    resolve(causes, id, false)
+    append(id, entry)
 end
 
 local function replay(id, job, selected)

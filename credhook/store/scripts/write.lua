@@ -49,7 +49,7 @@ function write.record(id, handler, how, pending, failure)
     local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
     local is_open = state == $ACCEPTED or state == $WAITING
     if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
-    if state and failure ~= '' and before ~= how then pcall(fail, causes, id, cjson.decode(failure), is_open, retention) end
+    if state and failure ~= '' and before ~= how then pcall(record_failure, causes, id, cjson.decode(failure), is_open, retention) end
     -- If this process dies now, the next may lack a handler that has begun.
     if pending ~= '' and is_open then call('HSET', EVENT .. id, $PENDING, pending) end
     return 1
@@ -79,7 +79,7 @@ end
 --   follow    '1' if the resource's next event is to be claimed
 --   sealed    '1' if a snapshot may have been kept
 --   more      '' or JSON: `error`; `wait` in ms; `unspent`, if the attempt does not count; `only` and `pending`, the
---             handlers that an unhandled and a waiting event wait for; `failures`, `causes`, `resolved` and `story`
+--             handlers that an unhandled and a waiting event wait for; `failures`, `causes`, `resolved` and `history`
 function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
     local key, records, what = EVENT .. id, {...}, more ~= '' and cjson.decode(more) or {}
     local record = by_field(call('HGETALL', key))
@@ -128,7 +128,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
             call('ZADD', scheduled, (now + (what.wait or 0)) / 1000, job)
             set_status(job, 'scheduled', '')
         end
-        call('ZADD', opened, record.received, id)
+        call('ZADD', open_by_received, record.received, id)
         call('ZADD', open, now, id)
     else
         call('PEXPIREAT', key, forgotten)
@@ -177,17 +177,17 @@ local function release()
     end
     if #gone > 0 then call('DEL', unpack(gone)) end
     if #closed > 0 then
-        call('ZREM', opened, unpack(closed))
+        call('ZREM', open_by_received, unpack(closed))
         call('ZREM', open, unpack(closed))
     end
 end
 
 -- Count why an attempt has failed, and append it to the event's history.
 local function explain(id, what, is_open)
-    for _, cause in pairs(what.resolved or {}) do stands_no_more(causes, id, cause) end
-    for _, failure in ipairs(what.failures or {}) do blame(causes, failure, retention) end
-    for _, cause in pairs(what.causes or {}) do stand(causes, id, cause, is_open, retention) end
-    if what.story then append(id, what.story, not is_open and retention) end
+    for _, cause in pairs(what.resolved or {}) do remove_open_error(causes, id, cause) end
+    for _, failure in ipairs(what.failures or {}) do count_failure(causes, failure, retention) end
+    for _, cause in pairs(what.causes or {}) do add_open_error(causes, id, cause, is_open, retention) end
+    if what.history then append(id, what.history, not is_open and retention) end
 end
 
 -- Let the resource's next event be worked on: return its claim if this process goes on, or else put its job at the head

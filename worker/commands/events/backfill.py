@@ -16,8 +16,8 @@ from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
 from credhook.worker.backfill.states import Window
 from credhook.worker.commands.events.command import MOMENT, TYPE
-from credhook.worker.commands.search.batches import INTERRUPTED, bar
-from credhook.worker.commands.search.search import ledger
+from credhook.worker.commands.batches import INTERRUPTED, bar
+from credhook.worker.commands.search import open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.settings import WorkerSettings
@@ -76,7 +76,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
         raise click.UsageError("the loaded handlers want no event type; name some with --type")
     result = BackfillResult()
     stopped, code = "", 0
-    with ledger():
+    with open_store():
         try:
             asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
         except KeyboardInterrupt:

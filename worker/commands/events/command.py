@@ -19,14 +19,14 @@ from typing import Any, Final
 import click
 from redis import Redis
 
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 from credhook.store import MOST_CAUSES, Keys, State
-from credhook.worker.commands.history.causes import causes as read_causes
-from credhook.worker.commands.history.records import raw, records, time_of
-from credhook.worker.commands.history.story import lines, story_of
-from credhook.worker.commands.search.batches import ask
-from credhook.worker.commands.search.search import Counts, Page, absent, count, find, ledger, read_page
-from credhook.worker.commands.search.selection import (
+from credhook.worker.commands.history import causes as read_causes
+from credhook.worker.commands.history import raw, records, time_of
+from credhook.worker.commands.history import lines, history_of
+from credhook.worker.commands.batches import ask
+from credhook.worker.commands.search import Counts, Page, absent, count, find, open_store, read_page
+from credhook.worker.commands.search import (
     CAUSE_ID,
     Cursor,
     EventSummary,
@@ -248,9 +248,9 @@ def events() -> None:
 def list_events(*, selection: Selection, handler: str | None, counting: bool, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
     selection = but(selection, handler=handler)
-    with ledger() as (redis, index):
+    with open_store() as (redis, index):
         if counting:
-            numbers = count(redis, index, selection, retention=LedgerSettings().retention)
+            numbers = count(redis, index, selection, retention=StoreSettings().retention)
             print_counts(numbers, as_json=as_json)
             return
         limited = but(selection, limit=selection.limit or _LIMIT)
@@ -291,11 +291,11 @@ def show_event(webhook_id: str, *, as_json: bool) -> None:
 
     An event that was done at the first attempt has no history. Times are in UTC.
     """
-    with ledger() as (redis, index):
+    with open_store() as (redis, index):
         record = next(records(redis, index, [webhook_id]), None)
         if record is None:
             raise click.ClickException(f"the store has no event {webhook_id}")
-        record |= story_of(redis, index, raw(webhook_id))
+        record |= history_of(redis, index, raw(webhook_id))
     if as_json:
         click.echo(json.dumps(record))
         return
@@ -314,8 +314,8 @@ def causes(*, limit: int, as_json: bool) -> None:
     that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
     `erase` take a cause as --cause.
     """
-    with ledger() as (redis, index):
-        found = read_causes(redis, index, retention=LedgerSettings().retention, limit=limit)
+    with open_store() as (redis, index):
+        found = read_causes(redis, index, retention=StoreSettings().retention, limit=limit)
         left = int(redis.zcard(index.causes)) - len(found) if len(found) == limit else 0
     if as_json:
         for cause in found:

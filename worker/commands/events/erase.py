@@ -9,14 +9,14 @@ import click
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 from credhook.store import Keys, State, lua
 from credhook.store.job import job_id
 from credhook.worker.commands.events.command import by_handler, confirmed, print_counts, refuse_everything, selecting
-from credhook.worker.commands.history.records import raw
-from credhook.worker.commands.search.batches import batched, interruptible, report, work_through
-from credhook.worker.commands.search.search import PAGE, count, ledger
-from credhook.worker.commands.search.selection import EventSummary, Selection
+from credhook.worker.commands.history import raw
+from credhook.worker.commands.batches import batched, interruptible, report, work_through
+from credhook.worker.commands.search import PAGE, count, open_store
+from credhook.worker.commands.search import EventSummary, Selection
 
 _ERASE: Final = lua.load("erase.lua")
 
@@ -45,10 +45,10 @@ def erase(
     """
     selection = but(selection, handler=handler)
     refuse_everything(selection, everything=everything)
-    with ledger() as (redis, index):
+    with open_store() as (redis, index):
         with interruptible():
             if dry_run:
-                print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
+                print_counts(count(redis, index, selection, retention=StoreSettings().retention), as_json=as_json)
                 return
             events = confirmed(
                 redis,
@@ -77,7 +77,7 @@ class Erasure:
         self._selection = selection
         self._script = redis.register_script(_ERASE)
         settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
-        of_events = (index.open, index.opened, *settled, index.backfilled)
+        of_events = (index.open, index.open_by_received, *settled, index.backfilled)
         of_jobs = (index.scheduled, index.failed, index.isolated)
         self._of_events = len(of_events)
         self._index = index

@@ -8,12 +8,12 @@ from typing import Final
 
 import click
 
-from credhook.settings import LedgerSettings
+from credhook.settings import StoreSettings
 from credhook.store import State
 from credhook.worker.commands.events.command import confirmed, print_counts, refuse_everything, selecting
-from credhook.worker.commands.search.batches import interruptible, report, work_through
-from credhook.worker.commands.search.search import count, ledger
-from credhook.worker.commands.search.selection import EventSummary, Selection
+from credhook.worker.commands.batches import interruptible, report, work_through
+from credhook.worker.commands.search import count, open_store
+from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 
@@ -72,11 +72,11 @@ def replay(
     refuse_everything(selection, everything=everything)
     if handler is not None and hurry:
         raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
-    with ledger() as (redis, index):
+    with open_store() as (redis, index):
         with interruptible():
             wanted = _types_wanted(handler) if handler is not None else frozenset[str]()
             if dry_run:
-                print_counts(count(redis, index, selection, retention=LedgerSettings().retention), as_json=as_json)
+                print_counts(count(redis, index, selection, retention=StoreSettings().retention), as_json=as_json)
                 return
 
             def question(events: Sequence[EventSummary]) -> str:

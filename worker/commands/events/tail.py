@@ -14,8 +14,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
 
 from credhook.worker.commands.events.command import plain, watching
-from credhook.worker.commands.search.search import ledger
-from credhook.worker.commands.search.selection import Selection
+from credhook.worker.commands.search import open_store
+from credhook.worker.commands.search import Selection
 
 #: Seconds between two tries to reach Redis.
 _RETRY_SECONDS: Final = 0.5
@@ -62,7 +62,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     since the event was received, the error, and when the next attempt is. Changes are not stored. If
     the connection to Redis is lost, changes in between are not shown, and a line tells you.
     """
-    with ledger() as (redis, index), suppress(KeyboardInterrupt):
+    with open_store() as (redis, index), suppress(KeyboardInterrupt):
         click.echo(f"watching {index.queue}; Ctrl-C ends it", err=True)
         for change in _changes(redis, index.changes):
             if _is_selected(change, selection):

@@ -1,4 +1,4 @@
-"""The story of an event, as scripts write it and `credhook events show` tells it."""
+"""The history of an event, as scripts append to it and `credhook events show` prints it."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -12,13 +12,13 @@ from fleet_harness import Stub
 from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, STORY
+from redis_keys import EVENT, HISTORY
 from stored_events import HANDLED, plant
 
 from credhook import Retry
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import MOST_TOLD, State
+from credhook.store import HISTORY_ENTRIES, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claim import Claimant, Settlement
@@ -68,7 +68,7 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     assert events("replay", "--id", "e1", "--now", "--by", "ops@desk").stdout == "replayed 1\n"
     assert (await made.next()).state is State.DONE
     record = shown(events)
-    first, replayed, second = record["story"]
+    first, replayed, second = record["history"]
     assert (first["attempt"], first["worker"], first["state"], first["error"]) == (
         1,
         "w",
@@ -77,14 +77,14 @@ async def test_attempts_are_told_with_what_failed_where_and_what_followed(
     )
     (failure,) = first["failures"]
     assert (failure["who"], failure["what"]) == ("test.bad", "ValueError")
-    assert failure["at"].startswith("integration/test_story.py:")
+    assert failure["at"].startswith("integration/test_history.py:")
     assert all(first[name].endswith("Z") for name in ("began", "at", "next_attempt_at"))
     assert first["began"] <= first["at"] < first["next_attempt_at"]
     assert list(first["ran"]) == ["test.good"]
     assert replayed["replayed"] == {"by": "ops@desk", "now": True}
     assert (second["attempt"], second["state"], list(second["ran"])) == (2, "done", ["test.bad"])
     assert record["handlers"] == {"test.good": "done", "test.bad": "done"}
-    assert 0 < redis_client.ttl(STORY + "e1") <= redis_client.ttl(EVENT + "e1")
+    assert 0 < redis_client.ttl(HISTORY + "e1") <= redis_client.ttl(EVENT + "e1")
     assert "nobody may see" not in everything(redis_client)
     printed = events("show", "e1").stdout
     assert "replayed by ops@desk, due at once\n" in printed
@@ -96,8 +96,8 @@ async def test_of_what_was_done_at_once_nothing_is_told_but_that(
     made: Attempts, redis_client: Redis, events: Run
 ) -> None:
     assert (await made.next()).state is State.DONE
-    assert not redis_client.exists(STORY + "e1")
-    assert shown(events)["story"] == []
+    assert not redis_client.exists(HISTORY + "e1")
+    assert shown(events)["history"] == []
     printed = events("show", "e1").stdout.splitlines()
     assert [line.split()[0] for line in printed] == [
         "event", "type", "resource", "state", "received", "attempts", "handler", "handler",
@@ -144,31 +144,31 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     worker = Claims(async_redis, queue="credhook", lease=60, retention=3_600, worker=Claimant("x", "x"))
     assert (await worker.take(1, urgent=0)).claims
     assert reclaim(redis_client, "x", "host", queue="credhook", retention=3_600)
-    back, died = shown(events)["story"]
+    back, died = shown(events)["history"]
     assert (back["state"], back["attempt"]) == ("accepted", 1)
     assert died["died"] == "host"
     printed = events("show", "e1").stdout
     assert ": handed back\n" in printed
     assert "its worker went silent" in printed
     assert (await made.next()).state is State.DONE
-    assert [entry.get("state") for entry in shown(events)["story"]] == ["accepted", None, "done"]
+    assert [entry.get("state") for entry in shown(events)["history"]] == ["accepted", None, "done"]
 
 
 async def test_what_is_only_put_off_is_not_told(made: Attempts, redis_client: Redis) -> None:
     claim = await made.claim()
     await made.claims.settle(claim, Settlement(State.WAITING, "platform away", spend=False))
-    assert not redis_client.exists(STORY + "e1")
+    assert not redis_client.exists(HISTORY + "e1")
 
 
-async def test_a_story_is_bounded_and_says_so(stub: Stub, redis_url: str, redis_client: Redis, events: Run) -> None:
+async def test_a_history_is_bounded(stub: Stub, redis_url: str, redis_client: Redis, events: Run) -> None:
     async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=100) as made:
         await made.accept("e1", COMPLETED, "r1")
-        for _ in range(MOST_TOLD + 1):
+        for _ in range(HISTORY_ENTRIES + 1):
             TROUBLE.append(Retry(after=0))
             await made.next()
-    assert redis_client.llen(STORY + "e1") == MOST_TOLD
-    assert shown(events)["story"][0]["attempt"] == 2
-    assert "what happened before is not kept" in events("show", "e1").stdout
+    assert redis_client.llen(HISTORY + "e1") == HISTORY_ENTRIES
+    assert shown(events)["history"][0]["attempt"] == 2
+    assert "earlier entries are not kept" in events("show", "e1").stdout
 
 
 def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Run) -> None:
@@ -181,7 +181,7 @@ def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Ru
     assert shown(events, "old")["handler_milliseconds"] == {}
 
 
-def test_what_somebody_else_has_written_into_a_story_stops_nothing(redis_client: Redis, events: Run) -> None:
+def test_what_somebody_else_has_written_into_a_history_stops_nothing(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD)
     odd: list[str | bytes] = [
         "",
@@ -194,20 +194,20 @@ def test_what_somebody_else_has_written_into_a_story_stops_nothing(redis_client:
         '2 {"replayed": 3}',
     ]
     odd += ['3 {"ran": 3, "skipped": 3, "failures": [3, {"at": "\\u001b[2J"}]}', "1 " + "[" * 100_000]
-    redis_client.rpush(STORY + "m1", *odd)
-    assert [entry["at"][-5:-1] for entry in shown(events, "m1")["story"]] == [".002", ".003"]
+    redis_client.rpush(HISTORY + "m1", *odd)
+    assert [entry["at"][-5:-1] for entry in shown(events, "m1")["history"]] == [".002", ".003"]
     printed = events("show", "m1")
     assert printed.exit_code == 0
     assert "\x1b" not in printed.stdout
-    redis_client.delete(STORY + "m1")
-    redis_client.set(STORY + "m1", "of another kind")
-    assert shown(events, "m1")["story"] == []
+    redis_client.delete(HISTORY + "m1")
+    redis_client.set(HISTORY + "m1", "of another kind")
+    assert shown(events, "m1")["history"] == []
 
 
 def test_a_name_that_is_too_long_or_no_text_is_cut(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD)
     assert events("replay", "--id", "m1", "--by", "n" * 500).stdout == "replayed 1\n"
-    assert shown(events, "m1")["story"][0]["replayed"]["by"] == "n" * 100
+    assert shown(events, "m1")["history"][0]["replayed"]["by"] == "n" * 100
     plant(redis_client, "m2", State.DEAD)
     assert events("replay", "--id", "m2").stdout == "replayed 1\n"
-    assert "@" in shown(events, "m2")["story"][0]["replayed"]["by"]
+    assert "@" in shown(events, "m2")["history"][0]["replayed"]["by"]
