@@ -15,8 +15,8 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
 from credhook.worker.backfill.states import Window
-from credhook.worker.commands.events.command import MOMENT, TYPE
 from credhook.worker.commands.batches import INTERRUPTED, bar
+from credhook.worker.commands.events.command import MOMENT, TYPE
 from credhook.worker.commands.search import open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker

@@ -21,18 +21,23 @@ from redis import Redis
 
 from credhook.settings import StoreSettings
 from credhook.store import MOST_CAUSES, Keys, State
-from credhook.worker.commands.history import causes as read_causes
-from credhook.worker.commands.history import raw, records, time_of
-from credhook.worker.commands.history import lines, history_of
 from credhook.worker.commands.batches import ask
-from credhook.worker.commands.search import Counts, Page, absent, count, find, open_store, read_page
+from credhook.worker.commands.history import causes as read_causes
+from credhook.worker.commands.history import history_of, lines, raw, records, time_of
 from credhook.worker.commands.search import (
     CAUSE_ID,
+    Counts,
     Cursor,
     EventSummary,
+    Page,
     Selection,
+    absent,
+    count,
     event_type,
+    find,
     moment,
+    open_store,
+    read_page,
     resource_id,
     webhook_id,
 )

@@ -12,11 +12,10 @@ from redis.exceptions import ResponseError
 from credhook.settings import StoreSettings
 from credhook.store import Keys, State, lua
 from credhook.store.job import job_id
+from credhook.worker.commands.batches import batched, interruptible, report, work_through
 from credhook.worker.commands.events.command import by_handler, confirmed, print_counts, refuse_everything, selecting
 from credhook.worker.commands.history import raw
-from credhook.worker.commands.batches import batched, interruptible, report, work_through
-from credhook.worker.commands.search import PAGE, count, open_store
-from credhook.worker.commands.search import EventSummary, Selection
+from credhook.worker.commands.search import PAGE, EventSummary, Selection, count, open_store
 
 _ERASE: Final = lua.load("erase.lua")
 

@@ -10,10 +10,9 @@ import click
 
 from credhook.settings import StoreSettings
 from credhook.store import State
-from credhook.worker.commands.events.command import confirmed, print_counts, refuse_everything, selecting
 from credhook.worker.commands.batches import interruptible, report, work_through
-from credhook.worker.commands.search import count, open_store
-from credhook.worker.commands.search import EventSummary, Selection
+from credhook.worker.commands.events.command import confirmed, print_counts, refuse_everything, selecting
+from credhook.worker.commands.search import EventSummary, Selection, count, open_store
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
 

@@ -14,8 +14,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
 
 from credhook.worker.commands.events.command import plain, watching
-from credhook.worker.commands.search import open_store
-from credhook.worker.commands.search import Selection
+from credhook.worker.commands.search import Selection, open_store
 
 #: Seconds between two tries to reach Redis.
 _RETRY_SECONDS: Final = 0.5
