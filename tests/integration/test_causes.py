@@ -142,7 +142,9 @@ async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_
     assert causes(redis_client)["test.second", "GiveUp"]["standing"] == {"e2"}
 
 
-async def test_what_is_erased_leaves_its_causes_and_its_history(made: Attempts, redis_client: Redis, events: Run) -> None:
+async def test_what_is_erased_leaves_its_causes_and_its_history(
+    made: Attempts, redis_client: Redis, events: Run
+) -> None:
     await handled(made, 5)
     assert redis_client.exists(HISTORY + "e2")
     assert events("erase", "--state", "dead", "--yes").stdout == "erased 3\n"
