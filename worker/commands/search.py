@@ -471,7 +471,7 @@ def _totals(redis: Redis, index: Keys, before: int) -> Counts:
     """Count all events by state and type without a look at each record.
 
     Every event since `before`, in ms, is done unless it stands in the sorted set of another state. Most older
-    events have expired. Those that have not are read.
+    events have expired. Only the rest are read.
     """
     pipeline = redis.pipeline(transaction=False)
     for key in index.event_indexes(EVENT_TYPES):
