@@ -24,8 +24,7 @@ from credhook.events import Event
 from credhook.receiver import metrics
 from credhook.store import lua
 from credhook.store.connection import REDIS_TIMEOUT, check_schema_async
-from credhook.store.health import Check, ask, examine, promises
-from credhook.store.hints import hint
+from credhook.store.health import Check, ask, examine, hint, promises
 from credhook.store.job import accept_arguments
 from credhook.store.traces import Traced
 

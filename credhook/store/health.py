@@ -1,13 +1,29 @@
-"""What in a Redis would lose events, checked one thing at a time. Pure, but for the two commands that ask."""
+"""Checks that a Redis loses no events, and advice for when it fails. Pure, except the two commands that ask.
 
-from collections.abc import Mapping
+Advice does not repeat Redis's own words, which may quote a value. It names a refused command only.
+"""
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeout
+from redis.sentinel import MasterNotFoundError
 
-from credhook.store.hints import hint
+from credhook.store.connection import WrongSchema
 
 #: Below it `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects are missing.
 OLDEST: Final = (6, 2)
@@ -182,3 +198,94 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     except (RedisError, OSError) as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))
+
+
+#: How Redis 6 and 7 name the command that they refuse, alone or within a script.
+_COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
+#: How they say within a script that the user lacks a permission: Redis 6 without naming it.
+_REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL failure in script")
+
+_FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
+_REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
+_LOADING: Final = "Redis loads its data: wait"
+#: What fsyncs always does not outlive a disk that is full: it ends, rather than refuse writes.
+_GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
+_LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
+
+#: The more precise classes first.
+_BY_CLASS: Final = (
+    (WrongSchema, "start the version that has written this queue, or choose another CREDHOOK_QUEUE"),
+    (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
+    (socket.gaierror, "the host's name in REDIS_URL is not known here"),
+    (ConnectionRefusedError, _GONE),
+    (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
+    (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
+    (TimeoutError, _LATE),
+    (RedisTimeout, _LATE),
+    (AuthenticationError, "Redis refuses user or password: check those in REDIS_URL, and that they are encoded"),
+    (OutOfMemoryError, _FULL),
+    (ReadOnlyError, _REPLICA),
+    (BusyLoadingError, _LOADING),
+)
+
+#: Words anywhere in a reply, since an error within a script stands behind Redis's words about the script.
+_BY_WORD: Final = {
+    "OOM ": _FULL,
+    "READONLY": _REPLICA,
+    "LOADING": _LOADING,
+    "MISCONF": "Redis cannot write to its disk: see its log",
+    "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
+    "BUSY": "a script has kept Redis busy for too long: see its log",
+}
+
+
+def hint(error: BaseException) -> str:
+    """Return what to do about an error of Redis or of the connection."""
+    chain = list(_chain(error))
+    for each in chain:
+        if advice := _advice(each):
+            return advice
+    return "see Redis's log" if any(isinstance(each, ResponseError) for each in chain) else "check REDIS_URL"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it."""
+    seen = set[int]()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
+    reason = (getattr(error, "verify_message", "") or str(error)).lower()
+    if "expired" in reason:
+        return "Redis's certificate has expired: renew it, and let Redis load it"
+    if "mismatch" in reason or "not valid for" in reason:
+        return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
+    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's"
+
+
+def _advice(error: BaseException) -> str:
+    """Return what to do about this error, or nothing if that is unknown."""
+    said = str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _of_certificate(error)
+    if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
+        return _of_permission(said)
+    known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
+    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, ResponseError) and word in said)
+    return next(known, "") or next(within, "")
+
+
+def _of_permission(said: str) -> str:
+    refused = _COMMAND.search(said)
+    if refused:
+        command = refused[1].lower()
+        return f"REDIS_URL's user may not run {command.upper()}: `ACL SETUSER <user> +{command}` allows it"
+    if "channel" in said:
+        return "REDIS_URL's user may not use our channels: `ACL SETUSER <user> &credhook:* &rq:*` allows it"
+    if "run this command" in said:
+        return "REDIS_URL's user may not run a command of our scripts: `credhook doctor` names it"
+    return "REDIS_URL's user may not use our keys: `ACL SETUSER <user> ~credhook:* ~rq:*` allows it"

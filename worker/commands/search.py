@@ -25,7 +25,7 @@ from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State, lua
 from credhook.store.connection import check_schema, clock, open_redis_sync
-from credhook.store.hints import hint
+from credhook.store.health import hint
 from credhook.worker.commands.batches import bar, batched
 from credhook.worker.commands.history import raw, standing
 

@@ -26,7 +26,7 @@ from rq.worker import BaseWorker, WorkerStatus
 from credhook.backoff import Backoff, Waits
 from credhook.stopping import stops
 from credhook.store import State
-from credhook.store.hints import hint
+from credhook.store.health import hint
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker

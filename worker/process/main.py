@@ -24,7 +24,7 @@ from credhook.settings import in_force
 from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import check_schema, open_redis_sync
-from credhook.store.hints import hint
+from credhook.store.health import hint
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
