@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from accepting import inbox_on
@@ -55,7 +55,7 @@ class Attempts:
         assert not (await self.claims.take(1, urgent=0)).claims
 
     async def make(self, attempt: Attempt, *, follow: bool = False) -> tuple[Settlement | None, Claim | None]:
-        return await self.processor.handle(attempt, self.slot, follow=follow)
+        return await self.processor.handle(attempt, nullcontext(self.slot), may_follow=lambda: follow)
 
     async def next(self) -> Settlement:
         """What an attempt at the next event comes to."""

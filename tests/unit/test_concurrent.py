@@ -1,6 +1,7 @@
 """The concurrent worker: how many events it takes, whose leases it renews, and how it drains."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,10 +36,11 @@ class Processor:
     def keep(self, attempt: Attempt) -> None:
         self.kept.append(str(attempt.claim))
 
-    async def handle(self, attempt: Attempt, slot: Any, *, follow: bool) -> tuple[None, str | None]:
-        self.asked.append(follow)
-        if attempt.interruption is None:
-            await self.may_end.wait()
+    async def handle(self, attempt: Attempt, slot: Any, *, may_follow: Callable[[], bool]) -> tuple[None, str | None]:
+        async with slot:
+            if attempt.interruption is None:
+                await self.may_end.wait()
+        self.asked.append(may_follow())
         return None, self.follows.get(str(attempt.claim))
 
 

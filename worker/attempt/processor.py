@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
@@ -79,22 +79,28 @@ class Processor:
         self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
 
     async def handle(
-        self, attempt: Attempt, slot: Slot, *, follow: bool = False
+        self,
+        attempt: Attempt,
+        slot: AbstractAsyncContextManager[Slot],
+        *,
+        may_follow: Callable[[], bool] = lambda: False,
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and settle the event.
 
-        `follow`: claim the next event of the resource as well, if one waits for this event.
+        `slot` is held until the handlers have ended. `may_follow` is asked when the event is settled: claim the next
+        event of the resource as well, if one waits for this event?
 
         Returns:
             The settlement, or None if the lease was lost; and the next claim.
         """
         with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
             self.keep(attempt)
-            attempt.began = time.monotonic()
             try:
                 try:
-                    attempt.begin()
-                    await self._try(attempt, slot)
+                    async with slot as held:
+                        attempt.began = time.monotonic()
+                        attempt.begin()
+                        await self._try(attempt, held)
                 except asyncio.CancelledError:
                     if attempt.interruption is None:
                         raise
@@ -105,7 +111,7 @@ class Processor:
                 if attempt.admitted and not attempt.calls_platform:
                     with suppress(RedisError, OSError):  # The bucket fills by itself.
                         await self._breaker.give_back(1)
-                settlement, following = await self._settle(attempt, follow=follow)
+                settlement, following = await self._settle(attempt, follow=may_follow())
             finally:
                 self.leases.release(attempt.claim)
             if span is not None:

@@ -10,8 +10,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import structlog
@@ -30,7 +30,7 @@ from credhook.store.health import hint
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker
-from credhook.worker.attempt.slots import Slots
+from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
@@ -200,7 +200,8 @@ class ConcurrentWorker(BaseWorker):
         """Return how many more events may be in flight."""
         if self._stopping.is_set():
             return 0
-        return self._slots.places - len(self._attempts)
+        # Events that only wait for their settlement hold no slot, but they are bounded as well.
+        return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
         attempt = Attempt(claim, admitted=True)
@@ -220,13 +221,9 @@ class ConcurrentWorker(BaseWorker):
     async def _process(self, attempt: Attempt) -> None:
         """Handle the event, then the events of the same resource that have waited for it."""
         while True:
-            slot = await self._slots.acquire(attempt)
-            try:
-                settlement, following = await self._processor.handle(attempt, slot, follow=self._may_follow())
-            finally:
-                self._attempts.discard(attempt)
-                self._slots.release(slot)
-                self._freed.set()
+            settlement, following = await self._processor.handle(
+                attempt, self._slot(attempt), may_follow=self._may_follow
+            )
             if settlement is not None:
                 self._finished += settlement.state is State.DONE
             if following is None:
@@ -234,6 +231,17 @@ class ConcurrentWorker(BaseWorker):
             attempt = Attempt(following, known=attempt.fetched)
             self._attempts.add(attempt)
             self._processor.keep(attempt)
+
+    @asynccontextmanager
+    async def _slot(self, attempt: Attempt) -> AsyncIterator[Slot]:
+        """Hold a slot until the handlers have ended. Others may have it while the event is settled."""
+        slot = await self._slots.acquire(attempt)
+        try:
+            yield slot
+        finally:
+            self._attempts.discard(attempt)
+            self._slots.release(slot)
+            self._freed.set()
 
     def _may_follow(self) -> bool:
         """Return True if a slot may go on with the next event of its resource."""
