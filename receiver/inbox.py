@@ -65,7 +65,7 @@ class Outcome(Enum):
     CONFLICT = "conflict"
     #: Of an unknown type: kept for replay.
     QUARANTINED = "quarantined"
-    #: The key of its record holds something else.
+    #: The key of its record is not a hash.
     UNREADABLE = "unreadable"
 
 
@@ -129,7 +129,7 @@ class Inbox:
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((Delivery(delivery_id, event, trace), outcome))
         if self._writer is None or self._writer.done():
-            # It writes for all requests, so it does not run in the context of the first.
+            # The writer serves all requests. An empty context keeps out the first one's trace and log fields.
             self._writer = asyncio.create_task(self._write_all(), context=Context())
         return await outcome
 
@@ -154,12 +154,12 @@ class Inbox:
             try:
                 outcomes = await self._write([delivery for delivery, _ in group])
             except Exception as error:  # noqa: BLE001  A defect must reach all waiting requests, too.
-                # One answer for all: each further group would only meet the same silence, seconds later.
+                # Refuse the waiting groups too: each would only run into the same time-out.
                 self._refuse(group + self._waiting, error)
                 self._waiting = []
             else:
                 self._confirm(group, outcomes)
-                await asyncio.sleep(0)  # The next requests of the answered senders join the next group.
+                await asyncio.sleep(0)  # Let the answered senders' next requests join the next group.
 
     async def _write(self, group: list[Delivery]) -> list[Outcome]:
         metrics.GROUP_SIZE.observe(len(group))

@@ -1,7 +1,7 @@
-"""How a script for Redis is put together: a `.lua` file beside the module that runs it, and fragments from this folder.
+"""Assemble the scripts for Redis: a `.lua` file of credhook/store/scripts, with the fragments that it includes.
 
-The line `--! include now.lua` stands for that file, once in a script however many of its parts ask for
-it. `$EVENT` stands for the constant of that name as Lua writes it: a text in quotes, a number, or a set of texts.
+The line `--! include now.lua` is replaced by that file, once per script. `$DONE` is replaced by that constant as
+a Lua literal: a quoted text, a number, or a set of texts.
 """
 
 import re
@@ -36,7 +36,7 @@ class BadScript(Exception):
 
 
 def load(path: str, **constants: str) -> str:
-    """The script in that file, `package/name.lua`, with all that it includes; `constants` are further ones.
+    """Return the script in that file, `name.lua`, with all that it includes; `constants` are further ones.
 
     Raises:
         BadScript: a file is missing, or names something that does not exist.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.worker")
 
-#: Workers that may die with an event as the only one in progress, before it is given up.
+#: An event is given up once this many workers have died while it was their only event.
 MAX_KILLED: Final = 2
 _TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
 
@@ -109,7 +109,7 @@ class Processor:
                 if not may_settle:
                     raise asyncio.CancelledError
                 if attempt.admitted and not attempt.calls_platform:
-                    with suppress(RedisError, OSError):  # The bucket fills by itself.
+                    with suppress(RedisError, OSError):  # If this fails, the bucket refills with time.
                         await self._breaker.give_back(1)
                 settlement, following = await self._settle(attempt, follow=may_follow())
             finally:
@@ -129,7 +129,7 @@ class Processor:
         # unknown here: only workers that have them know their retries.
         if (claim.attempt > max_attempts and not attempt.missing) or claim.killed >= MAX_KILLED:
             attempt.outcome = Outcome(gave_up=("WorkerDied",), whole=True)
-            if WORKER not in claim.causes:  # Its death was not counted yet.
+            if WORKER not in claim.causes:  # The worker's death was not counted yet.
                 attempt.add_failure(worker_died())
             return
         wanted = [handler for handler in matching if not claim.only or handler.name in claim.only]
@@ -168,7 +168,7 @@ class Processor:
         await self.run_handlers(attempt, slot, event, handlers, {*claim.ended, *(one.name for one in wanted)})
 
     async def _full_handler(self, claim: Claim, handlers: Sequence[Handler]) -> str:
-        """Return a handler whose concurrency limit is reached, or "". Without an answer of Redis, return the first."""
+        """Return a handler whose concurrency limit is reached, or "". If Redis fails, the event waits too."""
         limits = {handler.name: handler.concurrency for handler in handlers if handler.concurrency}
         if not limits:
             return ""
@@ -260,7 +260,7 @@ class Processor:
         if handler.after is not None and handler.after in matching:
             needed = attempt.statuses.get(handler.after) or attempt.claim.ended.get(handler.after)
             if needed is None:
-                return False  # That handler is retried, and this one with it.
+                return False  # That handler will be retried, and this one runs after it.
             if needed == SKIPPED:
                 self._end(attempt, handler, SKIPPED)
                 return False
@@ -329,7 +329,7 @@ class Processor:
             if status is None:
                 continue
             failure = attempt.uncounted.get(name)
-            attempt.counted.add(name)  # Before the write, which may take place even if this task is cancelled.
+            attempt.counted.add(name)  # Noted first: a cancelled write may still take place.
             await self._claims.record(attempt.claim, name, status, attempt.pending, failure)
             attempt.unwritten.pop(name, None)
 

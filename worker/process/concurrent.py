@@ -184,7 +184,7 @@ class ConcurrentWorker(BaseWorker):
                 await self._until_stopped(_BACKOFF.longest)
 
     async def _take(self, admitted: int, *, idle: bool) -> Taken:
-        """Claim and start up to `admitted` events, and give back what the breaker admitted too much."""
+        """Claim and start up to `admitted` events, and give back admissions for which no event was found."""
         taken = Taken((), None)
         if not self._stopping.is_set():  # The worker may have been told to stop while the breaker was asked.
             taken = await self._claims.take(admitted, idle=idle)
@@ -192,7 +192,7 @@ class ConcurrentWorker(BaseWorker):
         self._isolation_wanted = taken.poison_candidates or any(claim.poison_candidate for claim in taken.claims)
         for claim in taken.claims:
             self._start(claim)
-        with suppress(RedisError, OSError):  # The bucket fills by itself.
+        with suppress(RedisError, OSError):  # If this fails, the bucket refills with time.
             await self._breaker.give_back(admitted - len(taken.claims))
         return taken
 
@@ -249,7 +249,7 @@ class ConcurrentWorker(BaseWorker):
         return going_on and self._breaker.pause() == 0
 
     async def _until_work(self, seconds: float) -> None:
-        """Return when there may be something to take, when a slot ends, or after so many seconds."""
+        """Return when a job is queued, when told to stop, or after so many seconds."""
         if seconds > 0:
             await self._first(self._claims.wait_for_job(seconds))
 
@@ -267,7 +267,7 @@ class ConcurrentWorker(BaseWorker):
             await self._first(freed())
 
     async def _first(self, awaited: Awaitable[object]) -> None:
-        """Wait for it, or until told to stop."""
+        """Wait for the awaitable or for the stop, then cancel what is left."""
         task, stop = asyncio.ensure_future(awaited), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -378,7 +378,7 @@ async def _restarted(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except (RedisError, OSError):
-            pass  # The intake logs it.
+            pass  # `_take_and_start` logs it.
         except Exception as error:
             log.error("background_task_failed", exc_info=error)  # noqa: TRY400  Our processor keeps the message out.
         await asyncio.sleep(_RESTART_SECONDS)

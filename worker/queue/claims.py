@@ -1,10 +1,10 @@
 """What a worker does to the store: take events, keep them, record progress, settle.
 
-A claim is a lease with a fencing token. Only its holder can settle the event. A process that stalled for longer than
+A claim is a lease with a fence. Only its holder can settle the event. A process that stalled for longer than
 its lease learns of it, and leaves the event to the next holder. A handler's end is recorded under any token, because it
 stays true when the claim is lost.
 
-An event and its RQ job move in one script: at no instant is a job in no list. Jobs keep RQ's format, so that `rq info`
+An event and its RQ job move in one script: a job is always in a list. Jobs keep RQ's format, so that `rq info`
 shows the queue; tests/integration/test_rq_contract.py compares.
 """
 
@@ -30,13 +30,13 @@ SEMAPHORE: Final = lua.load("semaphore.lua")
 
 #: Seconds that settlements wait for each other, so that one round trip serves them all.
 BATCH_WINDOW_SECONDS: Final = 0.005
-#: Redis cuts a time-out to whole milliseconds, 0.001 s to 0, and 0 means to wait for ever.
+#: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
 _SHORTEST_WAIT_SECONDS: Final = 0.01
 #: Of four events, the number of urgent ones that go before all others, while there are any.
 URGENT_SHARE: Final = 3, 4
-#: Jobs that one line of the log names.
+#: Most refused jobs that one log line names.
 _MOST_NAMED: Final = 10
-#: A semaphore outlives any run of a handler.
+#: Milliseconds until a semaphore's key expires: longer than any run.
 _SEMAPHORE_LASTS_MS: Final = 86_400_000
 
 
@@ -59,7 +59,7 @@ class Claims:
             queue: name of the queue.
             lease: seconds that a claim lasts unless it is renewed.
             retention: seconds that a settled event is kept.
-            worker: who takes events; None where RQ itself takes and keeps the jobs.
+            worker: who takes events; None if RQ's own worker pops the jobs.
         """
         self.lease = lease
         self._lease_ms = int(lease * 1000)
@@ -87,7 +87,7 @@ class Claims:
 
         Args:
             wanted: number of events.
-            urgent: number of urgent ones that go before all others; their share if it is None.
+            urgent: how many to take from the urgent list first; None for URGENT_SHARE.
             idle: True if the process has nothing under way. It then gets a poison candidate, if there is one, and
                 nothing else.
 
@@ -152,7 +152,7 @@ class Claims:
             handler: its name.
             how: how it ended, and how long it took.
             pending: the handlers that the event still waits for.
-            failure: its failure, or None if it does not count.
+            failure: the failure to count, or None.
         """
         counted = failure.counted() if failure else {}
         await self._commit.write(operation("record", claim.event_id, handler, how, " ".join(pending), counted))
@@ -163,7 +163,7 @@ class Claims:
         return ending((how or b"").decode())[0]
 
     async def acquire_places(self, claim: Claim, limits: Mapping[str, int]) -> str | None:
-        """Get a place with each of these handlers in the whole fleet, or with none of them.
+        """Take a place in the fleet-wide limit of each of these handlers, or of none.
 
         A place ends with the event's lease, so none has to be given back.
 
@@ -185,7 +185,7 @@ class Claims:
     async def wait_for_job(self, seconds: float) -> None:
         """Return when there is a job in the queue, or after `seconds`.
 
-        Redis can wait without taking the job if the first job moves to where it is.
+        BLMOVE from the head of the list to the same head waits for a job without taking it.
         """
         jobs = self._index.jobs
         seconds = max(_SHORTEST_WAIT_SECONDS, seconds)

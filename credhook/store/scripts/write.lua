@@ -12,7 +12,7 @@
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
 -- Reply: one list; of each operation, in their order, the error if it has failed, else the length of what follows:
---   settle: 1 if the event was the claim's to settle, else 0; and the claim of the event that follows, if there is one
+--   settle: 1 if the claim was still valid, else 0; and the claim of the event that follows, if there is one
 --   record: 1
 --   ended: how the handler ended, or nil
 --   renew: 1 if the claim still stands, else 0
@@ -50,7 +50,7 @@ function write.record(id, handler, how, pending, failure)
     local is_open = state == $ACCEPTED or state == $WAITING
     if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
     if state and failure ~= '' and before ~= how then pcall(record_failure, causes, id, cjson.decode(failure), is_open, retention) end
-    -- If this process dies now, the next may lack a handler that has begun.
+    -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
     if pending ~= '' and is_open then call('HSET', EVENT .. id, $PENDING, pending) end
     return 1
 end
@@ -89,7 +89,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
         local failed = {}
         for _, failure in ipairs(what.failures or {}) do failed[failure.who] = cjson.encode(failure) end
         for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
-        -- In that state, and not claimed since? Then this was written before, and only the reply was lost.
+        -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
         local unclaimed = not last_fence or (last_fence == next_fence and not call('ZSCORE', leases, id))
         return {unclaimed and record.state == state and 1 or 0}
@@ -145,7 +145,7 @@ function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
     return settlement.reply
 end
 
--- Return the later of two states of a resource, in each part.
+-- Return the higher rank and the later time of two states of a resource.
 local function later(state, other)
     local old_rank, old_updated = string.match(other or '', '^(%d+):(%d+)$')
     if not old_rank then return state end
