@@ -186,6 +186,9 @@ class Processor:
         `matching`: the names of all handlers of the event, including those that ended in earlier attempts.
         """
         attempt.dispatched = tuple(handler.name for handler in handlers)
+        if len(handlers) == 1:  # Most events: no task beside this one.
+            await self._run_handler(attempt, slot, event, handlers[0], matching)
+            return
         running = len(handlers)
         tasks: dict[str, asyncio.Task[None]] = {}
 
