@@ -168,11 +168,6 @@ def resource_of(event_type: str) -> Resource:
     return _RESOURCE_OF[event_type]
 
 
-def concerns_issuance(event_type: str) -> bool:
-    """Return True if events of a known type refer to an issuance."""
-    return resource_of(event_type) is ISSUANCE
-
-
 def rank_of(event_type: str) -> int:
     """Return how far the resource of such an event has come; 0 for an unknown type."""
     return _TYPES[event_type].rank if event_type in _TYPES else 0

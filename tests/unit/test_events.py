@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from credhook.events import EVENT_TYPES, Event, Malformed, concerns_issuance
+from credhook.events import EVENT_TYPES, ISSUANCE, Event, Malformed, resource_of
 
 
 def notification(event_type: object, payload: object) -> bytes:
@@ -19,7 +19,7 @@ def test_each_of_the_ten_types_is_read_with_its_resource(event_type: str) -> Non
     event = Event.parse(notification(event_type, {name: "cmfw-1"}))
     assert event == Event(event_type, "cmfw-1")
     assert event.known
-    assert concerns_issuance(event.type) == (".issuance." in event_type)
+    assert (resource_of(event.type) is ISSUANCE) == (".issuance." in event_type)
 
 
 @pytest.mark.parametrize(

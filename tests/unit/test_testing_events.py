@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from credhook.events import EVENT_TYPES, concerns_issuance
+from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.testing import event, variants
 from credhook.testing.events import SCRIPTS
 from credhook.worker.api.bounds import MOST_VALUES, values
@@ -24,7 +24,7 @@ def written(details: Issuance | Presentation) -> bytes:
 @pytest.mark.parametrize("event_type", EVENT_TYPES)
 def test_every_type_has_details_of_its_own_kind(event_type: str) -> None:
     made = event(event_type)
-    assert type(made.details) is (Issuance if concerns_issuance(event_type) else Presentation)
+    assert type(made.details) is (Issuance if resource_of(event_type) is ISSUANCE else Presentation)
     assert (made.type, made.resource_id, made.attempt) == (event_type, made.details.id, 1)
     assert re.fullmatch(r"msg_[0-9a-f]{24}", made.webhook_id)
     assert made.received_at.tzinfo is UTC
