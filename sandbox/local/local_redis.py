@@ -1,18 +1,22 @@
 """A Redis server for development and tests."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 10.0
+
+#: Linux gives 32768 and above to outgoing connections, macOS 49152 and above.
+PORTS: Final = (20_000, 32_768)
 
 
 class NoRedis(Exception):
@@ -106,7 +110,12 @@ def _answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that was free just now.
+
+    It lies below the ports that the system gives to outgoing connections: nothing takes it before its server starts.
+    """
+    while True:
+        port = random.randrange(*PORTS)  # noqa: S311  No secret.
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

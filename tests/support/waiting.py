@@ -1,4 +1,4 @@
-"""Waiting without sleeping: poll for a breaker, with a deadline."""
+"""Waiting without sleeping: poll a condition, with a deadline."""
 
 import asyncio
 import time
@@ -8,26 +8,26 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(breaker: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
-    """The first true value of the breaker.
+def until(condition: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
+    """Return the first true value of a condition.
 
     Raises:
         AssertionError: it stayed false.
     """
     deadline = time.monotonic() + within
     while True:
-        value = breaker()
+        value = condition()
         if value:
             return value
         assert time.monotonic() < deadline, f"{what} did not come within {within} s"
         time.sleep(0.02)
 
 
-async def until_async(breaker: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
-    """The same on an event loop."""
+async def until_async(condition: Callable[[], T], *, within: float = 60.0, what: str = "the condition") -> T:
+    """Do the same on an event loop."""
     deadline = time.monotonic() + within
     while True:
-        value = breaker()
+        value = condition()
         if value:
             return value
         assert time.monotonic() < deadline, f"{what} did not come within {within} s"
