@@ -1,5 +1,7 @@
 """Replies of Redis that are lost, late or errors: nothing is written or run twice, and no worker ends."""
 
+import re
+
 import pytest
 from accepting import inbox_on, record
 from claims import take_one
@@ -96,7 +98,8 @@ def test_a_redis_that_is_full_or_silent_for_a_while_does_not_end_the_worker(harn
         before = children(worker)
         harness.redis.config_set("maxmemory", 1)
         try:
-            until(lambda: "OutOfMemoryError" in worker.text, what="a reply that says so")
+            # Redis 6.2 wraps the error of a command within a script in one of its own.
+            until(lambda: re.search('"error":"(OutOfMemory|Response)Error"', worker.text), what="a refused write")
         finally:
             harness.redis.config_set("maxmemory", 0)
         (harness.folder / "go").touch()
