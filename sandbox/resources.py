@@ -3,7 +3,7 @@
 import secrets
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 from pydantic import Field, JsonValue
@@ -114,7 +114,7 @@ class EventRequest(WireModel):
     event_type: EventType
     count: Whole = Field(1, ge=1, le=MAX_EVENTS, description="How many times, each to a resource of its own.")
     resource_id: str = Field(ABSENT, description="The resource that it happens to; a new one if left out.")
-    template_id: str = Field(ABSENT, description="The template of a new issuance.")
+    template_id: str = Field(ABSENT, description="The template of the credential.")
     attributes: dict[str, JsonValue] = Field(ABSENT, repr=False, description="The attributes of the credential.")
     is_valid: bool = Field(ABSENT, description="The validity of the presented credential; true if left out.")
 
@@ -145,104 +145,35 @@ class AcceptedCredential(WireModel):
     iss: str = Field(min_length=1, max_length=512)
 
 
-def begin_issuance(
-    tenant: Tenant, event_type: str, template: templates.SandboxTemplate, attributes: dict[str, Any] | None
-) -> str:
-    """Create an issuance in the state that an event announces, and return its id."""
-    id_ = f"iss_{secrets.token_hex(12)}"
-    now, rule = tenant.now(), EVENTS[event_type]
-    uri = f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
-    shown = SandboxIssuance(
-        id=id_,
-        created_at=now,
-        updated_at=now,
-        status=rule.status,
-        exchange="openid4vc",
-        format=template.format,
-        credentials=[
-            BatchCredential(id=secrets.token_hex(12), status=each, revocable=False) for each in rule.credentials
-        ],
-        offer_uri=uri,
-        offer_qr_uri=uri,
-    )
-    record = IssuanceRecord(
-        shown=shown,
-        before=None,
-        announced=[event_type],
-        template_id=template.id,
-        claims=templates.claims_of(template, attributes),
-    )
-    tenant.state.of(IssuanceRecord).put(id_, record)
-    return id_
-
-
-def move_issuance(tenant: Tenant, id_: str, event_type: str) -> None:
-    """Let an event happen to an issuance.
-
-    Raises:
-        SandboxError: With 404 if there is no such issuance, with 409 if the event cannot happen to it now.
-    """
-    record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    status = EVENTS[event_type].status
-    pairs = zip(record.shown.credentials, EVENTS[event_type].credentials, strict=True)
-    credentials = [credential.model_copy(update={"status": each}) for credential, each in pairs]
-    changes = {"status": status, "updated_at": tenant.now(), "credentials": credentials}
-    _advance(tenant, record, event_type, changes)
-
-
-def begin_presentation(tenant: Tenant, event_type: str, credential: SandboxCredential) -> str:
-    """Create a presentation in the state that an event announces, and return its id."""
-    id_ = f"cm{secrets.token_hex(11)}"
-    now = tenant.now()
-    uri = f"openid4vp://?request_uri={quote(f'{tenant.base_url}/requests/{id_}', safe='')}"
-    shown = SandboxPresentation(
-        id=id_,
-        created_at=now,
-        updated_at=now,
-        status="requested",
-        error=None,
-        presentation_template_id=templates.MEMBERSHIP,
-        credentials=[],
-        expires_at=now + REQUEST_LIFETIME,
-        authorization_request_uri=uri,
-        authorization_request_qr_uri=uri,
-    )
-    shown = shown.model_copy(update=_changes(shown, event_type, now, credential))
-    record = PresentationRecord(shown=shown, before=None, announced=[event_type], attributes_read=False)
-    tenant.state.of(PresentationRecord).put(id_, record)
-    return id_
-
-
-def move_presentation(tenant: Tenant, id_: str, event_type: str, credential: SandboxCredential) -> None:
-    """Let an event happen to a presentation. The credential shows once it is verified.
-
-    Raises:
-        SandboxError: With 404 if there is no such presentation, with 409 if the event cannot happen to it now.
-    """
-    record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    _advance(tenant, record, event_type, _changes(record.shown, event_type, tenant.now(), credential))
-
-
-def _changes(
-    shown: SandboxPresentation, event_type: str, now: datetime, credential: SandboxCredential
-) -> dict[str, Any]:
-    changes: dict[str, Any] = {"status": EVENTS[event_type].status, "updated_at": now}
-    if changes["status"] == "verified" and not shown.credentials:
-        changes["credentials"] = [credential]
-    if changes["status"] == "rejected":
-        changes["error"] = "The holder declined the request."
-    return changes
-
-
 def _advance(
-    tenant: Tenant, record: IssuanceRecord | PresentationRecord, event_type: str, changes: dict[str, Any]
-) -> None:
-    id_ = record.shown.id
-    if problem := obstacle(event_type, record.shown.status, record.announced):
-        raise SandboxError(409, f"This cannot happen to {id_}: {problem}.")
-    shown = record.shown.model_copy(update=changes)
-    update = {"shown": shown, "before": record.shown, "announced": [*record.announced, event_type]}
-    tenant.state.of(type(record)).put(id_, record.model_copy(update=update))
+    tenant: Tenant,
+    record: IssuanceRecord | PresentationRecord,
+    event_type: str,
+    credential: SandboxCredential | None = None,
+) -> str:
+    """Let an event happen to a resource, and return the id. A presentation shows `credential` once it is verified.
+
+    Raises:
+        SandboxError: With 409 if the event cannot happen to the resource now.
+    """
+    shown, rule = record.shown, EVENTS[event_type]
+    if problem := obstacle(event_type, shown.status, record.announced):
+        raise SandboxError(409, f"This cannot happen to {shown.id}: {problem}.")
+    changes: dict[str, Any] = {"status": rule.status, "updated_at": tenant.now()}
+    if isinstance(shown, SandboxIssuance):
+        pairs = zip(shown.credentials, rule.credentials, strict=True)
+        changes["credentials"] = [credential.model_copy(update={"status": status}) for credential, status in pairs]
+    else:
+        changes |= _presented(rule.status, [*shown.credentials, credential][:1])
+    update = {"shown": shown.model_copy(update=changes), "before": shown, "announced": [*record.announced, event_type]}
+    tenant.state.of(type(record)).put(shown.id, record.model_copy(update=update))
+    return shown.id
+
+
+def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
+    """Return the fields of a presentation that depend on its status."""
+    error = "The holder declined the request." if status == "rejected" else None
+    return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
 
 def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
@@ -331,26 +262,60 @@ def _announce(tenant: Tenant, event_type: str, resource_id: str) -> TriggeredEve
 
 
 def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
-    if body.resource_id is None:
-        template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
-        return begin_issuance(tenant, body.event_type, template, body.attributes)
-    move_issuance(tenant, body.resource_id, body.event_type)
-    return body.resource_id
+    issuances = tenant.state.of(IssuanceRecord)
+    if body.resource_id is not None:
+        return _advance(tenant, issuances.find(body.resource_id, "issuance"), body.event_type)
+    template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
+    id_, now, rule = f"iss_{secrets.token_hex(12)}", tenant.now(), EVENTS[body.event_type]
+    uri = f"{OFFER_SCHEME}?credential_offer_uri={quote(f'{tenant.base_url}/offers/{id_}', safe='')}"
+    shown = SandboxIssuance(
+        id=id_,
+        created_at=now,
+        updated_at=now,
+        status=rule.status,
+        exchange="openid4vc",
+        format=template.format,
+        credentials=[
+            BatchCredential(id=secrets.token_hex(12), status=status, revocable=False) for status in rule.credentials
+        ],
+        offer_uri=uri,
+        offer_qr_uri=uri,
+    )
+    claims = templates.claims_of(template, body.attributes)
+    record = IssuanceRecord(
+        shown=shown, before=None, announced=[body.event_type], template_id=template.id, claims=claims
+    )
+    issuances.put(id_, record)
+    return id_
 
 
 def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
-    valid = body.is_valid is not False
+    presentations, valid = tenant.state.of(PresentationRecord), body.is_valid is not False
+    template = templates.read_template(tenant, body.template_id or templates.MEMBERSHIP)
     credential = SandboxCredential(
         is_valid=valid,
-        name="Membership",
-        type="https://sandbox.example/types/sandbox/membership",
+        name=template.name,
+        type=template.type,
         attributes=dict(templates.MEMBER if body.attributes is None else body.attributes),
         issues=[] if valid else ["The sandbox was told to find it invalid."],
     )
-    if body.resource_id is None:
-        return begin_presentation(tenant, body.event_type, credential)
-    move_presentation(tenant, body.resource_id, body.event_type, credential)
-    return body.resource_id
+    if body.resource_id is not None:
+        return _advance(tenant, presentations.find(body.resource_id, "presentation"), body.event_type, credential)
+    id_, now = f"cm{secrets.token_hex(11)}", tenant.now()
+    uri = f"openid4vp://?request_uri={quote(f'{tenant.base_url}/requests/{id_}', safe='')}"
+    shown = SandboxPresentation(
+        id=id_,
+        created_at=now,
+        updated_at=now,
+        presentation_template_id=templates.MEMBERSHIP,
+        expires_at=now + REQUEST_LIFETIME,
+        authorization_request_uri=uri,
+        authorization_request_qr_uri=uri,
+        **_presented(EVENTS[body.event_type].status, [credential]),
+    )
+    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type], attributes_read=False)
+    presentations.put(id_, record)
+    return id_
 
 
 @operation("POST", "/me-wallet/api/credentials", status=201, enveloped=False)
@@ -360,7 +325,9 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     Raises:
         SandboxError: With 404 for an offer of another issuer, with 400 for an offer that has been used or has expired.
     """
-    record = tenant.state.of(IssuanceRecord).find(_issuance_id(body.credential_offer), "issuance")
+    record = tenant.state.of(IssuanceRecord).where("shown.offerUri", body.credential_offer)
+    if record is None:
+        raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
     template = templates.read_template(tenant, record.template_id)
     if len(template.type) > MAX_VCT:
         raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.", source=IN_OFFER)
@@ -368,7 +335,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     if obstacle(completed, record.shown.status, record.announced):
         raise SandboxError(400, "The offer has been used or has expired.", source=IN_OFFER)
     with tenant.state.transaction():
-        move_issuance(tenant, record.shown.id, completed)
+        _advance(tenant, record, completed)
         _announce(tenant, completed, record.shown.id)
     return [
         AcceptedCredential(
@@ -382,14 +349,3 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
         )
         for _ in record.shown.credentials
     ]
-
-
-def _issuance_id(offer: str) -> str:
-    try:
-        uri = parse_qs(offer.removeprefix(OFFER_SCHEME).removeprefix("?"))["credential_offer_uri"][0]
-        folder, _, id_ = urlsplit(uri).path.rpartition("/")
-    except (LookupError, ValueError):
-        folder, id_ = "", ""
-    if folder != "/offers":
-        raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
-    return id_

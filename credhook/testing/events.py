@@ -132,11 +132,12 @@ def _one_of(noun: str, wanted: str, known: Any) -> str:
 def _document(event_type: str, format_: CredentialFormat, moment: datetime) -> dict[str, Any]:
     """Return the details of a new resource in the state that the event announces, as the sandbox shows them."""
     tenant = replace(_organisation(), now=lambda: moment)
-    if resource_of(event_type) is not ISSUANCE:
-        id_ = resources.begin_presentation(tenant, event_type, _credential(format_))
-        return resources.read_presentation(tenant, id_).plain()
-    id_ = resources.begin_issuance(tenant, event_type, templates.read_template(tenant, _TEMPLATES[format_]), None)
-    return resources.read_issuance(tenant, id_).plain()
+    issues = resource_of(event_type) is ISSUANCE
+    claims: dict[str, Any] = {} if issues else {"attributes": dict(_CLAIMS[format_])}
+    request = resources.EventRequest(event_type=event_type, template_id=_TEMPLATES[format_], **claims)
+    (happened,) = resources.trigger_events(tenant, request)
+    read = resources.read_issuance if issues else resources.read_presentation
+    return read(tenant, happened.resource_id).plain()
 
 
 @functools.cache
