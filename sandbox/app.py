@@ -2,16 +2,14 @@
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Lifespan
 
@@ -93,7 +91,7 @@ def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[
     app = Starlette(
         routes=[
             Route(TOKEN_PATH, tenant.tokens.grant, methods=["POST"]),
-            *routes(OPERATIONS, tenant),
+            *routes(tenant),
             *_documents(),
             *page.routes(tenant),
         ],
@@ -107,12 +105,14 @@ def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[
 
 
 @cache
-def _documents() -> tuple[Route, Route]:
+def _documents() -> list[Route]:
     """Return the routes of the OpenAPI documents: one for the platform, one for the sandbox's own operations."""
-    platform = document("Credential platform", [operation for operation in OPERATIONS if operation.needs_token])
-    own = document("The sandbox's own operations", [each for each in OPERATIONS if not each.needs_token])
-    return Route("/openapi.json", _serve(platform)), Route("/sandbox/openapi.json", _serve(own))
 
+    def route(path: str, title: str, *, platform: bool) -> Route:
+        content = document(title, [operation for operation in OPERATIONS if operation.needs_token == platform])
+        return Route(path, lambda _: JSONResponse(content))
 
-def _serve(content: dict[str, Any]) -> Callable[[Request], Response]:
-    return lambda _: JSONResponse(content)
+    return [
+        route("/openapi.json", "Credential platform", platform=True),
+        route("/sandbox/openapi.json", "The sandbox's own operations", platform=False),
+    ]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from credhook.sandbox.access import FORM, REALM, TOKEN_LIFETIME_SECONDS, TOKEN_PATH, unauthorized
+from credhook.sandbox.access import REALM, TOKEN_PATH, unauthorized
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ErrorBody, ErrorPlace, SandboxError, WireModel, read_json
 
@@ -46,40 +46,19 @@ class SandboxOperation:
             query and a parameter named `body` its body, each read as annotated. The result becomes `data`.
         status: Status of success.
         enveloped: Wrap the answer in `data`.
+        query: Model of the query, or None.
+        body: Type of the body, or None.
+        answer: Type of `data`, or None if the answer has no body.
     """
 
     method: str
     path: str
     act: Callable[..., Any]
-    status: int = 200
-    enveloped: bool = True
-
-    @cached_property
-    def _types(self) -> Json:
-        return get_type_hints(self.act, include_extras=True)
-
-    @property
-    def query(self) -> Any:
-        """Return the model of the query, or None."""
-        return self._types.get("query")
-
-    @property
-    def body(self) -> Any:
-        """Return the type of the body, or None."""
-        return self._types.get("body")
-
-    @property
-    def answer(self) -> Any:
-        """Return the type of `data`, or None if the answer has no body."""
-        found = self._types["return"]
-        origin: Any = get_origin(found)
-        found = get_args(found)[0] if origin is Listing else found
-        return None if found is NoneType else found
-
-    @property
-    def summary(self) -> str:
-        """Return the first line of the docstring of `act`."""
-        return str(self.act.__doc__).partition("\n")[0]
+    status: int
+    enveloped: bool
+    query: Any
+    body: Any
+    answer: Any
 
     @property
     def needs_token(self) -> bool:
@@ -98,7 +77,11 @@ class SandboxOperation:
             SandboxError: The request is refused.
         """
         if self.needs_token:
-            await _admit(tenant, request)
+            await tenant.faults.disturb(tenant.now().timestamp())
+            token = tenant.tokens.check(request.headers.get("authorization"))
+            if tenant.faults.take("unauthorized"):
+                tenant.tokens.revoke(token)
+                raise unauthorized("A fault of the sandbox: unauthorized.")
         arguments: list[Any] = list(request.path_params.values())
         if self.query is not None:
             arguments.append(_parse_query(request, self.query))
@@ -122,38 +105,35 @@ OPERATIONS: list[SandboxOperation] = []
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def operation(method: str, path: str, **options: Any) -> Callable[[F], F]:
-    """Add the decorated function to `OPERATIONS`. `options` are the other attributes of a `SandboxOperation`."""
+def operation(method: str, path: str, *, status: int = 200, enveloped: bool = True) -> Callable[[F], F]:
+    """Add the decorated function to `OPERATIONS`. Its annotations give the types of query, body and answer."""
 
     def add(act: F) -> F:
-        OPERATIONS.append(SandboxOperation(method, path, act, **options))
+        types = get_type_hints(act, include_extras=True)
+        answer = types["return"]
+        if get_origin(answer) is Listing:
+            (answer,) = get_args(answer)
+        answer = None if answer is NoneType else answer
+        query, body = types.get("query"), types.get("body")
+        OPERATIONS.append(SandboxOperation(method, path, act, status, enveloped, query, body, answer))
         return act
 
     return add
 
 
-def routes(operations: Iterable[SandboxOperation], tenant: Tenant) -> list[Route]:
+def routes(tenant: Tenant) -> list[Route]:
     """Return one route for each path, for all its methods. Starlette answers 405 only within one route."""
     paths: dict[str, dict[str, SandboxOperation]] = {}
-    for operation in operations:
+    for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = operation
-    return [_route(path, methods, tenant) for path, methods in paths.items()]
 
+    def route(path: str, methods: Mapping[str, SandboxOperation]) -> Route:
+        async def serve(request: Request) -> Response:
+            return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
 
-def _route(path: str, methods: Mapping[str, SandboxOperation], tenant: Tenant) -> Route:
-    async def serve(request: Request) -> Response:
-        return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
+        return Route(path, serve, methods=list(methods))
 
-    return Route(path, serve, methods=list(methods))
-
-
-async def _admit(tenant: Tenant, request: Request) -> None:
-    """Let a request of the platform's API pass, unless a fault or a bad token stops it."""
-    await tenant.faults.disturb(tenant.now().timestamp())
-    token = tenant.tokens.check(request.headers.get("authorization"))
-    if tenant.faults.take("unauthorized"):
-        tenant.tokens.revoke(token)
-        raise unauthorized("A fault of the sandbox: unauthorized.")
+    return [route(path, methods) for path, methods in paths.items()]
 
 
 def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
@@ -176,15 +156,13 @@ def _plain(value: Any) -> Any:
 
 
 def document(title: str, operations: Sequence[SandboxOperation]) -> Json:
-    """Return the OpenAPI document of some operations. With the platform's, it describes the token endpoint too."""
+    """Return the OpenAPI document of some operations."""
     schemas, definitions = _schemas(operations)
     paths: dict[str, Json] = {}
     for operation in operations:
         paths.setdefault(operation.documented_path, {})[operation.method.lower()] = _described(
             operation, schemas, definitions
         )
-    if any(operation.needs_token for operation in operations):
-        paths[TOKEN_PATH] = {"post": _token_endpoint()}
     scheme = {"type": "http", "scheme": "bearer", "description": f"From POST {TOKEN_PATH.format(realm=REALM)}."}
     return {
         "openapi": "3.1.0",
@@ -227,10 +205,13 @@ def _json(schema: Json) -> Json:
 
 
 def _described(operation: SandboxOperation, schemas: dict[str, Json], definitions: Json) -> Json:
-    parameters = _path_parameters(operation.documented_path)
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in re.findall(r"{(\w+)}", operation.documented_path)
+    ]
     described: Json = {
         "operationId": f"{operation.act.__module__.rpartition('.')[2]}.{operation.act.__name__}",
-        "summary": operation.summary,
+        "summary": str(operation.act.__doc__).partition("\n")[0],
         "parameters": parameters,
     }
     if operation.needs_token:
@@ -254,38 +235,3 @@ def _success(operation: SandboxOperation, schemas: dict[str, Json]) -> Json:
         properties = {"data": schema, "links": links, "meta": {"type": "object"}}
         schema = {"type": "object", "required": ["data"], "properties": properties}
     return {"description": "Success.", "content": _json(schema)}
-
-
-def _path_parameters(path: str) -> list[Json]:
-    return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        for name in re.findall(r"{(\w+)}", path)
-    ]
-
-
-def _token_endpoint() -> Json:
-    text = {"type": "string"}
-    refused = _json({"type": "object", "required": ["error"], "properties": {"error": text, "error_description": text}})
-    fields = {name: {"type": "string", "minLength": 1} for name in ("client_id", "client_secret")}
-    fields["grant_type"] = {"const": "client_credentials"}
-    granted = {
-        "access_token": text,
-        "expires_in": {"const": TOKEN_LIFETIME_SECONDS},
-        "refresh_expires_in": {"const": 0},
-        "token_type": {"const": "Bearer"},
-        "not-before-policy": {"const": 0},
-        "scope": text,
-    }
-    # Other fields pass, each once: RFC 6749, section 3.2, forbids repeating any.
-    form = {"type": "object", "required": list(fields), "properties": fields, "additionalProperties": text}
-    answer = _json({"type": "object", "required": list(granted), "properties": granted})
-    return {
-        "operationId": "tokens.grant",
-        "summary": "Exchange client credentials for an access token.",
-        "parameters": _path_parameters(TOKEN_PATH),
-        "requestBody": {"required": True, "content": {FORM: {"schema": form}}},
-        "responses": {
-            "200": {"description": "A token.", "content": answer},
-            "default": {"description": "An error.", "content": refused},
-        },
-    }

@@ -1,6 +1,7 @@
 """Sends deliveries to their endpoints: signs, retries, forges, and logs every attempt."""
 
 import asyncio
+import base64
 import logging
 import secrets
 import ssl
@@ -23,7 +24,7 @@ from credhook.sandbox.deliveries import (
     listening,
 )
 from credhook.sandbox.events import delivery_body
-from credhook.sandbox.signing import HmacSigner, SigningKey, headers
+from credhook.sandbox.signing import SigningKey, headers, parse_key
 from credhook.sandbox.tenant import FaultSwitch, StateFile
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,8 @@ def forge(kind: str, genuine: PendingDelivery, keys: Sequence[SigningKey], now: 
     body = text.encode()
     match kind:
         case "wrongKey":
-            sent = headers([HmacSigner(secrets.token_bytes(32))], webhook_id, now, body)
+            other = parse_key(f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}")
+            sent = headers([other], webhook_id, now, body)
         case "changedBody":
             sent = headers(keys, webhook_id, now, genuine.body.encode())
         case "stale":
@@ -166,36 +168,31 @@ class Sender:
 
     def announce(self, event_type: str, resource_id: str) -> list[str]:
         """Deliver an event to every endpoint that wants it, and return the `webhook-id` of each delivery."""
-        return [
-            self._begin(
-                PendingDelivery(
-                    webhook_id=f"msg_{secrets.token_hex(12)}",
-                    event_type=event_type,
-                    resource_id=resource_id,
-                    endpoint_id=endpoint.id,
-                    url=endpoint.url,
-                    body=delivery_body(event_type, resource_id),
-                    copies=self._faults.on.duplicate,
-                )
+        faults, webhook_ids = self._faults.on, []
+        for endpoint in listening(self._state, event_type):
+            delivery = PendingDelivery(
+                webhook_id=f"msg_{secrets.token_hex(12)}",
+                event_type=event_type,
+                resource_id=resource_id,
+                endpoint_id=endpoint.id,
+                url=endpoint.url,
+                body=delivery_body(event_type, resource_id),
+                copies=faults.duplicate,
             )
-            for endpoint in listening(self._state, event_type)
-        ]
-
-    def _begin(self, delivery: PendingDelivery) -> str:
-        webhook_id, faults = delivery.webhook_id, self._faults.on
-        self._pending.put(webhook_id, delivery)
-        if faults.reorder:
-            self._held.append(webhook_id)
-            if len(self._held) >= faults.reorder:
-                self._release()
-            elif self._release_timer is None:
-                self._release_timer = asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
-        else:
-            self._send_after(faults.delay_ms / 1000, webhook_id)
-        for number in range(faults.forge):
-            kind = FORGERIES[number % len(FORGERIES)] if self._keys else "unsigned"
-            self._due.put_nowait(forge(kind, delivery, self._keys, int(self._now().timestamp())))
-        return webhook_id
+            self._pending.put(delivery.webhook_id, delivery)
+            webhook_ids.append(delivery.webhook_id)
+            if not faults.reorder:
+                self._send_after(faults.delay_ms / 1000, delivery.webhook_id)
+            else:
+                self._held.append(delivery.webhook_id)
+                if len(self._held) >= faults.reorder:
+                    self._release()
+                elif self._release_timer is None:
+                    self._release_timer = asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
+            for number in range(faults.forge):
+                kind = FORGERIES[number % len(FORGERIES)] if self._keys else "unsigned"
+                self._due.put_nowait(forge(kind, delivery, self._keys, int(self._now().timestamp())))
+        return webhook_ids
 
     def _release(self) -> None:
         if self._release_timer:

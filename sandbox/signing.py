@@ -3,11 +3,10 @@
 import base64
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 #: Published: it signs only the deliveries of sandboxes. Because it is fixed, `credhook sandbox --env` prints the
 #: secret of a sandbox that already runs.
@@ -24,40 +23,18 @@ class BadKeyError(ValueError):
 
 
 @dataclass(frozen=True)
-class HmacSigner:
-    """A shared secret; `v1`, HMAC-SHA256."""
+class SigningKey:
+    """A key that signs deliveries.
 
-    secret: bytes = field(repr=False)
+    Attributes:
+        version: `v1` for HMAC-SHA256, `v1a` for ed25519.
+        verifier: The key that a receiver needs: the same secret, or the public key.
+        sign: Returns the signature of some bytes.
+    """
 
-    @property
-    def verifier(self) -> str:
-        """Return the same secret."""
-        return f"whsec_{base64.b64encode(self.secret).decode()}"
-
-    def signature(self, signed: bytes) -> str:
-        """Return `v1,<base64>`."""
-        return f"v1,{base64.b64encode(hmac.digest(self.secret, signed, hashlib.sha256)).decode()}"
-
-
-@dataclass(frozen=True)
-class Ed25519Signer:
-    """A private key; `v1a`, ed25519."""
-
-    private: Ed25519PrivateKey = field(repr=False)
-
-    @property
-    def verifier(self) -> str:
-        """Return the public key."""
-        raw = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        return f"whpk_{base64.b64encode(raw).decode()}"
-
-    def signature(self, signed: bytes) -> str:
-        """Return `v1a,<base64>`."""
-        return f"v1a,{base64.b64encode(self.private.sign(signed)).decode()}"
-
-
-#: A key that signs deliveries. A receiver needs its `verifier`.
-SigningKey = HmacSigner | Ed25519Signer
+    version: str
+    verifier: str = field(repr=False)
+    sign: Callable[[bytes], bytes] = field(repr=False)
 
 
 def parse_key(text: str) -> SigningKey:
@@ -72,9 +49,11 @@ def parse_key(text: str) -> SigningKey:
     except ValueError:
         raw = b""
     if form == "whsec" and len(raw) in HMAC_KEY_BYTES:
-        return HmacSigner(raw)
+        return SigningKey("v1", text, lambda signed: hmac.digest(raw, signed, hashlib.sha256))
     if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
-        return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES]))
+        private = Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES])
+        public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+        return SigningKey("v1a", f"whpk_{public}", private.sign)
     raise BadKeyError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
 
 
@@ -87,8 +66,9 @@ def headers(keys: Sequence[SigningKey], webhook_id: str, timestamp: int, body: b
     if not keys:
         return {"webhook-id": webhook_id}
     signed = b".".join((webhook_id.encode(), str(timestamp).encode(), body))
+    signatures = (f"{key.version},{base64.b64encode(key.sign(signed)).decode()}" for key in keys)
     return {
         "webhook-id": webhook_id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": " ".join(key.signature(signed) for key in keys),
+        "webhook-signature": " ".join(signatures),
     }

@@ -184,32 +184,22 @@ async def read_json(request: Request, adapter: TypeAdapter[Any]) -> Any:
         raise SandboxError.of_validation(problems, body) from problems
 
 
-async def _answer_error(_: Request, error: SandboxError) -> Response:
-    return error.response()
-
-
-async def _answer_http_exception(request: Request, failure: HTTPException) -> Response:
-    """Answer an error of the router in the same envelope: an unknown path, a wrong method."""
-    details = {
-        404: f"There is no {request.url.path}.",
-        405: f"{request.url.path} does not answer {request.method}.",
-    }
-    status = failure.status_code if failure.status_code in CODES else 400
-    return SandboxError(status, details.get(status, failure.detail), headers=failure.headers).response()
-
-
-async def _answer_disconnect(_: Request, __: ClientDisconnect) -> Response:
-    return SandboxError(400, "The body ended early.").response()
-
-
-async def _answer_defect(_: Request, __: Exception) -> Response:
+async def _answer(request: Request, error: Exception) -> Response:
+    """Answer an error in the envelope of the specification, also an unknown path or a wrong method."""
+    match error:
+        case SandboxError():
+            return error.response()
+        case HTTPException():
+            details = {
+                404: f"There is no {request.url.path}.",
+                405: f"{request.url.path} does not answer {request.method}.",
+            }
+            status = error.status_code if error.status_code in CODES else 400
+            return SandboxError(status, details.get(status, error.detail), headers=error.headers).response()
+        case ClientDisconnect():
+            return SandboxError(400, "The body ended early.").response()
     return SandboxError(500, "The sandbox failed; its log says why.").response()
 
 
 #: Starlette types every handler for Exception.
-ERROR_HANDLERS: dict[Any, Any] = {
-    SandboxError: _answer_error,
-    HTTPException: _answer_http_exception,
-    ClientDisconnect: _answer_disconnect,
-    Exception: _answer_defect,
-}
+ERROR_HANDLERS: dict[Any, Any] = dict.fromkeys((SandboxError, HTTPException, ClientDisconnect, Exception), _answer)

@@ -42,11 +42,6 @@ KNOWN = {
     "GET /consumer-onboarding/api/users/{username}/external-identifier": {"path.username": "names"},
     "PATCH /consumer-onboarding/api/users/{username}/idp-link": {"path.username": "names"},
     "POST /me-wallet/api/credentials": {"body.credentialOffer": "offers"},
-    "POST /realms/{realm}/protocol/openid-connect/token": {
-        "path.realm": "clients",
-        "body.client_id": "clients",
-        "body.client_secret": "clients",
-    },
     "POST /sandbox/events": {"body.resourceId": "issuances"},
 }
 
@@ -141,7 +136,6 @@ def knowledge(sandbox: Platform) -> dict[str, list[str]]:
             "requests": [request],
             "certificates": [signed["certificate"]],
             "names": ["known"],
-            "clients": ["sandbox"],
         }
 
 
