@@ -218,10 +218,9 @@ class FaultSwitch:
         await asyncio.sleep(self.on.slow_ms / 1000)
         if self.take("server_errors"):
             raise SandboxError(500, "A fault of the sandbox: serverErrors.")
-        second, count = int(now), 1
-        if self._second[0] == second:
-            count = self._second[1] + 1
-        self._second = (second, count)
+        second, count = self._second
+        count = count + 1 if second == int(now) else 1
+        self._second = (int(now), count)
         if self.take("rate_limit") or 0 < self.on.requests_per_second < count:
             raise SandboxError(
                 429,

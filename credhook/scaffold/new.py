@@ -30,19 +30,16 @@ class _WrongName(click.ClickException):
     exit_code = 2
 
 
-def check_name(name: str) -> None:
-    """Return if a module of that name can be imported and hides no other.
-
-    Raises:
-        click.ClickException: it cannot, or it does.
-    """
+def _check(name: str) -> None:
+    """Refuse a name that cannot be imported or hides another module."""
     if not _usable(name):
         proposal = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
         near = proposal if _usable(proposal) else "my_handlers"
         raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as {near}")
     if name in sys.stdlib_module_names:
         raise _WrongName(f"{name!r} is a module of Python's own, which yours would hide: choose another name")
-    if _is_importable(name):
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin is not None:  # A plain folder has no origin and does not count.
         raise _WrongName(f"{name!r} is a module that is installed here: choose another name")
 
 
@@ -50,33 +47,19 @@ def _usable(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not keyword.iskeyword(name)
 
 
-def _is_importable(name: str) -> bool:
-    """Return True if `import name` finds a module. A plain folder does not count."""
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None
-
-
 @click.command()
 @click.argument("name")
 def new(name: str) -> None:
     """Create the folder NAME with a working handler, its test, and a README."""
-    check_name(name)
-    folder = Path(name)
+    _check(name)
+    folder, templates = Path(name), files(__package__) / "templates"
     try:
         folder.mkdir()
-        for path, text in written(name).items():
-            (folder / path).write_text(text, encoding="utf-8")
+        for path, template in _FILES.items():
+            text = Template((templates / template).read_text(encoding="utf-8")).substitute(name=name)
+            (folder / path.format(name=name)).write_text(text, encoding="utf-8")
     except FileExistsError:
         raise click.ClickException(f"{name} exists already: choose another name, or move it away") from None
     except OSError as error:
         raise click.ClickException(f"{name} cannot be written here: {error.strerror}") from error
     click.echo(f"{name}/ holds a handler and its test; {name}/README.md says more\n\n    cd {name} && credhook dev")
-
-
-def written(name: str) -> dict[str, str]:
-    """Return file name → text for a package of that name."""
-    templates = files(__package__) / "templates"
-    return {
-        path.format(name=name): Template((templates / template).read_text(encoding="utf-8")).substitute(name=name)
-        for path, template in _FILES.items()
-    }

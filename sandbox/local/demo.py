@@ -81,7 +81,12 @@ def _play(local: LocalEnvironment, console: Console) -> None:
     local.start("worker", *commands["worker"])
     console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
     console.print(local.run(*commands["release"]).strip(), highlight=False, soft_wrap=True)
-    rows = _watch(local, _trigger(local))
+    happened, deadline = _trigger(local), time.monotonic() + DEADLINE_SECONDS
+    rows = _rows(local, happened)
+    while not all(row.right for row in rows) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        local.check()
+        rows = _rows(local, happened)
     console.print(_table(rows))
     wrong = [row.event_type for row in rows if not row.right]
     if wrong:
@@ -97,17 +102,6 @@ def _trigger(local: LocalEnvironment) -> dict[str, str]:
             answer = platform.post("/sandbox/events", json={"eventType": event_type}).raise_for_status()
             happened[answer.json()["data"][0]["webhookIds"][0]] = event_type
     return happened
-
-
-def _watch(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:
-    """Poll until every event is as it should be, or the deadline has passed."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        local.check()
-        rows = _rows(local, happened)
-        if all(row.right for row in rows) or time.monotonic() > deadline:
-            return rows
-        time.sleep(0.1)
 
 
 def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:

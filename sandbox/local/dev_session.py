@@ -50,18 +50,17 @@ REPLAY_COMMAND: Final = (
 #: the event is handed back, and the new code gets it.
 WORKER_SETTINGS: Final = {"CREDHOOK_DEV": "1", "CREDHOOK_LOG": "json", "CREDHOOK_GRACE": "5"}
 
+Keyboard = Callable[[float], str]
 
-class Keyboard:
-    """The keys of a terminal, if there is one."""
 
-    def __init__(self, *, listens: bool) -> None:
-        self.listens = listens
+@contextmanager
+def keyboard() -> Iterator[Keyboard | None]:
+    """Read keys one by one and do not show them. Yield None unless this process is in a terminal's foreground.
 
-    def pressed(self, within: float) -> str:
-        """Return the next key, empty if there is none within so many seconds, `QUIT` if the terminal is closed."""
-        if not self.listens:
-            time.sleep(within)
-            return ""
+    The function returns the next key, empty if there is none within so many seconds, `QUIT` if the terminal is closed.
+    """
+
+    def pressed(within: float) -> str:
         if not select.select([sys.stdin], [], [], within)[0]:
             return ""
         try:
@@ -69,17 +68,13 @@ class Keyboard:
         except OSError:
             return QUIT
 
-
-@contextmanager
-def keyboard() -> Iterator[Keyboard]:
-    """Read keys one by one and do not show them, if this process is in a terminal's foreground."""
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
-        yield Keyboard(listens=False)
+        yield None
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield Keyboard(listens=True)
+        yield pressed
     finally:
         with suppress(termios.error):  # The terminal is closed.
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
@@ -100,15 +95,16 @@ def watched(folders: Sequence[Path]) -> Iterator[Callable[[], list[Path]]]:
 
     def listen() -> None:
         try:
-            for changes in watch(
+            watching = watch(
                 *folders,
                 watch_filter=PythonFilter(),
                 debounce=BURST_MS,
                 rust_timeout=WATCH_MS,
                 stop_event=end,
                 raise_interrupt=False,
-            ):
-                queue.put({path for path in (Path(each) for _, each in changes) if not is_test(path)})
+            )
+            for changes in watching:
+                queue.put({path for path in (Path(name) for _, name in changes) if not is_test(path)})
         except Exception as error:  # noqa: BLE001  The session raises it.
             queue.put(error)
 
@@ -156,7 +152,7 @@ class DevSession:
         local: LocalEnvironment,
         modules: Sequence[str],
         saved: Callable[[], list[Path]],
-        keyboard: Keyboard,
+        keyboard: Keyboard | None,
         console: Console,
     ) -> None:
         self._local = local
@@ -176,7 +172,7 @@ class DevSession:
             CannotStart: The receiver or the sandbox has ended.
         """
         self._start_worker()
-        while self._obey(self._keyboard.pressed(POLL_SECONDS)):
+        while self._obey(self._next_key()):
             self._local.check(but="worker")
             self._show(self._worker.lines() if self._worker else [])
             self._print(line for text in self._receiver.lines() for line in warnings_of(text))
@@ -188,6 +184,12 @@ class DevSession:
             elif (code := self._local.exit_code("worker")) is not None:
                 self.stop_worker()
                 self._say(f"the worker has ended with {code}; it starts again when a file is saved", "yellow")
+
+    def _next_key(self) -> str:
+        if self._keyboard:
+            return self._keyboard(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
+        return ""
 
     def _start_worker(self) -> None:
         self._starts += 1
@@ -205,7 +207,7 @@ class DevSession:
     def show_keys(self) -> None:
         """List the keys, or without a terminal the commands that do the same."""
         url = self._local.sandbox_url
-        if not self._keyboard.listens:
+        if not self._keyboard:
             commands = [f"try        credhook trigger issuance.completed --url {url}"] if url else []
             self._print(map(Text, [*commands, f"replay     credhook {' '.join(REPLAY_COMMAND)}"]))
             return
@@ -218,7 +220,7 @@ class DevSession:
         for text in lines:
             self._print(self._reader.read(text))
         if self._reader.ready and not was_ready and self._reader.failed and self._starts > 1:
-            how = f"press {REPLAY}" if self._keyboard.listens else f"credhook {' '.join(REPLAY_COMMAND)}"
+            how = f"press {REPLAY}" if self._keyboard else f"credhook {' '.join(REPLAY_COMMAND)}"
             self._say(f"{len(self._reader.failed)} failed before; to replay: {how}", "yellow")
 
     def _obey(self, key: str) -> bool:
