@@ -184,7 +184,7 @@ class Keys:
     def event_indexes(self, types: Iterable[str] = (*EVENT_TYPES, OTHER), resource: str | None = None) -> list[str]:
         """Return the indexes of these types, for one resource or for all."""
         buckets: Iterable[int] = range(BUCKETS)
-        if resource is not None:  # event_index.lua has the same.
+        if resource is not None:  # keys.lua has the same.
             buckets = (sha1(resource.encode(errors="surrogateescape"), usedforsecurity=False).digest()[0] % BUCKETS,)
         return [f"{self.index}{one if one in EVENT_TYPES else OTHER}:{bucket}" for one in types for bucket in buckets]
 

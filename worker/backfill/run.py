@@ -1,7 +1,7 @@
 """Compare the platform's lists with the store, and accept what no delivery has brought.
 
 Deliveries go on meanwhile. From before the store is read until the last event is accepted, deliveries note what they
-bring, and the script that accepts looks at these notes (credhook/store/scripts/backfilled.lua). So an event is accepted
+bring, and the script that accepts looks at these notes (credhook/store/scripts/accept.lua). So an event is accepted
 from one side only.
 """
 

@@ -1,29 +1,53 @@
--- Accept a group of events, which deliveries have brought or a backfill has missed, as $ORIGIN says: find
--- duplicates, and write record, indexes and RQ job of each new one.
+-- Accept a group of events from deliveries or from a backfill, as $ORIGIN says: find duplicates, and write the record,
+-- index entries and RQ job of each new event.
 --
--- What can be written for all of them in one command is: each costs Redis as much as the event itself does. The records
--- come last: if any command fails, an event without a record is accepted when it is sent again.
+-- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
+-- last: if any command fails, an event without a record is accepted when it is sent again.
 --
 -- KEYS: as in keys.lua.
--- ARGV: retention in s; how many arguments each event has; number of job fields, then these fields and their values;
---   then of each event webhook-id, type, resource, the job's id, or '' if the type is not known, and if there is a
---   fifth, the trace that it is of.
--- Reply: what became of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
---   resource), unreadable (something else has written to where its record would be), or arrived (a delivery has brought
---   what the backfill missed).
+-- ARGV: retention in s; number of arguments of each event; number of job fields, then these fields and their values;
+--   then for each event webhook-id, type, resource, the job's id or '' if the type is unknown, and the trace if there is
+--   a fifth.
+-- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
+--   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
+--   backfill missed).
 
---! include keys.lua
---! include event_index.lua
---! include if_hash.lua
---! include now.lua
+--! include record.lua
+--! include changes.lua
 --! include urgent.lua
 
 local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local first = 4 + 2 * fields
 local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}
 
---! include changes.lua
---! include backfilled.lua
+-- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
+-- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
+-- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
+local BACKFILLED_LASTS = 2000 * retention  -- Ms that the list of backfilled events outlives the last of them.
+local is_backfill = $ORIGIN == 'backfill'
+local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
+local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
+local repeatable = $REPEATABLE_TYPES
+
+-- Return true if the event was accepted from the other side.
+local function known_otherwise(type, resource)
+    if is_backfill then return redis.call('SISMEMBER', arrivals, type .. ' ' .. resource) == 1 end
+    -- If a resource can have more than one event of the type, this may be another one: rather twice than never.
+    return not repeatable[type] and redis.call('EXISTS', EVENT .. $BACKFILLED .. type .. ':' .. resource) == 1
+end
+
+-- Note that the event is being accepted. Return when it counts as received, as a text: events of a backfill are a
+-- millisecond apart, so that those of one resource keep their order. `later` is the number of events that come after it.
+local function note(id, type, resource, later)
+    if noting then
+        redis.call('SADD', arrivals, type .. ' ' .. resource)
+    elseif is_backfill then
+        redis.call('ZREMRANGEBYSCORE', backfilled, '-inf', now - BACKFILLED_LASTS)
+        redis.call('ZADD', backfilled, now, id)
+        redis.call('PEXPIRE', backfilled, BACKFILLED_LASTS)
+    end
+    return is_backfill and string.format('%.0f', now - later) or now_text
+end
 
 local function keep_conflict(id, type, resource)
     local key = CONFLICT .. id
@@ -54,7 +78,7 @@ for i = first, #ARGV, each do
         if seen[1] ~= type or seen[2] ~= resource then
             outcome = 'conflict'
             keep_conflict(id, type, resource)
-        elseif not fresh[id] then  -- Beside its first, in the same group, it is not worth a record before its time.
+        elseif not fresh[id] then  -- If both are in one group, there is no record yet.
             count_again(key)
         end
     elseif concerned and known_otherwise(type, resource) then
@@ -103,12 +127,10 @@ for _, record in ipairs(records) do
         redis.call('RENAME', record[1], key)
     end
 end
-if #records > 0 and listened() then
-    for place, outcome in ipairs(outcomes) do
-        local i = first + each * (place - 1)
-        if outcome == $ACCEPTED or outcome == $QUARANTINED then
-            publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {backfilled = is_backfill or nil})
-        end
+for place, outcome in ipairs(outcomes) do
+    local i = first + each * (place - 1)
+    if outcome == $ACCEPTED or outcome == $QUARANTINED then
+        publish(ARGV[i], outcome, ARGV[i + 1], ARGV[i + 2], {backfilled = is_backfill or nil})
     end
 end
 

@@ -1,18 +1,26 @@
--- The causes of failures: a hash for each cause, and a sorted set of the events in which it is not resolved.
+-- The causes of failures, a hash for each cause and a sorted set of the events in which it is not resolved; and the
+-- history of each event.
 --
--- An event can be worked on without its causes: callers ignore errors, which lose only the count.
+-- An event can be worked on without them: callers ignore errors, which lose only the count or the entry.
 --
--- Defines: count_failure, add_open_error, remove_open_error, record_failure, resolve.
+-- Defines: append, count_failure, add_open_error, remove_open_error, record_failure, resolve.
 
---! include keys.lua
---! include by_field.lua
+--! include record.lua
 --! include now.lua
 
--- Seconds that a cause is remembered at least: the longest wait for which a handler may ask.
+-- Seconds that causes and histories are remembered at least: the longest wait for which a handler may ask.
 local LONGEST_WAIT = 604800
 
+-- Append an entry, an object in JSON, to the event's history. It then lasts `seconds`, as the record of a settled event.
+local function append(id, entry, seconds)
+    local key = HISTORY .. id
+    redis.call('RPUSH', key, string.format('%.0f ', now) .. entry)
+    redis.call('LTRIM', key, -$HISTORY_ENTRIES, -1)
+    redis.call('EXPIRE', key, seconds or LONGEST_WAIT)
+end
+
 -- Count a failure with its cause. Its fields: `id`, of the cause; `who`, `what`, `at` and `version`, as they are shown.
-local function count_failure(causes, failure, retention)
+local function count_failure(failure, retention)
     local key, lasts = causes .. ':' .. failure.id, math.max(retention, LONGEST_WAIT)
     if redis.call('ZADD', causes, now, failure.id) == 1 then
         redis.call('ZREMRANGEBYSCORE', causes, '-inf', now - lasts * 1000)
@@ -30,28 +38,28 @@ local function count_failure(causes, failure, retention)
 end
 
 -- List the event under the cause, with a score below 0 while it is open. Entries expire after the retention time.
-local function add_open_error(causes, id, cause, is_open, retention)
+local function add_open_error(id, cause, is_open, retention)
     local key, lasts = causes .. ':' .. cause .. ':events', math.max(retention, LONGEST_WAIT)
     redis.call('ZADD', key, is_open and -now or now, id)
     redis.call('ZREMRANGEBYSCORE', key, lasts * 1000 - now, now - lasts * 1000)
     redis.call('EXPIRE', key, lasts)
 end
 
-local function remove_open_error(causes, id, cause)
+local function remove_open_error(id, cause)
     redis.call('ZREM', causes .. ':' .. cause .. ':events', id)
 end
 
 -- Count a failure and list the event under its cause, in place of the earlier cause of the same handler.
-local function record_failure(causes, id, failure, is_open, retention)
+local function record_failure(id, failure, is_open, retention)
     local before = redis.call('HGET', EVENT .. id, $BLAMED .. failure.who)
-    if before and before ~= failure.id then remove_open_error(causes, id, before) end
+    if before and before ~= failure.id then remove_open_error(id, before) end
     redis.call('HSET', EVENT .. id, $BLAMED .. failure.who, failure.id)
-    count_failure(causes, failure, retention)
-    add_open_error(causes, id, failure.id, is_open, retention)
+    count_failure(failure, retention)
+    add_open_error(id, failure.id, is_open, retention)
 end
 
 -- Remove the event from its causes: from all, or from all but those of handlers that stay given up.
-local function resolve(causes, id, all)
+local function resolve(id, all)
     local ended = by_field(redis.call('HGETALL', EVENT .. id))
     for field, cause in pairs(ended) do
         if string.sub(field, 1, #$BLAMED) == $BLAMED then
@@ -59,7 +67,7 @@ local function resolve(causes, id, all)
             if not all and string.sub(how, 1, #$GAVE_UP) == $GAVE_UP then
                 redis.call('ZADD', causes .. ':' .. cause .. ':events', 'XX', -now, id)
             else
-                remove_open_error(causes, id, cause)
+                remove_open_error(id, cause)
                 redis.call('HDEL', EVENT .. id, field)
             end
         end

@@ -11,8 +11,6 @@
 --
 -- Defines: claim, hold, add_to.
 
---! include keys.lua
---! include now.lua
 --! include record.lua
 --! include lock.lua
 

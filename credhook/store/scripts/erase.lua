@@ -10,17 +10,12 @@
 -- Reply: what became of each event: erased; held, erased while a worker had it; missing; or changed, left since it is
 --   no longer in that state. If the record does not say of which resource it is, the index keeps the id: see erase.py.
 
---! include keys.lua
 --! include causes.lua
---! include event_index.lua
---! include if_hash.lua
---! include now.lua
+--! include lock.lua
 
 -- Milliseconds after the end of its lease within which a worker is done with an event that it has lost. An RQ worker
 -- keeps a job as failed if its record is gone before that.
 local NOTICED = 5000
-
---! include lock.lua
 
 local of_events = tonumber(ARGV[1])
 local outcomes, under_way = {}, nil
@@ -61,7 +56,7 @@ local function erase(id, job, selected)
         redis.call('ZREM', index_of(type or '', resource), id)
         redis.call('ZREM', index_of('', resource), id)
     end
-    if record then resolve(causes, id, true) end
+    if record then resolve(id, true) end
     redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id)
     redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
     if not there then return 'missing' end

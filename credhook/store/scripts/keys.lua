@@ -1,10 +1,11 @@
--- The keys of a queue, as `Keys` in credhook/store has them. The first key of each script is their prefix.
+-- The keys of a queue, as `Keys` in credhook/store has them, and the ids of its jobs, as credhook/store/job.py has them.
+-- The first key of each script is the prefix of all keys.
 --
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
 --
 -- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, HISTORY, RESOURCE, INDEX, open, open_by_received, leases, locks, dead,
 -- quarantined, unreadable, unhandled, causes, urgent, isolated, blocked, refused, backfilled, arrivals, unfinished, jobs,
--- intermediate, scheduled, started, failed, legible, hexed.
+-- intermediate, scheduled, started, failed, index_of, event_of.
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)
@@ -20,6 +21,21 @@ local refused, backfilled, arrivals = prefix .. 'refused:', prefix .. 'backfille
 local unfinished = prefix .. 'unfinished'
 local jobs, intermediate = 'rq:queue:' .. queue, 'rq:queue:' .. queue .. ':intermediate'
 local scheduled, started, failed = 'rq:scheduled:' .. queue, 'rq:wip:' .. queue, 'rq:failed:' .. queue
--- What stands in the id of a job before the event's: as it is, or in hexadecimal; see credhook/store/job.py.
+-- The id of a job begins with one of these; the event's id follows, as it is or in hexadecimal.
 local legible = 'e' .. string.sub(redis.sha1hex(queue), 1, 8) .. '-'
 local hexed = 'x' .. string.sub(legible, 2)
+local indexed_types = $EVENT_TYPES
+
+-- Return the key of the index that lists events of this type and resource, by when they were received, in ms.
+local function index_of(type, resource)
+    local bucket = tonumber(string.sub(redis.sha1hex(resource), 1, 2), 16) % $BUCKETS
+    return INDEX .. (indexed_types[type] and type or $OTHER) .. ':' .. bucket
+end
+
+-- Return the webhook-id that a job's id names, or nil if the job is not one of this queue's.
+local function event_of(job)
+    local event = string.sub(job, #legible + 1)
+    if string.sub(job, 1, #legible) == legible then return event end
+    if string.sub(job, 1, #hexed) ~= hexed then return nil end
+    return (string.gsub(event, '%x%x', function(byte) return string.char(tonumber(byte, 16)) end))
+end

@@ -9,9 +9,7 @@
 --   of the job and their values.
 -- Reply: 1 if the event was put back, 0 if not, or why its record cannot be read.
 
---! include keys.lua
 --! include lock.lua
---! include now.lua
 --! include record.lua
 --! include urgent.lua
 

@@ -9,9 +9,7 @@
 -- Reply: the webhook-ids of the events that it held.
 
 --! include causes.lua
---! include keys.lua
 --! include lock.lua
---! include history.lua
 
 local MOST_LEASES = 20000  -- Leases that are looked at: more than any fleet has events under way.
 
@@ -30,7 +28,7 @@ end
 local counted = cause_of_death ~= 'host' and (#held > 1 and 'deaths' or cause_of_death == '1' and 'killed')
 
 local function explain(id)
-    if counted then record_failure(causes, id, death, true, retention) end
+    if counted then record_failure(id, death, true, retention) end
     append(id, cjson.encode({died = cause_of_death, beside = #held - 1, cause = counted and death.id or nil}))
 end
 

@@ -1,22 +1,34 @@
--- The record of an open event.
+-- The record of an event, a hash. If something else has written to it, the events beside it go on.
 --
--- Defines: record_of.
+-- Defines: by_field, if_hash, record_of.
 
 --! include keys.lua
---! include if_hash.lua
 
 local states = $STATES
 local REQUIRED = {'state', 'type', 'resource', 'received'}
 local NUMBERS = {'received', 'fence', 'attempts', 'due', 'killed', 'deaths'}
 
--- Return the record as a table, and its fields and values as a list; nil if there is none, or nil and the reason why it
--- cannot be worked on.
+-- Return the reply of HGETALL as a table.
+local function by_field(reply)
+    local record = {}
+    for i = 1, #reply, 2 do record[reply[i]] = reply[i + 1] end
+    return record
+end
+
+-- Run a command on a hash. Return its reply, or nil if the key holds another type; any other error ends the script.
+local function if_hash(...)
+    local reply = redis.pcall(...)
+    if not reply.err then return reply end
+    if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply.err, 0) end
+end
+
+-- Return the record of an open event as a table, and its fields and values as a list; nil if there is none, or nil and
+-- the reason why it cannot be worked on.
 local function record_of(id)
     local fields = if_hash('HGETALL', EVENT .. id)
     if not fields then return nil, 'no hash' end
     if #fields == 0 then return nil end
-    local record = {}
-    for i = 1, #fields, 2 do record[fields[i]] = fields[i + 1] end
+    local record = by_field(fields)
     for _, field in ipairs(REQUIRED) do
         if not record[field] then return nil, 'no ' .. field end
     end

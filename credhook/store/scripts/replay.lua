@@ -1,24 +1,17 @@
--- Put settled and quarantined events back into the queue, as if they had just been accepted, or to go on where they
--- stood.
+-- Put settled and quarantined events back into the queue, as new events or to go on where they stood.
 --
--- The new fence is higher than that of any earlier claim, so that a worker that once held the event and lost it cannot
--- settle it now. The record changes last, after the job and the entry among the open events have been written: if a
--- command fails, the replay can be asked for again, and the sweeper finds what is accepted but not in the queue.
+-- The new fence is higher than that of any earlier claim: a worker that lost the event cannot settle it now. The record
+-- changes last, after the job and the entry among the open events have been written. If a command fails, the replay can
+-- be repeated, and the sweeper finds accepted events that are not in the queue.
 --
 -- KEYS: as in keys.lua.
--- ARGV: the handler to run, or '' for all; the types that it wants, each between spaces, or '' if unknown; 'now'
---   if waiting events become due at once, 'resume' if events are to go on where they stood; the entry in each
---   event's history, an object in JSON; number of job fields, then these fields and their values; then of each event
---   webhook-id, job's id, and the state in which it was selected.
--- Reply: what became of each event: replayed, or the reason why it was left.
+-- ARGV: the handler to run, or '' for all; its types, each between spaces, or '' if unknown; 'now' if waiting events
+--   become due at once, 'resume' if events go on where they stood; the entry for each event's history, an object in
+--   JSON; number of job fields, then these fields and their values; then for each event webhook-id, job's id, and the
+--   state in which it was selected.
+-- Reply: the outcome of each event: replayed, or the reason why it was left.
 
---! include keys.lua
 --! include causes.lua
---! include event_index.lua
---! include now.lua
---! include record.lua
---! include history.lua
-
 --! include changes.lua
 --! include lock.lua
 
@@ -27,48 +20,41 @@ local entry, fields = ARGV[4], tonumber(ARGV[5])
 local known = $EVENT_TYPES
 local outcomes, replayed = {}, {}
 
-local function enqueue(id, resource, job, received)
+local function enqueue(id, record, job)
     redis.call('DEL', 'rq:job:' .. job)
     redis.call('HSET', 'rq:job:' .. job, unpack(ARGV, 6, 5 + 2 * fields))
     redis.call('ZADD', open, now, id)
-    redis.call('ZADD', open_by_received, received or now, id)
-    unlock(id, resource)  -- A settlement that was broken off may have left it.
+    redis.call('ZADD', open_by_received, record.received, id)
+    unlock(id, record.resource)  -- A settlement that was broken off may have left it.
     redis.call('ZREM', leases, id)
     redis.call('ZREM', scheduled, job)
     redis.call('ZREM', failed, job)
     replayed[#replayed + 1] = job
 end
 
--- Forget how handlers ended: those that gave up, or all. Returns their names.
-local function forget_failures(key, all)
-    local record, forgotten = redis.call('HGETALL', key), {}
-    for i = 1, #record, 2 do
-        local is_handler = string.sub(record[i], 1, #$HANDLER) == $HANDLER
-        if is_handler and (all or string.sub(record[i + 1], 1, #$GAVE_UP) == $GAVE_UP) then
-            redis.call('HDEL', key, record[i])
-            forgotten[#forgotten + 1] = string.sub(record[i], #$HANDLER + 1)
+-- Begin anew: forget how handlers ended that gave up, or all handlers of an event that is done. A named handler runs
+-- alone for an event that is done: others may have come since.
+local function start_over(id, key, record)
+    local is_done = record.state == $DONE
+    local unset, pending = {key, 'attempts', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING}, {}
+    -- A worker that lacks one of these handlers must not settle the event.
+    for _, names in ipairs({record[$ONLY] or '', record[$PENDING] or '', handler}) do
+        if names ~= '' then pending[#pending + 1] = names end
+    end
+    for field, how in pairs(record) do
+        local name = string.sub(field, 1, #$HANDLER) == $HANDLER and string.sub(field, #$HANDLER + 1)
+        local gave_up = string.sub(how, 1, #$GAVE_UP) == $GAVE_UP
+        if name and (name == handler or handler == '' and (is_done or gave_up)) then
+            unset[#unset + 1] = field
+            if handler == '' then pending[#pending + 1] = name end
         end
     end
-    return forgotten
-end
-
--- Begin anew with the event. Of one that is done, a handler that is named runs alone: others may have come since.
-local function start_over(id, key, state)
-    -- A worker that lacks one of these is not to settle it.
-    local waits_for = redis.call('HMGET', key, $ONLY, $PENDING)
-    local pending = {waits_for[1] or nil, waits_for[2] or nil}
-    if handler == '' then
-        for _, name in ipairs(forget_failures(key, state == $DONE)) do pending[#pending + 1] = name end
-    else
-        redis.call('HDEL', key, $HANDLER .. handler)
-        pending[#pending + 1] = handler
-    end
-    redis.call('HDEL', key, 'attempts', 'due', 'seen', 'deaths', 'killed', $ONLY, $PENDING)
-    local trace = redis.call('HGET', key, $TRACE)
+    redis.call('HDEL', unpack(unset))
+    local trace = record[$TRACE]
     if trace and string.sub(trace, 1, #$REPLAYED) ~= $REPLAYED then
         redis.call('HSET', key, $TRACE, $REPLAYED .. trace)
     end
-    if handler ~= '' and state == $DONE then
+    if handler ~= '' and is_done then
         redis.call('HSET', key, $ONLY, handler)
     elseif #pending > 0 then
         redis.call('HSET', key, $PENDING, table.concat(pending, ' '))
@@ -79,7 +65,7 @@ end
 
 -- Resolve the earlier failures: the event starts again.
 local function explain(id)
-    resolve(causes, id, false)
+    resolve(id, false)
     append(id, entry)
 end
 
@@ -87,16 +73,15 @@ local function replay(id, job, selected)
     local key = EVENT .. id
     local record, problem = record_of(id)
     if not record then return problem and 'unreadable' or 'missing' end
-    local state, type, resource, received = record.state, record.type, record.resource, record.received
+    local state, type, resource = record.state, record.type, record.resource
     local is_open = state == $ACCEPTED or state == $WAITING
     -- It was set aside as unreadable, and all of its record has been mended since, its state as well.
     local mended = is_open and redis.call('ZSCORE', unreadable, id) and not redis.call('ZSCORE', open, id)
     if state == $WAITING and hurry and not mended then
         if not redis.call('ZSCORE', open, id) then return 'elsewhere' end
-        local lease = redis.call('ZSCORE', leases, id)
-        if lease and tonumber(lease) > now then return 'open' end
+        if has_lease(id) then return 'open' end
         redis.call('HDEL', key, 'due')
-        enqueue(id, resource, job, received)
+        enqueue(id, record, job)
         pcall(explain, id)
         publish(id, state, type, resource, {replayed = true})
         return 'replayed'
@@ -107,25 +92,22 @@ local function replay(id, job, selected)
     if resource == '' then return 'no_resource' end
     if handler ~= '' then
         local fits = string.find(wanted, ' ' .. type .. ' ', 1, true)
-        if wanted == '' then fits = redis.call('HEXISTS', key, $HANDLER .. handler) == 1 end
+        if wanted == '' then fits = record[$HANDLER .. handler] end
         if not fits then return 'unrelated' end
     end
-    enqueue(id, resource, job, received)
-    if state == $QUARANTINED and received then  -- It was indexed among the unknown types.
-        redis.call('ZADD', index_of(type, resource), received, id)
+    enqueue(id, record, job)
+    if state == $QUARANTINED then  -- It was indexed among the unknown types.
+        redis.call('ZADD', index_of(type, resource), record.received, id)
         redis.call('ZREM', index_of('', resource), id)
     end
     redis.call('PERSIST', key)
     if not resume then
-        start_over(id, key, state)
+        start_over(id, key, record)
         pcall(explain, id)
     end
     redis.call('HDEL', key, 'error', 'settled')
     redis.call('HSET', key, 'state', $ACCEPTED, 'fence', now)
-    redis.call('ZREM', dead, id)
-    redis.call('ZREM', quarantined, id)
-    redis.call('ZREM', unreadable, id)
-    redis.call('ZREM', unhandled .. type, id)
+    for _, list in ipairs({dead, quarantined, unreadable, unhandled .. type}) do redis.call('ZREM', list, id) end
     publish(id, $ACCEPTED, type, resource, {replayed = true})
     return 'replayed'
 end

@@ -5,8 +5,7 @@
 --   The filter: `types`, `states`: sets, `resource`, `handler`: all or null; `from` and `until`, in ms; `counting`.
 -- Reply: of each event webhook-id, type, state and time; or, if counting, of each state and type these and the number.
 
---! include if_hash.lua
---! include keys.lua
+--! include record.lua
 
 local filter = cjson.decode(ARGV[1])
 local function given(value) return value ~= cjson.null and value or nil end

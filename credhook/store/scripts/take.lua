@@ -13,7 +13,6 @@
 --   the claims; see claim_event.lua
 
 --! include claim_event.lua
---! include event_of_job.lua
 --! include urgent.lua
 
 local MOST_DUE = 500        -- Due retries that one call moves from RQ's schedule to the queue.

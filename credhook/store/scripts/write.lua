@@ -1,13 +1,13 @@
--- Write down what has happened to the events that a process holds, in the order in which it happened.
+-- Write down what has happened to the events that a process holds.
 --
--- Each operation stands or falls alone. A settlement first writes, in one command, what makes it final, and takes the
--- event from the open ones last: if it breaks off in between, the sweeper does the rest. What all settlements of a
--- script write to the same keys is written for all of them together.
+-- An operation that fails does not stop the others. A settlement first writes, in one command, what makes it final. It
+-- removes the event from the open ones last: if the script breaks off in between, the sweeper does the rest. Writes to
+-- the same keys are made once for all settlements.
 --
 -- KEYS: as in keys.lua.
 -- ARGV: retention in s; lease in ms; worker's name, or '' if RQ itself keeps the jobs; its token; then each operation,
 --   settlements first: its name, how many arguments it has, and these:
---   settle: webhook-id, fence, job, state, latest, follow, sealed, more, and handlers with how they ended; see below
+--   settle: webhook-id, fence, job, state, latest, follow, sealed, rest, and handlers with how they ended; see below
 --   record: webhook-id, handler, how it ended, handlers that the event waits for, the failure in JSON or ''
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
@@ -17,12 +17,9 @@
 --   ended: how the handler ended, or nil
 --   renew: 1 if the claim still stands, else 0
 
---! include by_field.lua
 --! include causes.lua
 --! include claim_event.lua
 --! include changes.lua
---! include event_of_job.lua
---! include history.lua
 
 local FIRST = 5                -- Where the operations begin.
 local MOST_BLOCKED = 100       -- Jobs of a resource that one look for its next event goes through.
@@ -49,7 +46,7 @@ function write.record(id, handler, how, pending, failure)
     local state, before = unpack(call('HMGET', EVENT .. id, 'state', $HANDLER .. handler))
     local is_open = state == $ACCEPTED or state == $WAITING
     if state then call('HSET', EVENT .. id, $HANDLER .. handler, how) end
-    if state and failure ~= '' and before ~= how then pcall(record_failure, causes, id, cjson.decode(failure), is_open, retention) end
+    if state and failure ~= '' and before ~= how then pcall(record_failure, id, cjson.decode(failure), is_open, retention) end
     -- If this process dies now, the next worker may lack a handler that has begun: remember the names.
     if pending ~= '' and is_open then call('HSET', EVENT .. id, $PENDING, pending) end
     return 1
@@ -74,20 +71,20 @@ function write.renew(id, fence, job)
 end
 
 -- Write down how an attempt ended:
---   state     where the event stands now
---   latest    rank and `updatedAt` of the state of the resource that handlers have seen, or ''
---   follow    '1' if the resource's next event is to be claimed
+--   state     the event's new state
+--   latest    rank and `updatedAt` of the resource's state that handlers have seen, or ''
+--   follow    '1' to claim the resource's next event
 --   sealed    '1' if a snapshot may have been kept
---   more      '' or JSON: `error`; `wait` in ms; `unspent`, if the attempt does not count; `only` and `pending`, the
+--   rest      '' or JSON: `error`; `wait` in ms; `unspent`, if the attempt does not count; `only` and `pending`, the
 --             handlers that an unhandled and a waiting event wait for; `failures`, `causes`, `resolved` and `history`
-function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
-    local key, records, what = EVENT .. id, {...}, more ~= '' and cjson.decode(more) or {}
+function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
+    local key, records, details = EVENT .. id, {...}, rest ~= '' and cjson.decode(rest) or {}
     local record = by_field(call('HGETALL', key))
     local last_fence, attempts, locked
     if record.resource then last_fence, attempts, locked = last_claim(id, record) end
     if last_fence ~= fence then
         local failed = {}
-        for _, failure in ipairs(what.failures or {}) do failed[failure.who] = cjson.encode(failure) end
+        for _, failure in ipairs(details.failures or {}) do failed[failure.who] = cjson.encode(failure) end
         for i = 1, #records, 2 do write.record(id, records[i], records[i + 1], '', failed[records[i]] or '') end
         -- If it has this state and was not claimed since, an earlier run settled it and the reply was lost.
         local next_fence = string.format('%.0f', fence + 1)
@@ -99,48 +96,47 @@ function write.settle(id, fence, job, state, latest, follow, sealed, more, ...)
     local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
     local function drop(field) if record[field] then unset[#unset + 1] = field end end
     for i = 1, #records, 2 do put($HANDLER .. records[i], records[i + 1]) end
-    if what.error then put('error', what.error) else drop('error') end
-    for name, cause in pairs(what.causes or {}) do put($BLAMED .. name, cause) end
-    for name in pairs(what.resolved or {}) do
-        if not (what.causes or {})[name] then drop($BLAMED .. name) end
+    if details.error then put('error', details.error) else drop('error') end
+    for name, cause in pairs(details.causes or {}) do put($BLAMED .. name, cause) end
+    for name in pairs(details.resolved or {}) do
+        if not (details.causes or {})[name] then drop($BLAMED .. name) end
     end
     drop('holder')
-    attempts = attempts - (what.unspent and 1 or 0)
-    if is_open or what.unspent or attempts > 1 then put('attempts', attempts) else drop('attempts') end
+    attempts = attempts - (details.unspent and 1 or 0)
+    if is_open or details.unspent or attempts > 1 then put('attempts', attempts) else drop('attempts') end
     if is_open then
         put('fence', string.format('%.0f', fence + 1))  -- So that a repetition does not settle it once more.
-        if state == $WAITING then put('due', now + (what.wait or 0)) end
-        if what.pending then put($PENDING, what.pending) end
+        if state == $WAITING then put('due', now + (details.wait or 0)) end
+        if details.pending then put($PENDING, details.pending) end
     else
         put('settled', now_text)
         for _, field in ipairs(OPEN_ONLY) do drop(field) end
         if state == $DONE then drop('seen') end
-        if state ~= $UNHANDLED then drop($ONLY) elseif what.only then put($ONLY, what.only) end
+        if state ~= $UNHANDLED then drop($ONLY) elseif details.only then put($ONLY, details.only) end
     end
     call('HSET', unpack(set))
     if #unset > 1 then call('HDEL', unpack(unset)) end
-    local gone = {}
     if is_open then
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
             call('LPUSH', jobs, job)
             set_status(job, 'queued', '')
         elseif worker.name then
-            call('ZADD', scheduled, (now + (what.wait or 0)) / 1000, job)
+            call('ZADD', scheduled, (now + (details.wait or 0)) / 1000, job)
             set_status(job, 'scheduled', '')
         end
         call('ZADD', open_by_received, record.received, id)
         call('ZADD', open, now, id)
     else
         call('PEXPIREAT', key, forgotten)
-        if state == $DONE and sealed == '1' then gone[#gone + 1] = SNAPSHOT .. id end
-        if worker.name then gone[#gone + 1] = 'rq:job:' .. job end
+        if state == $DONE and sealed == '1' then call('DEL', SNAPSHOT .. id) end
+        if worker.name then call('DEL', 'rq:job:' .. job) end
         if state ~= $DONE then call('ZADD', state == $UNHANDLED and unhandled .. record.type or dead, now, id) end
     end
     publish(id, state, record.type, record.resource, {
-        attempt = attempts, error = what.error or '', wait = what.wait, age = now - record.received,
+        attempt = attempts, error = details.error or '', wait = details.wait, age = now - record.received,
     })
-    local settlement = {id = id, resource = record.resource, latest = latest, follow = follow == '1', what = what,
-                        is_open = is_open, locked = locked, gone = gone, reply = {1}}
+    local settlement = {id = id, resource = record.resource, latest = latest, follow = follow == '1', details = details,
+                        is_open = is_open, locked = locked, reply = {1}}
     settled[#settled + 1] = settlement
     return settlement.reply
 end
@@ -153,29 +149,23 @@ local function later(state, other)
     return string.format('%d:%.0f', math.max(rank, old_rank), math.max(updated, old_updated))
 end
 
--- Give up the claims of what has been settled; remember which states of their resources handlers have seen, unless
--- they have seen later ones; and take from the open events what is open no more.
+-- Release the claims of settled events, remember the latest states of their resources that handlers have seen, and
+-- remove closed events from the open ones.
 local function release()
-    local ids, gone, closed, unlocked, keys = {}, {}, {}, {}, {}
-    for _, one in ipairs(settled) do
-        ids[#ids + 1] = one.id
-        add_to(gone, one.gone)
-        if not one.is_open then closed[#closed + 1] = one.id end
-        if one.locked then unlocked[#unlocked + 1] = one.resource end
-        if one.latest ~= '' then keys[#keys + 1] = RESOURCE .. one.resource end
+    local ids, closed, unlocked = {}, {}, {}
+    for _, settlement in ipairs(settled) do
+        ids[#ids + 1] = settlement.id
+        if not settlement.is_open then closed[#closed + 1] = settlement.id end
+        if settlement.locked then unlocked[#unlocked + 1] = settlement.resource end
     end
     if #unlocked > 0 then call('HDEL', locks, unpack(unlocked)) end
     call('ZREM', leases, unpack(ids))
-    local found = {}
-    for place, value in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do found[keys[place]] = value end
-    for _, one in ipairs(settled) do
-        if one.latest ~= '' then
-            local key = RESOURCE .. one.resource
-            found[key] = later(one.latest, found[key])
-            call('SET', key, found[key], 'PXAT', latest_forgotten)
+    for _, settlement in ipairs(settled) do
+        if settlement.latest ~= '' then
+            local key = RESOURCE .. settlement.resource
+            call('SET', key, later(settlement.latest, call('GET', key)), 'PXAT', latest_forgotten)
         end
     end
-    if #gone > 0 then call('DEL', unpack(gone)) end
     if #closed > 0 then
         call('ZREM', open_by_received, unpack(closed))
         call('ZREM', open, unpack(closed))
@@ -183,11 +173,11 @@ local function release()
 end
 
 -- Count why an attempt has failed, and append it to the event's history.
-local function explain(id, what, is_open)
-    for _, cause in pairs(what.resolved or {}) do remove_open_error(causes, id, cause) end
-    for _, failure in ipairs(what.failures or {}) do count_failure(causes, failure, retention) end
-    for _, cause in pairs(what.causes or {}) do add_open_error(causes, id, cause, is_open, retention) end
-    if what.history then append(id, what.history, not is_open and retention) end
+local function explain(id, details, is_open)
+    for _, cause in pairs(details.resolved or {}) do remove_open_error(id, cause) end
+    for _, failure in ipairs(details.failures or {}) do count_failure(failure, retention) end
+    for _, cause in pairs(details.causes or {}) do add_open_error(id, cause, is_open, retention) end
+    if details.history then append(id, details.history, not is_open and retention) end
 end
 
 -- Let the resource's next event be worked on: return its claim if this process goes on, or else put its job at the head
@@ -214,20 +204,20 @@ end
 -- events that stay blocked.
 local function go_on()
     local waiting, claims = {}, {}
-    for _, one in ipairs(settled) do
-        if next(one.what) then pcall(explain, one.id, one.what, one.is_open) end
-        waiting[#waiting + 1] = blocked .. one.resource
+    for _, settlement in ipairs(settled) do
+        if next(settlement.details) then pcall(explain, settlement.id, settlement.details, settlement.is_open) end
+        waiting[#waiting + 1] = blocked .. settlement.resource
     end
     if call('EXISTS', unpack(waiting)) == 0 then return end
-    for _, one in ipairs(settled) do
-        local ok, following = pcall(let_next, one.resource, one.follow)
+    for _, settlement in ipairs(settled) do
+        local ok, following = pcall(let_next, settlement.resource, settlement.follow)
         if ok and following then
             claims[#claims + 1] = following
-            one.following = following
+            settlement.following = following
         end
     end
     if not pcall(hold, claims, worker) then return end
-    for _, one in ipairs(settled) do add_to(one.reply, one.following or {}) end
+    for _, settlement in ipairs(settled) do add_to(settlement.reply, settlement.following or {}) end
 end
 
 local replies, i = {}, FIRST
