@@ -22,7 +22,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.attempt import running
 from credhook.worker.attempt.details import is_stale, version
 from credhook.worker.attempt.outcome import Outcome
-from credhook.worker.attempt.retry import BACKOFF, after_handler, cause
+from credhook.worker.attempt.retry import BACKOFF, after_handler, error_text
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.handlers.types import Context, FetchedEvent
@@ -262,7 +262,7 @@ class Trial:
             outcome=outcome,
             retry_in=self._settlement.wait if is_waiting else None,
             attempts=self._runs,
-            cause="" if error is None else cause(error),
+            cause="" if error is None else error_text(error),
             at=() if error is None else tuple(places(error, _MAX_PLACES)),
             error=error,
             logged=tuple(self._log.entries),

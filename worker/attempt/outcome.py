@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from credhook.logs.places import authors_function
 from credhook.store import GAVE_UP, State
-from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, cause
+from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry, error_text
 from credhook.worker.handlers.handler import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claim import Settlement
@@ -58,7 +58,7 @@ class Outcome:
 
     def after(self, handler: str, error: Exception, decision: Retry | GiveUp) -> Self:
         """Return the outcome after a failure. An empty handler name stands for the fetch."""
-        named = f"{handler}: {cause(error)}" if handler else cause(error)
+        named = f"{handler}: {error_text(error)}" if handler else error_text(error)
         if isinstance(decision, GiveUp):
             data_gone = self.data_gone or isinstance(error, DataGone)
             return replace(self, gave_up=(*self.gave_up, named), data_gone=data_gone, whole=self.whole or not handler)
@@ -94,7 +94,7 @@ def handler_failure(handler: Handler, error: Exception, milliseconds: float | No
     where, at = authors_function(error) or (f"{module} {name}", f"{handler.at} {name}")
     versions = ", ".join(filter(None, (distribution(module), credhook_version())))
     # The reason of a `GiveUp` may differ for each event, so it is not part of the cause.
-    what = "GiveUp" if isinstance(error, GiveUp) else cause(error)
+    what = "GiveUp" if isinstance(error, GiveUp) else error_text(error)
     return Failure(handler.name, what, where, at, versions, milliseconds)
 
 
@@ -102,7 +102,7 @@ def fetch_failure(error: Exception) -> Failure | None:
     """Return the failure to count, or None if the platform was not asked."""
     if isinstance(error, Defer | PlatformPaused):
         return None
-    return Failure(FETCH, cause(error), version=credhook_version())
+    return Failure(FETCH, error_text(error), version=credhook_version())
 
 
 @cache

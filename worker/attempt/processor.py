@@ -22,7 +22,7 @@ from credhook.worker.attempt.retry import (
     GiveUp,
     after_fetch,
     after_handler,
-    cause,
+    error_text,
 )
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
 from credhook.worker.attempt.slots import Slot
@@ -156,7 +156,7 @@ class Processor:
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(fetch_failure(error))
             log.warning(
-                "fetch_failed", **attempt.ids, error=cause(error), exc_info=error, hint=hint(error), cause=cause_id
+                "fetch_failed", **attempt.ids, error=error_text(error), exc_info=error, hint=hint(error), cause=cause_id
             )
             pause = self._breaker.pause()
             decision = after_fetch(error, claim.attempt, age=claim.age, max_attempts=max_attempts, pause=pause)
@@ -303,7 +303,7 @@ class Processor:
             "handler_failed",
             **attempt.ids,
             handler=handler.name,
-            error=cause(error),
+            error=error_text(error),
             exc_info=error,
             final=isinstance(decision, GiveUp),
             hint=_TIMEOUT_HINT if isinstance(error, HandlerTimeout) else "",
@@ -311,7 +311,7 @@ class Processor:
             cause=None if is_consequence else attempt.add_failure(handler_failure(handler, error, ms)),
         )
         if isinstance(decision, GiveUp):
-            self._end(attempt, handler, GAVE_UP + cause(error))
+            self._end(attempt, handler, GAVE_UP + error_text(error))
         else:
             self._count(attempt, handler, "postponed" if isinstance(decision, Defer) else "failed")
         attempt.outcome = attempt.outcome.after(handler.name, error, decision)

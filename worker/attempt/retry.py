@@ -112,12 +112,12 @@ def after_fetch(
         return Defer(wait + chance() * max(1.0, wait))
     lost = isinstance(error, DataGone) and error.was_there
     if isinstance(error, InvalidRequest) or lost or attempt >= max_attempts:
-        return GiveUp(cause(error))  # The platform would refuse the same request again.
+        return GiveUp(error_text(error))  # The platform would refuse the same request again.
     if isinstance(error, NotFound | DataGone):
         for moment in NOT_FOUND_AGES:
             if moment > age:
                 return Retry(moment - age)
-        return Retry(NOT_FOUND_LATE_SECONDS) if attempt == 1 else GiveUp(cause(error))
+        return Retry(NOT_FOUND_LATE_SECONDS) if attempt == 1 else GiveUp(error_text(error))
     wait = BACKOFF.wait(attempt, chance())
     if isinstance(error, Unavailable) and error.retry_after is not None:
         wait = max(wait, min(error.retry_after, BACKOFF.longest))
@@ -142,13 +142,13 @@ def after_handler(
         return Defer(wait + chance() * max(1.0, wait))
     final = isinstance(error, give_up_on) and not isinstance(error, Retry | PlatformPaused)
     if final or attempt >= max_attempts:
-        return GiveUp(cause(error))
+        return GiveUp(error_text(error))
     if isinstance(error, Retry) and error.after is not None:
         return error
     return Retry(min(backoff.wait(attempt, chance()), LONGEST_SECONDS))
 
 
-def cause(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the words about the error that may be stored: its class and the platform's status, never its message.
 
     For a `GiveUp`, return its reason.

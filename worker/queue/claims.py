@@ -29,7 +29,7 @@ WRITE: Final = lua.load("write.lua")
 SEMAPHORE: Final = lua.load("semaphore.lua")
 
 #: Seconds that settlements wait for each other, so that one round trip serves them all.
-BATCH_WINDOW_SECONDS: Final = 0.005
+SETTLE_WINDOW_SECONDS: Final = 0.005
 #: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
 _SHORTEST_WAIT_SECONDS: Final = 0.01
 #: Of four events, the number of urgent ones that go before all others, while there are any.
@@ -67,14 +67,14 @@ class Claims:
         self._worker = worker or Claimant("", "")
         self._redis = redis
         self._queue = queue
-        self._index = Keys(queue)
-        self._keys = [self._index.prefix]
+        self._store_keys = Keys(queue)
+        self._keys = [self._store_keys.prefix]
         self._claim = redis.register_script(CLAIM)
         self._take = redis.register_script(TAKE)
         self._write = redis.register_script(WRITE)
         self._semaphore = redis.register_script(SEMAPHORE)
         self._taken = 0
-        self._commit = GroupCommit(self._run, window=BATCH_WINDOW_SECONDS)
+        self._commit = GroupCommit(self._run, window=SETTLE_WINDOW_SECONDS)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
@@ -178,7 +178,7 @@ class Claims:
             RedisError: Redis could not be asked.
         """
         names = list(limits)
-        keys = [self._index.leases, *(self._index.running + name for name in names)]
+        keys = [self._store_keys.leases, *(self._store_keys.running + name for name in names)]
         full: int = await self._semaphore(keys=keys, args=[claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()])
         return names[full - 1] if full else None
 
@@ -187,7 +187,7 @@ class Claims:
 
         BLMOVE from the head of the list to the same head waits for a job without taking it.
         """
-        jobs = self._index.jobs
+        jobs = self._store_keys.jobs
         seconds = max(_SHORTEST_WAIT_SECONDS, seconds)
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 

@@ -40,7 +40,7 @@ class Replay:
 
     def __init__(self, redis: Redis, *, queue: str, by: str = "") -> None:
         """Put events into `queue`, whichever they came by; `by`: who wants it, for each event's history."""
-        self._index = Keys(queue)
+        self._store_keys = Keys(queue)
         self._by = by
         self._script = redis.register_script(REPLAY)
 
@@ -55,7 +55,7 @@ class Replay:
         Raises:
             RedisError: Redis failed; some may have been put back.
         """
-        index = self._index
+        index = self._store_keys
         fields = job_fields(index.queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
         entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}

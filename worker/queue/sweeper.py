@@ -5,8 +5,8 @@ lost. The store does not. An open event belongs to exactly one of these: RQ's qu
 the list behind another event of its resource. An event that is in none of them is enqueued again. To do so once too
 often is harmless: the second job finds the claim, or the settled record, and leaves.
 
-The sweeper also completes settlements that were broken off, sets records aside that cannot be read, and keeps the lists
-of events by worker/queue/upkeep.py.
+The sweeper also completes settlements that were broken off, sets records aside that cannot be read, and removes expired
+events from the event index.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.store import Keys
+from credhook.store import Keys, lua
 from credhook.store.connection import clock
 from credhook.store.job import event_of, job_id
 from credhook.store.lease import LEASE
@@ -28,7 +28,6 @@ from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
 from credhook.worker.queue.reclaim import IN_TRANSIT_MS, PutBack
 from credhook.worker.queue.unhandled import Unhandled
-from credhook.worker.queue.upkeep import IndexSweep
 
 log = structlog.get_logger("credhook.sweeper")
 
@@ -41,6 +40,13 @@ MOST: Final = 10_000
 _RQ_RECORD_LASTS_SECONDS: Final = 600
 #: Events that one line of the log names.
 _MOST_NAMED: Final = 20
+#: Entries of the event index that one script looks at, which takes a millisecond, and scripts of one round.
+_INDEX_PAGE: Final = 500
+_INDEX_PAGES: Final = 40
+#: Time in which nearly all events are settled. From then on a record lives for the retention time.
+_SETTLED_MS: Final = 60_000
+
+_SWEEP: Final = lua.load("sweep.lua")
 
 
 class Sweeper:
@@ -67,12 +73,14 @@ class Sweeper:
             wanted: event type → names of the handlers that this process has for it.
         """
         self._redis = redis
-        self._index = Keys(queue)
+        self._store_keys = Keys(queue)
         self._name = name
         self._put_back = PutBack(redis, queue=queue, retention=retention)
         #: Each process does this, since the leader may lack a handler.
         self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
-        self._index_sweep = IndexSweep(redis, queue=queue, retention=retention)
+        self._sweep = redis.register_script(_SWEEP)
+        #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
+        self._next = [0, 0]
         self._lease = redis.register_script(LEASE)
         self._leads_for_ms = max(1_000, int(interval * 3_000))
         self._retention = retention
@@ -112,20 +120,29 @@ class Sweeper:
             hint = "something else has written to their records; see `credhook events list --state unreadable`"
             named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
             log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
-        self._index_sweep.run(now)
+        self._sweep_index(now)
         return len(put_back)
 
     def _leads(self) -> bool:
         """Become or remain the leader. After three rounds without the leader another process takes its place."""
-        return bool(self._lease(keys=[self._index.leader], args=[self._name, self._leads_for_ms]))
+        return bool(self._lease(keys=[self._store_keys.leader], args=[self._name, self._leads_for_ms]))
 
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
-        index = self._index
+        index = self._store_keys
         for key in (index.dead, *index.all_unhandled, index.quarantined, index.unreadable, index.leases):
             self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
         self._redis.zremrangebyscore(index.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
         clean_worker_registry(Queue(index.queue, connection=self._redis))
+
+    def _sweep_index(self, now: int) -> None:
+        """Remove expired events from the event index, in bounded steps."""
+        keys = [self._store_keys.prefix, *self._store_keys.event_indexes()]
+        before = now - self._retention * 1_000 - _SETTLED_MS
+        for _ in range(_INDEX_PAGES):
+            self._next = cast("list[int]", self._sweep(keys=keys, args=[before, *self._next, _INDEX_PAGE]))
+            if self._next == [0, 0]:
+                return
 
     def _orphans(self, now: int) -> list[str]:
         """Return open events that should have come up by now, and whose job is neither queued nor scheduled.
@@ -133,7 +150,7 @@ class Sweeper:
         The queue is worked off in order: a job that moved after the head of the queue did will come up. So a long queue
         need not be read to its end.
         """
-        index = self._index
+        index = self._store_keys
         jobs = cast(list[bytes], self._redis.lrange(index.jobs, 0, HEAD - 1))
         until: float = now - IN_TRANSIT_MS
         if len(jobs) == HEAD:
@@ -155,9 +172,9 @@ class Sweeper:
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """Return when the first of these jobs' events moved, in ms; 0 if none of them is open."""
-        named = (event_of(self._index.queue, job.decode(errors="surrogateescape")) for job in jobs)
+        named = (event_of(self._store_keys.queue, job.decode(errors="surrogateescape")) for job in jobs)
         ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
-        moved = self._redis.zmscore(self._index.open, cast(list[str], ids)) if ids else []
+        moved = self._redis.zmscore(self._store_keys.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
 
 

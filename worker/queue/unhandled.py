@@ -36,7 +36,7 @@ class Unhandled:
     def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
         """Put back events of the types in `wanted`: event type → names of the handlers that this process has."""
         self._redis = redis
-        self._index = Keys(queue)
+        self._store_keys = Keys(queue)
         self._replay = Replay(redis, queue=queue)
         self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
         #: Number of events of a type, from the oldest on, that the next round leaves out: they wait for other workers.
@@ -72,7 +72,7 @@ class Unhandled:
         pipeline = self._redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]
-            pipeline.zrange(self._index.unhandled + event_type, start, start + PAGE - 1, withscores=True)
+            pipeline.zrange(self._store_keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
         return [
             [UnhandledEvent(name, event_type, since) for name, since in reply]
             for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
@@ -82,7 +82,7 @@ class Unhandled:
         """Return the events that a handler is here for, by when they came."""
         pipeline = self._redis.pipeline(transaction=False)
         for one in found:
-            pipeline.hmget(self._index.event.encode() + one.name, "received", ONLY)
+            pipeline.hmget(self._store_keys.event.encode() + one.name, "received", ONLY)
         ours: list[tuple[int, UnhandledEvent]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.
