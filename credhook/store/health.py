@@ -249,11 +249,9 @@ def hint(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what led to it."""
-    seen = set[int]()
+    """Yield the error and the errors that led to it."""
     each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
+    while each is not None:
         yield each
         each = each.__cause__ or each.__context__
 

@@ -19,7 +19,7 @@ from credhook.worker.attempt.retry import (
     Retry,
     after_fetch,
     after_handler,
-    cause,
+    error_text,
 )
 from credhook.worker.attempt.running import StillRunning
 from credhook.worker.platform.circuit import PlatformPaused
@@ -141,9 +141,9 @@ def test_jitter_spreads_over_the_whole_interval() -> None:
 
 
 def test_a_cause_never_holds_the_message() -> None:
-    assert cause(ValueError("Jane Doe, born 1990")) == "ValueError"
-    assert cause(api_error(Unavailable, 503)) == "Unavailable 503"
-    assert cause(Unavailable("https://platform.example/…", cause="certificate")) == "Unavailable certificate"
-    assert cause(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
-    assert cause(Unavailable("no")) == "Unavailable"
-    assert cause(GiveUp("account is closed")) == "account is closed"
+    assert error_text(ValueError("Jane Doe, born 1990")) == "ValueError"
+    assert error_text(api_error(Unavailable, 503)) == "Unavailable 503"
+    assert error_text(Unavailable("https://platform.example/…", cause="certificate")) == "Unavailable certificate"
+    assert error_text(InvalidResponse("no", status=200, cause="ignored")) == "InvalidResponse 200"
+    assert error_text(Unavailable("no")) == "Unavailable"
+    assert error_text(GiveUp("account is closed")) == "account is closed"
