@@ -4,7 +4,7 @@ import re
 
 import pytest
 from accepting import inbox_on, record
-from claims import take_one
+from claiming import take_one
 from handled_events import HELD, INDEX, begun, handled_once
 from harness import COMPLETED, Harness
 from redis import Redis

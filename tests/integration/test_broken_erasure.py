@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from accepting import everything
 from breakable_store import Ledger
-from claims import INDEX
+from claiming import INDEX
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError

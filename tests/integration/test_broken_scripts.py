@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from accepting import everything
 from breakable_store import DONE, Ledger
-from claims import INDEX
+from claiming import INDEX
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
 from redis import Redis
 from redis.exceptions import ResponseError

@@ -1,153 +1,608 @@
-"""The scripts that move events, at the instants that no process can be made to meet: lapsed leases, lost replies."""
+"""Claims of events: fences, leases, locks of resources, deaths of workers, and scripts that break off."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from zlib import crc32
 
 import pytest
-from claims import COMPLETED, accept, worker
+from claiming import COMPLETED, INDEX, EventQueue, take_one
+from failing_scripts import AsyncScript, Script
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis.exceptions import ResponseError
-from redis_keys import job_id
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis_keys import EVENT, job_id
+from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store import State
 from credhook.worker.attempt.details import version
-from credhook.worker.queue.claim import Settlement
-from credhook.worker.queue.reclaim import PutBack
-from credhook.worker.queue.sweeper import Sweeper
+from credhook.worker.commands.events import erase
+from credhook.worker.commands.search import EventSummary, Selection
+from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.claims import WRITE, Claims
+from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
+from credhook.worker.queue.leases import Leases
+from credhook.worker.queue.reclaim import PutBack, reclaim
+from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue.sweeper import HEAD, MOST, PAGE
+
+DONE = Settlement(State.DONE)
+#: Commands of a script at which it is broken off; none has more.
+COMMANDS = range(1, 30)
 
 
-async def test_one_that_settles_after_its_lease_leaves_the_resource_to_whoever_has_it(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await accept(async_redis, ("e1", "r"))
-    (first,) = (await worker(async_redis, "stalled").take(1, urgent=0)).claims
-    redis_client.zadd("credhook:credhook:leases", {"e1": 1})
-    await accept(async_redis, ("e2", "r"), ("e3", "r"))
-    second = worker(async_redis, "second")
-    (claim,) = (await second.take(10, urgent=0)).claims
-    assert claim.event_id == "e2"
-    assert await worker(async_redis, "stalled").settle(first, Settlement(State.DONE), follow=True) == (True, None)
-    settled, following = await second.settle(claim, Settlement(State.DONE), follow=True)
-    assert settled
-    assert following is not None
+@pytest.fixture
+def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
+    return EventQueue(async_redis, redis_client)
+
+
+# fences
+
+
+async def test_a_lapsed_claim_is_not_renewed_over_the_next_holder(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    first = await queue.take_one("stalled")
+    queue.lapse()
+    second = await queue.take_one("other")
+    assert second.event_id == "e2"
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert queue.holder_of("r") == "e2"
+    assert await queue.worker("other").renew([second]) == []
+
+
+async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
+    await queue.accept("m1/r")
+    old = await queue.take_one("stalled")
+    queue.erase("m1")
+    await queue.accept("m1/r")
+    assert (await queue.take_one()).fence > old.fence
+    assert await queue.worker("stalled").settle(old, Settlement(State.DEAD, "no")) == (False, None)
+    assert queue.record("m1")["state"] == "accepted"
+
+
+async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    old = await queue.take_one("stalled")
+    queue.lapse()
+    assert queue.sweep() == 1
+    await queue.take_one()
+    assert await queue.worker("stalled").settle(old, DONE._replace(records={"a.b": "done"})) == (False, None)
+    assert (queue.record("m1")["h:a.b"], queue.record("m1")["state"]) == ("done", "accepted")
+
+
+async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    first = await queue.take_one("stalled")
+    queue.lapse()
+    other = queue.worker("other")
+    assert await other.settle(await take_one(other), DONE) == (True, None)
+    assert queue.sweep() == 1
+    again = await take_one(other)
+    assert (again.event_id, again.attempt, again.first, again.seen) == ("e1", 2, False, False)
+    assert again.fence > first.fence
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert await queue.worker("stalled").settle(first, DONE) == (False, None)
+    assert await other.settle(again, DONE) == (True, None)
+    assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
+
+
+async def test_a_worker_whose_lock_was_lost_learns_it_when_it_settles(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    claim = await queue.take_one()
+    queue.redis.delete(INDEX.locks)
+    queue.redis.zadd(INDEX.open, {"e1": 1})
+    assert queue.sweep() == 0  # Its lease keeps the event from others.
+    assert await queue.worker().settle(claim, DONE._replace(records={"a.b": "done"})) == (False, None)
+    queue.lapse()
+    assert queue.sweep() == 1
+    assert (await queue.take_one()).ended == {"a.b": "done"}
+
+
+async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    stalled = queue.worker("stalled")
+    await stalled.settle(await take_one(stalled), Settlement(State.ACCEPTED))
+    lost = await take_one(stalled)
+    queue.redis.delete(INDEX.locks)
+    queue.lapse("e1")
+    assert queue.sweep() == 1
+    assert (await queue.take_one()).fence > lost.fence
+    assert await stalled.renew([lost]) == [lost]
+    assert await stalled.settle(lost, DONE) == (False, None)
+
+
+# the order of one resource
+
+
+async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    first = await queue.take_one("stalled")
+    queue.lapse()
+    await queue.accept("e2/r", "e3/r")
+    (second,) = await queue.take("second")
+    assert second.event_id == "e2"
+    assert await queue.worker("stalled").settle(first, DONE, follow=True) == (True, None)
+    _, following = await queue.worker("second").settle(second, DONE, follow=True)
+    assert following
     assert following.event_id == "e3"
 
 
-async def test_what_cannot_be_written_fails_alone(async_redis: AsyncRedis, redis_client: Redis) -> None:
-    await accept(async_redis, ("e1", "r1"), ("e2", "r2"), ("e3", "r3"))
-    claims = worker(async_redis, "w")
-    one, two, three = (await claims.take(10, urgent=0)).claims
-    redis_client.delete("credhook:credhook:event:e2")
-    redis_client.set("credhook:credhook:event:e2", "of another kind")
-    settlement = Settlement(State.DONE)
-    results = await asyncio.gather(
-        *(claims.settle(each, settlement) for each in (one, two, three)), return_exceptions=True
-    )
+async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    claims = queue.worker()
+    first = await take_one(claims)
+    await queue.accept("e3/r", "e4/r", "e5/r")
+    assert not await queue.take()
+    queue.lapse("e1")
+    await queue.accept("e2/r")
+    second = await take_one(claims)
+    settled = await asyncio.gather(*(claims.settle(claim, DONE, follow=True) for claim in (first, second)))
+    assert [ours for ours, _ in settled] == [True, True]
+    assert [following.event_id for _, following in settled if following] == ["e3"]
+
+
+async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r", "e3/r")
+    first = await queue.take_one()
+    queue.erase("e2")
+    assert queue.holder_of("r") == "e1"
+    assert not await queue.take()
+    _, following = await queue.worker().settle(first, DONE, follow=True)
+    assert following
+    assert following.event_id == "e3"
+
+
+async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
+    others: dict[Any, Any] = {f"r{number}": f"x{number} 1 1 w" for number in range(20_000)}
+    queue.redis.hset(INDEX.locks, mapping=others | {"r": "gone 1 1 w"})
+    erasure = erase.Erasure(queue.redis, INDEX, Selection())
+    absent = [EventSummary("gone", "", "", 0), *(EventSummary(f"absent{number}", "", "", 0) for number in range(199))]
+    assert set(erasure(absent)) == {b"missing"}
+    erasure.finish(absent)
+    assert queue.redis.hlen(INDEX.locks) == len(others)
+    assert not queue.redis.hexists(INDEX.locks, "r")
+
+
+async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2", "m3")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED, spend=False))
+    again = await queue.take_one()
+    assert (again.event_id, again.attempt) == ("m1", 1)
+
+
+async def test_concurrent_takes_get_different_events(queue: EventQueue) -> None:
+    await queue.accept(*(f"e{number}" for number in range(6)))
+    claims = queue.worker()
+    takes = await asyncio.gather(*(claims.take(number, urgent=0) for number in (2, 1, 2, 1)))
+    assert sorted(claim.event_id for taken in takes for claim in taken.claims) == [f"e{n}" for n in range(6)]
+
+
+async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e1/r")
+    assert (await queue.take_one()).first
+
+
+# retries, and the time when they are due
+
+
+async def test_a_waiting_event_is_left_until_it_is_due(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    claim = await queue.take_one()
+    await queue.worker().settle(claim, Settlement(State.WAITING, "no", wait=60.0))
+    assert await queue.worker().renew([claim]) == [claim]
+    assert not queue.redis.zcard(INDEX.leases)
+    queue.push_job("m1")
+    assert await queue.take() == []
+    assert queue.record("m1")["state"] == "waiting"
+    queue.redis.delete(INDEX.scheduled)  # RQ has lost it.
+    queue.lapse()
+    assert queue.sweep() == 0
+    queue.redis.hset(EVENT + "m1", "due", 1)
+    assert queue.sweep() == 1
+
+
+async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    """The schedule has said that it is due, and the record says that it will be in a minute."""
+    await queue.accept("e1")
+    await queue.worker().settle(await queue.take_one(), Settlement(State.WAITING, wait=60.0))
+    queue.redis.zadd(INDEX.scheduled, {job_id("e1"): 1})
+    again = await queue.take_one()
+    assert again._replace(now=0).age == 0
+
+
+async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    queue.redis.zadd(INDEX.open, {"e1": int(queue.redis.time()[0]) * 1_000 + 3_600_000})
+    await queue.take_one("dies")
+    queue.redis.delete(INDEX.leases, INDEX.locks)
+    queue.redis.hset(EVENT + "e1", mapping={"state": "waiting", "due": 1})
+    put_back = PutBack(queue.redis, queue="credhook", retention=3_600)
+    assert put_back("e1", in_transit=0, first=True) == 1
+    assert "due" not in queue.record("e1")  # It is queued, so it is due.
+    assert (await queue.take_one("next")).event_id == "e1"
+
+
+async def test_an_idle_worker_waits_no_longer_than_until_the_next_retry_is_due(queue: EventQueue) -> None:
+    """Redis takes a thousandth of a second for no time-out, and waits for ever."""
+    for seconds in (0.001, 0.0004, 0.0):
+        await queue.worker("idle").wait_for_job(seconds)
+
+
+# leases and group commit
+
+
+class FakeClaims:
+    """In place of claims: renews after `takes` seconds, or says that Redis is away."""
+
+    lease, now, takes, away = 10.0, 0.0, 0.0, False
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        self.now += self.takes
+        if self.away:
+            raise RedisConnectionError
+        return []
+
+
+async def test_a_lease_counts_from_the_request_for_its_renewal(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    claim, fake, lost = await queue.take_one(), FakeClaims(), list[Claim]()
+    leases = Leases(fake, clock=lambda: fake.now)  # type: ignore[arg-type]
+    leases.hold(claim, lambda: lost.append(claim))
+    fake.now, fake.takes = 8.0, 4.0
+    await leases.renew()  # Asked for at 8, answered at 12: it lasts until 18.
+    fake.away, fake.now, fake.takes = True, 17.5, 0.0
+    await leases.renew()
+    assert not lost
+    fake.now = 18.0
+    await leases.renew()
+    assert lost == [claim]
+
+
+async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2")
+    claims = queue.worker()
+    one, two = (await claims.take(2, urgent=0)).claims
+    queue.redis.config_set("maxmemory", 1)
+    try:
+        with capture_logs() as lines:
+            recording = asyncio.create_task(claims.record(one, "a.b", "done"))
+            await until_async(lambda: lines, what="the refusal of the record")
+        assert [line["event"] for line in lines] == ["ledger_unreachable"]
+        assert await claims.renew([one, two]) == []
+        assert await claims.settle(two, DONE) == (True, None)
+    finally:
+        queue.redis.config_set("maxmemory", 0)
+    await asyncio.wait_for(recording, 60)
+    assert queue.record("m1")["h:a.b"] == "done"
+    assert queue.record("m2")["state"] == "done"
+
+
+async def test_a_redis_that_stays_away_is_asked_once_a_second_and_settlements_go_first() -> None:
+    waits: list[float] = []
+    groups: list[list[Operation]] = []
+
+    async def run(operations: Sequence[Operation]) -> list[Any]:
+        groups.append(list(operations))
+        if len(groups) < 9:
+            raise OutOfMemoryError("OOM command not allowed")
+        return [ResponseError("WRONGTYPE no"), *range(1, len(operations))]
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    commit = GroupCommit(run, sleep=sleep)
+    writes = [commit.write((name,), first=name != "record") for name in ("record", "refused", "settle")]
+    recorded, refused, settled = await asyncio.gather(*writes, return_exceptions=True)
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+    assert groups[-1] == [("refused",), ("settle",), ("record",)]
+    assert isinstance(refused, ResponseError)
+    assert (settled, recorded) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        ResponseError("Error running script: @user_script: 1: -OOM command not allowed"),
+        ReadOnlyError("You can't write against a read only replica."),
+        NoPermissionError("ACL failure in script: User w has no permissions to run the 'hset' command"),
+        MasterDownError("Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+        RedisConnectionError("closed"),
+    ],
+)
+def test_errors_of_a_redis_that_is_unwell_are_known_from_redis_6_and_7(error: Exception) -> None:
+    assert is_unwell(error)
+    assert not is_unwell(ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"))
+
+
+async def test_a_settlement_that_cannot_be_written_fails_alone(queue: EventQueue) -> None:
+    await queue.accept("e1", "e2", "e3")
+    claims = queue.worker()
+    taken = (await claims.take(10, urgent=0)).claims
+    queue.redis.delete(EVENT + "e2")
+    queue.redis.set(EVENT + "e2", "of another kind")
+    results = await asyncio.gather(*(claims.settle(claim, DONE) for claim in taken), return_exceptions=True)
     assert results[0] == results[2] == (True, None)
     assert isinstance(results[1], ResponseError)
 
 
-async def test_words_that_are_no_unicode_are_written_all_the_same(async_redis: AsyncRedis) -> None:
-    await accept(async_redis, ("e1", "r1"))
-    claims = worker(async_redis, "w")
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    settled, _ = await claims.settle(claim, Settlement(State.DEAD, "t.f: \udc80 closed"))
+async def test_words_that_are_no_unicode_are_written(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    settled, _ = await queue.worker().settle(await queue.take_one(), Settlement(State.DEAD, "t.f: \udc80 closed"))
     assert settled
-    assert await async_redis.hget("credhook:credhook:event:e1", "error") == b"t.f: ? closed"
+    assert queue.record("e1")["error"] == "t.f: ? closed"
 
 
-async def test_a_planted_job_with_an_odd_id_is_refused_and_stops_nobody(async_redis: AsyncRedis) -> None:
-    await accept(async_redis, ("e1", "r1"))
-    data: Any = await async_redis.hget("rq:job:" + job_id("e1"), "data")
+async def test_a_job_that_is_not_ours_is_refused_and_the_others_go_on(queue: EventQueue) -> None:
+    await queue.accept("e1")
     for name in (b"\xff\xfe", job_id("other").encode()):
-        await async_redis.hset(b"rq:job:" + name, mapping={b"data": data})
-        await async_redis.lpush("rq:queue:credhook", name)
-    taken = await worker(async_redis, "w").take(10, urgent=0)
-    assert [claim.event_id for claim in taken.claims] == ["e1"]
-    assert await async_redis.exists(b"credhook:credhook:refused:\xff\xfe")
-
-
-async def test_a_lost_reply_to_a_take_does_not_pass_for_data_that_was_seen(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await accept(async_redis, ("e1", "r1"))
-    await worker(async_redis, "lost", lease=0.01).take(1, urgent=0)
-    await async_redis.zadd("credhook:credhook:open", {"e1": 0})
-    sweeper = Sweeper(redis_client, queue="credhook", name="n", interval=1, retention=3_600)
-    await until_async(lambda: sweeper.run() == 1, what="the lapse of its lease")
-    (claim,) = (await worker(async_redis, "w").take(1, urgent=0)).claims
-    assert claim.attempt == 2
-    assert not claim.seen
-    assert not claim.first
-
-
-async def test_takes_get_different_events(async_redis: AsyncRedis) -> None:
-    await accept(async_redis, *((f"e{number}", f"r{number}") for number in range(6)))
-    claims = worker(async_redis, "w")
-    takes = await asyncio.gather(*(claims.take(number, urgent=0) for number in (2, 1, 2, 1)))
-    taken = [claim.event_id for one in takes for claim in one.claims]
-    assert sorted(taken) == [f"e{number}" for number in range(6)]
-
-
-async def test_an_idle_worker_waits_no_longer_than_until_the_next_retry_is_due(async_redis: AsyncRedis) -> None:
-    """Redis takes a thousandth of a second for no time-out, and waits for ever."""
-    claims = worker(async_redis, "idle")
-    for seconds in (0.001, 0.0004, 0.0):
-        await claims.wait_for_job(seconds)
-
-
-async def test_a_retry_that_was_due_is_claimed_even_if_the_clock_has_gone_back(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    """As then, the schedule has said that it is due, and the record says that it will be in a minute."""
-    await accept(async_redis, ("e1", "r"))
-    claims = worker(async_redis, "first")
-    (claim,) = (await claims.take(1, urgent=0)).claims
-    await claims.settle(claim, Settlement(State.WAITING, wait=60.0))
-    assert not (await claims.take(1, urgent=0)).claims
-    redis_client.zadd("rq:scheduled:credhook", {job_id("e1"): 1})
-    (again,) = (await claims.take(1, urgent=0)).claims
-    assert again.event_id == "e1"
-    assert again._replace(now=0).age == 0
-
-
-async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_back(
-    async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await accept(async_redis, ("e1", "r"))
-    ahead = int(redis_client.time()[0]) * 1_000 + 3_600_000
-    redis_client.zadd("credhook:credhook:open", {"e1": ahead})
-    (claim,) = (await worker(async_redis, "dies").take(1, urgent=0)).claims
-    redis_client.delete("credhook:credhook:leases", "credhook:credhook:locks")
-    put_back = PutBack(redis_client, queue="credhook", retention=3_600)
-    redis_client.hset("credhook:credhook:event:e1", mapping={"state": "waiting", "due": 1})
-    assert put_back(claim.event_id, in_transit=0, first=True) == 1
-    assert not redis_client.hexists(
-        "credhook:credhook:event:e1", "due"
-    )  # What is queued is due, whatever the clock does.
-    assert [one.event_id for one in (await worker(async_redis, "next").take(1, urgent=0)).claims] == ["e1"]
-
-
-def test_an_orphan_behind_ten_thousand_that_wait_is_found(redis_client: Redis) -> None:
-    pipeline = redis_client.pipeline(transaction=False)
-    now = redis_client.time()[0]
-    for number in range(10_050):
-        event_id = f"m{number}"
-        fields: Any = {"state": "waiting", "type": COMPLETED, "resource": event_id, "received": 1}
-        pipeline.hset("credhook:credhook:event:" + event_id, mapping=fields)
-        pipeline.zadd("credhook:credhook:open", {event_id: number})
-        pipeline.zadd("rq:scheduled:credhook", {job_id(event_id): now + 3_600})
-    orphan: dict[Any, Any] = {"state": "accepted", "type": COMPLETED, "resource": "r", "received": 1}
-    pipeline.hset("credhook:credhook:event:orphan", mapping=orphan)
-    pipeline.zadd("credhook:credhook:open", {"orphan": 20_000})
-    pipeline.execute()
-    assert Sweeper(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run() == 1
-    assert redis_client.lrange("rq:queue:credhook", 0, -1) == [job_id("orphan").encode()]
+        queue.redis.copy("rq:job:" + job_id("e1"), b"rq:job:" + name)  # type: ignore[arg-type]
+        queue.redis.lpush(INDEX.jobs, name)
+    assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    assert queue.redis.exists(b"credhook:credhook:refused:\xff\xfe")
 
 
 @pytest.mark.parametrize("updated_at", [datetime.min, None, "yesterday"])  # noqa: DTZ901  As a platform may write it.
 def test_a_time_that_no_clock_shows_is_no_time(updated_at: datetime | str | None) -> None:
     assert version(COMPLETED, updated_at) == (3, 0)
+
+
+# the sweeper
+
+
+def test_only_events_without_a_job_are_put_back_behind_a_long_queue(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    queued = [f"m{number}" for number in range(HEAD + 100)]
+    queue.plant(*queued, moved=now - 100_000)
+    queue.push_job(*queued)
+    queue.plant("orphan", moved=now - 200_000)
+    assert queue.sweep() == 1
+    jobs: Any = queue.redis.lrange(INDEX.jobs, 0, -1)
+    assert len(jobs) == len(set(jobs)) == HEAD + 101
+
+
+def test_an_orphan_behind_a_page_of_scheduled_events_is_found(queue: EventQueue) -> None:
+    waiting = [f"m{number}" for number in range(PAGE + 50)]
+    queue.plant(*waiting, moved=0, state="waiting")
+    queue.redis.zadd(INDEX.scheduled, {job_id(name): queue.redis.time()[0] + 3_600 for name in waiting})
+    queue.plant("orphan", moved=20_000)
+    assert queue.sweep() == 1
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("orphan").encode()]
+
+
+def test_events_that_cannot_be_put_back_do_not_hide_those_behind_them(queue: EventQueue) -> None:
+    later = int(queue.redis.time()[0]) * 1_000 + 86_400_000
+    queue.plant(*(f"z{number}" for number in range(MOST)), moved=1, state="waiting", due=later)
+    queue.plant("good", moved=MOST + 10)
+    sweeper = queue.sweeper()
+    assert [sweeper.run(), sweeper.run()] == [0, 1]
+    assert queue.redis.lrange(INDEX.jobs, 0, -1) == [job_id("good").encode()]
+
+
+def test_settled_events_are_forgotten_after_the_retention_time(queue: EventQueue) -> None:
+    now = queue.redis.time()[0] * 1_000
+    for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
+        queue.redis.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
+    queue.sweep()
+    for key in (INDEX.dead, INDEX.quarantined, INDEX.unreadable):
+        assert queue.redis.zrange(key, 0, -1) == [b"young"]
+
+
+async def test_an_event_behind_another_of_its_resource_is_no_orphan(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    assert [claim.event_id for claim in await queue.take()] == ["e1"]
+    queue.redis.zadd(INDEX.open, {"e2": 1})
+    assert queue.sweep() == 0
+    assert not queue.redis.exists(INDEX.jobs)
+    queue.redis.hdel(INDEX.locks, "r")
+    assert queue.sweep() == 1
+
+
+async def test_an_event_that_has_outlived_two_workers_is_put_back_after_a_delay(queue: EventQueue) -> None:
+    late = next(f"m{number}" for number in range(100) if crc32(f"m{number}".encode()) / 2**32 > 0.9)
+    await queue.accept(f"{late}/r")
+    await queue.take_one()
+    queue.lapse()
+    queue.redis.hset(INDEX.locks, "r", f"{late} 1 3 w")
+    seconds, _ = queue.redis.time()
+    queue.redis.zadd(INDEX.leases, {late: seconds * 1_000})
+    assert queue.sweep() == 0
+    queue.redis.zadd(INDEX.leases, {late: (seconds - 6) * 1_000})
+    assert queue.sweep() == 1
+
+
+# deaths of workers
+
+
+async def test_an_event_that_was_alone_when_its_worker_died_is_isolated_from_then_on(queue: EventQueue) -> None:
+    await queue.accept("bad")
+    claims = queue.worker("w1")
+    assert (await take_one(claims)).killed == 0
+    assert [queue.die(name) for name in ("another", "w1", "w1")] == [0, 1, 0]
+    queue.lapse()
+    queue.sweep()
+    await queue.accept("good")
+    busy = await claims.take(10, urgent=0)
+    assert ([claim.event_id for claim in busy.claims], busy.poison_candidates) == (["good"], True)
+    alone = await claims.take(10, urgent=0, idle=True)
+    assert [(claim.event_id, claim.killed, claim.attempt) for claim in alone.claims] == [("bad", 1, 2)]
+    assert not alone.poison_candidates
+    assert queue.die("w1") == 2
+
+
+async def test_events_that_died_together_lose_no_attempt_and_are_isolated_after_two_deaths(queue: EventQueue) -> None:
+    await queue.accept("m1", "m2", "m3")
+    for name in ("w1", "w2"):
+        assert [claim.attempt for claim in await queue.take(name, idle=True)] == [1, 1, 1]
+        assert queue.die(name) == 3
+        queue.lapse()
+        queue.sweep()
+    assert await queue.take("w3") == []
+    seen = set()
+    for _ in range(3):
+        (claim,) = await queue.take("w3", idle=True)
+        assert (claim.attempt, claim.killed) == (1, 0)
+        await queue.worker("w3").settle(claim, DONE)
+        seen.add(claim.event_id)
+        assert not {"deaths", "killed", "attempts"} & queue.record(claim.event_id).keys()
+    assert seen == {"m1", "m2", "m3"}
+
+
+async def test_a_death_from_outside_counts_against_no_event(queue: EventQueue) -> None:
+    await queue.accept("m1")
+    for attempt in range(1, 4):
+        claim = await queue.take_one(f"w{attempt}")
+        assert (claim.attempt, claim.killed) == (attempt, 0)
+        assert queue.die(f"w{attempt}", own_fault=False) == 1
+        queue.redis.delete(INDEX.leases)  # So that no delay applies.
+        queue.lapse()
+        queue.sweep()
+
+
+async def test_a_death_counts_for_a_lapsed_event_whose_resource_goes_on(queue: EventQueue) -> None:
+    await queue.accept("culprit/r", "innocent/q")
+    assert len(await queue.take("dies")) == 2
+    queue.lapse("culprit")
+    await queue.accept("next/r")
+    following = await queue.take_one("other")
+    assert following.event_id == "next"
+    assert [queue.die("dies"), queue.die("dies")] == [2, 0]
+    for event_id in ("culprit", "innocent"):
+        kept = queue.record(event_id)
+        assert (kept.get("deaths"), kept.get("killed"), kept["attempts"], kept.get("holder")) == ("1", None, "0", None)
+    assert await queue.worker("other").renew([following]) == []
+
+
+async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    await queue.take_one("dies")
+    queue.lapse("e1")
+    await queue.accept("e2/r")
+    other = queue.worker("other")
+    await other.settle(await take_one(other), DONE)
+    queue.push_job("e1")
+    again = await take_one(other)
+    assert (again.event_id, again.attempt) == ("e1", 2)
+    assert queue.die("dies") == 0
+    assert await other.settle(again, DONE) == (True, None)
+    assert not {"fence", "holder", "deaths", "killed"} & queue.record("e1").keys()
+
+
+async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: EventQueue) -> None:
+    await queue.accept("e1/r")
+    await queue.take_one("dies")
+    assert reclaim(queue.redis, "dies", "1", queue="credhook", retention=3_600)
+    await queue.accept("e2/r")
+    assert not await queue.take("busy")
+    (first,) = await queue.take("idle", idle=True)
+    assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
+    _, following = await queue.worker("idle").settle(first, DONE, follow=True)
+    assert following
+    assert following.event_id == "e2"
+
+
+async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:
+    await queue.accept("e1/r", "e2/r")
+    await queue.take_one("dies")
+    queue.lapse("e1")
+    assert queue.die("dies") == 1
+    assert (await queue.take_one()).event_id == "e2"
+
+
+# scripts that break off
+
+
+async def broken_settlement(queue: EventQueue, settlement: Settlement, number: int) -> tuple[Claims, Claim]:
+    """Break off the settlement of a fifth attempt of e1 at that command."""
+    await queue.accept("e1/r")
+    queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4})
+    claims = queue.worker("stalled")
+    claim = await take_one(claims)
+    script: Any = AsyncScript(queue.redis, WRITE)
+    script.number, script.error = number, "ERR broken"
+    whole, claims._write = claims._write, script
+    with suppress(RedisError):
+        await claims.settle(claim, settlement)
+    claims._write = whole
+    return claims, claim
+
+
+@pytest.mark.parametrize("number", COMMANDS)
+async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, number: int) -> None:
+    dead = Settlement(State.DEAD, "no")
+    stalled, claim = await broken_settlement(queue, dead, number)
+    if queue.record("e1")["state"] != "dead":
+        assert number < 10
+        return
+    Replay(queue.redis, queue="credhook")([Settled("e1", State.DEAD)])
+    replayed = queue.record("e1")
+    assert not queue.redis.exists(INDEX.locks)
+    queue.redis.lrem(INDEX.jobs, 0, job_id("e1"))
+    await queue.accept("e2/r")
+    other = queue.worker("other")
+    queue.lapse("e1")
+    await other.settle(await take_one(other), DONE)
+    assert int(queue.record("e1")["fence"]) >= int(replayed["fence"])
+    assert await stalled.settle(claim, dead) == (False, None)
+    queue.push_job("e1")
+    again = await take_one(other)
+    assert (again.event_id, again.attempt) == ("e1", 1)
+
+
+@pytest.mark.parametrize("number", COMMANDS)
+async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: EventQueue, number: int) -> None:
+    await broken_settlement(queue, Settlement(State.WAITING, "no", wait=0.0, spend=False), number)
+    before = queue.record("e1")
+    if before["state"] != "waiting":
+        assert number < 10
+        return
+    queue.redis.delete(INDEX.scheduled)
+    await queue.accept("e2/r")
+    queue.lapse("e1")
+    assert (await queue.take_one("other")).event_id == "e2"
+    after = queue.record("e1")
+    assert (after["fence"], after["attempts"]) == (before["fence"], before["attempts"])
+
+
+@pytest.mark.parametrize("number", COMMANDS)
+async def test_a_broken_erasure_beside_a_worker_leaves_the_event_to_be_put_back(queue: EventQueue, number: int) -> None:
+    await queue.accept("e1/r")
+    claim = await queue.take_one()
+    erasure = erase.Erasure(queue.redis, INDEX, Selection())
+    script: Any = Script(queue.redis, erase._ERASE)
+    script.number, script.error = number, "ERR broken"
+    erasure._script = script
+    with suppress(RedisError):
+        erasure([EventSummary("e1", "", "", 0)])
+    settled, _ = await queue.worker().settle(claim, DONE)
+    if settled or not queue.redis.exists(EVENT + "e1") or queue.redis.zscore(INDEX.open, "e1") is None:
+        return
+    queue.lapse("e1")
+    assert queue.sweep() == 1
+    assert (await queue.take_one()).event_id == "e1"
+
+
+async def test_a_mended_event_that_waited_for_handlers_can_be_replayed(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    await queue.worker().settle(claim, Settlement(State.WAITING, "no", pending=("a.b",)))
+    queue.redis.hset(EVENT + "e1", "received", "soon")
+    queue.redis.delete(INDEX.scheduled)
+    queue.lapse()
+    assert queue.sweep() == 0
+    queue.redis.hset(EVENT + "e1", "received", 1)
+    replay = Replay(queue.redis, queue="credhook")
+    assert replay([Settled("e1", State.UNREADABLE)]) == [b"replayed"]
+    assert (await queue.take_one()).pending == {"a.b"}

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from accepting import everything
-from claims import INDEX, lapse
+from claiming import INDEX, lapse
 from failing_scripts import AsyncScript, Script
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis

@@ -1,0 +1,97 @@
+"""A queue of events of one type, workers that claim them, and time that passes for their leases. Redis is real."""
+
+import json
+from typing import Any
+
+from accepting import inbox_on, record
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis_keys import EVENT, job_id
+
+from credhook.events import Event
+from credhook.store import Keys
+from credhook.worker.commands.events import erase
+from credhook.worker.commands.search import EventSummary, Selection
+from credhook.worker.queue.claim import Claim, Claimant
+from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.failure import worker_died
+from credhook.worker.queue.reclaim import RECLAIM
+from credhook.worker.queue.sweeper import Sweeper
+
+COMPLETED = "openid4vc.issuance.completed"
+INDEX = Keys("credhook")
+
+
+class EventQueue:
+    """The queue `credhook` on a Redis of the test's own."""
+
+    def __init__(self, async_redis: AsyncRedis, redis: Redis) -> None:
+        self._async, self.redis = async_redis, redis
+
+    async def accept(self, *events: str) -> None:
+        """Accept events as the receiver does, one after the other: `<webhook-id>` or `<webhook-id>/<resource>`."""
+        async with inbox_on(self._async) as inbox:
+            for event in events:
+                event_id, _, resource = event.partition("/")
+                await inbox.accept(event_id, Event(COMPLETED, resource or f"r-{event_id}"))
+
+    def worker(self, name: str = "w") -> Claims:
+        return Claims(self._async, queue="credhook", lease=60.0, retention=3_600, worker=Claimant(name, name))
+
+    async def take(self, name: str = "w", *, idle: bool = False) -> list[Claim]:
+        """Claim up to ten events for the worker of that name."""
+        return list((await self.worker(name).take(10, urgent=0, idle=idle)).claims)
+
+    async def take_one(self, name: str = "w") -> Claim:
+        return await take_one(self.worker(name))
+
+    def lapse(self, *events: str) -> None:
+        lapse(self.redis, *events)
+
+    def sweeper(self) -> Sweeper:
+        return Sweeper(self.redis, queue="credhook", name="n", interval=1, retention=3_600)
+
+    def sweep(self) -> int:
+        """Run one round of a sweeper, and return the number of events that it put back."""
+        return self.sweeper().run()
+
+    def die(self, name: str, *, own_fault: bool = True) -> int:
+        """Note that this worker has died, and return the number of its events."""
+        arguments = [name, "1" if own_fault else "0", json.dumps(worker_died().counted()), 3_600]
+        return len(self.redis.register_script(RECLAIM)(keys=[INDEX.prefix], args=arguments))
+
+    def erase(self, event_id: str) -> None:
+        erase.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
+
+    def record(self, event_id: str) -> dict[str, str]:
+        return record(self.redis, event_id)
+
+    def holder_of(self, resource: str) -> str:
+        lock: Any = self.redis.hget(INDEX.locks, resource)
+        return str(lock.decode().split(" ")[0])
+
+    def plant(self, *ids: str, moved: float, state: str = "accepted", due: int | None = None) -> None:
+        """Write open events without jobs; the first was moved at `moved`, in ms, the others 1 ms apart after it."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for place, event_id in enumerate(ids):
+            fields: dict[Any, Any] = {"state": state, "type": COMPLETED, "resource": event_id, "received": 1}
+            pipeline.hset(EVENT + event_id, mapping=fields if due is None else {**fields, "due": due})
+            pipeline.zadd(INDEX.open, {event_id: moved + place})
+        pipeline.execute()
+
+    def push_job(self, *ids: str) -> None:
+        self.redis.rpush(INDEX.jobs, *map(job_id, ids))
+
+
+async def take_one(claims: Claims) -> Claim:
+    (claim,) = (await claims.take(1, urgent=0)).claims
+    return claim
+
+
+def lapse(redis: Redis, *events: str) -> None:
+    """Let the leases of these events, or of all, end ten seconds ago, and the events be in transit for long."""
+    lapsed = int(redis.time()[0]) * 1_000 - 10_000
+    for key, when in ((INDEX.open, 1), (INDEX.leases, lapsed)):
+        members: Any = events or redis.zrange(key, 0, -1)
+        if members:
+            redis.zadd(key, dict.fromkeys(members, when), xx=True)
