@@ -46,10 +46,10 @@ def test_env_prints_the_settings_and_ends(command: list[str], options: list[str]
     assert printed.stdout.splitlines() == PRINTED + secrets
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "host"), [(signal.SIGTERM, "127.0.0.1"), (signal.SIGINT, "0.0.0.0")])
+def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.Signals, host: str) -> None:
     process = forked_process.Forked(
-        [sys.executable, "-m", "credhook.sandbox", "--port", "0"],
+        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,6 +64,7 @@ def test_a_free_port_is_printed_first_and_a_signal_ends_it_well(number: signal.S
         process.kill()
         _, errors = process.communicate()
     assert "Traceback" not in errors
+    assert ("Warning: 0.0.0.0 can be reached from other machines" in errors) == (host == "0.0.0.0")
 
 
 def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
@@ -86,45 +87,40 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
             assert refused.stderr.strip().count("\n") == 0
 
 
+SANDBOX = ("-m", "credhook.sandbox", "--port", "0")
+OFFER = ("-c", TRIGGER, "issuance.offered")
+
+
 @pytest.mark.parametrize(
-    "options",
+    "arguments",
     [
-        ["--signing-secret", "secretword"],
-        ["--unsigned", "--signing-secret", "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="],
-        ["--duplicate", "0"],
-        ["--envelopes", "none"],
-        ["--time-scale", "-1"],
+        (*SANDBOX, "--signing-secret", "secretword"),
+        (*SANDBOX, "--unsigned", "--signing-secret", "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="),
+        (*SANDBOX, "--duplicate", "0"),
+        (*SANDBOX, "--envelopes", "none"),
+        (*SANDBOX, "--time-scale", "-1"),
+        (*OFFER, "--attributes", "givenName"),
+        (*OFFER, "--attributes", "[1]"),
+        (*OFFER, "--attributes", "=x"),
+        (*OFFER, "--no-is-valid"),
     ],
 )
-def test_a_wrong_option_is_wrong_usage(options: list[str]) -> None:
-    refused = run("-m", "credhook.sandbox", "--port", "0", *options)
+def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    refused = run(*arguments)
     assert refused.returncode == 2
     assert "secretword" not in refused.stderr
 
 
-@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
-def test_listening_to_other_machines_prints_a_warning(host: str, warns: bool) -> None:
-    process = forked_process.Forked(
-        [sys.executable, "-m", "credhook.sandbox", "--port", "0", "--host", host],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    line = process.stderr.readline()
-    process.kill()
-    process.communicate()
-    assert ("Warning: 0.0.0.0 can be reached from other machines" in line) == warns
-
-
-def test_a_trigger_prints_what_it_made(sandbox: Platform) -> None:
-    made = trigger("issuance.completed", "--count", "3", "--url", sandbox.url)
+def test_a_trigger_finds_the_sandbox_by_the_environment_and_prints_what_it_made(
+    sandbox: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDHOOK_SANDBOX_URL", sandbox.url)
+    made = trigger("issuance.completed", "--count", "3")
     assert made.returncode == 0, made.stderr
-    lines = made.stdout.splitlines()
-    assert len(lines) == 3
-    for line in lines:
+    for line in (lines := made.stdout.splitlines()):
         assert line.startswith("openid4vc.issuance.completed  iss_")
         assert line.endswith("no endpoint is registered for it")
+    assert len(lines) == 3
 
 
 def test_a_trigger_moves_an_existing_resource(sandbox: Platform) -> None:
@@ -163,18 +159,6 @@ def test_a_trigger_sets_the_presented_credential(
         valid,
         not valid,
     )
-
-
-@pytest.mark.parametrize(
-    "wrong", [["--attributes", "givenName"], ["--attributes", "[1]"], ["--attributes", "=x"], ["--no-is-valid"]]
-)
-def test_what_a_trigger_cannot_read_or_an_issuance_does_not_have_is_wrong_usage(wrong: list[str]) -> None:
-    assert trigger("issuance.offered", *wrong).returncode == 2
-
-
-def test_a_trigger_finds_the_sandbox_by_the_environment(sandbox: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CREDHOOK_SANDBOX_URL", sandbox.url)
-    assert trigger("issuance.offered").returncode == 0
 
 
 def test_an_unknown_type_names_the_ten() -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,44 +57,20 @@ SHORT = pytest.param(("--max-examples", "15", "--seed", "1"), id="short", marks=
 LONG = pytest.param(("--max-examples", "300"), id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What schemathesis found.
-
-    Attributes:
-        output: What it printed, with the seed and a command that repeats each failure.
-        report: The same as data.
-    """
-
-    output: str
-    report: dict[str, Any]
-
-    @property
-    def failures(self) -> set[tuple[str, str]]:
-        """Kind of failure, and operation."""
-        return {(failure["type"], name) for failure in self.report["failures"] for name in failure["operations"]}
-
-    @property
-    def accepted(self) -> set[str]:
-        """The operations that have answered with success."""
-        rates = self.report["valid_rates"].items()
-        return {name for name, phases in rates if any(phase["accepted"] for phase in phases.values())}
-
-
-def examine(folder: Path, url: str, configuration: str, *arguments: str) -> Verdict:
-    """Run every check against the server whose OpenAPI document is at `url`."""
+def examine(folder: Path, url: str, configuration: str, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """Run every check against the server whose OpenAPI document is at `url`, and return the output and the report."""
     (folder / "configuration.toml").write_text(CONFIGURATION + configuration)
-    # Told of none, its client looks through the environment for a proxy at each of thousands of requests.
     done = subprocess.run(
         [
             str(Path(sys.executable).parent / "schemathesis"), "--config-file", "configuration.toml",
             "run", url, "--checks", "all", "--no-color", "--report", "json", "--report-json-path", "report.json",
             *arguments,
         ],
+        # Without NO_PROXY the client searches the environment for a proxy at each of thousands of requests.
         cwd=folder, env={**os.environ, "NO_PROXY": "127.0.0.1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (folder / "report.json").exists(), done.stdout + done.stderr
-    return Verdict(done.stdout, json.loads((folder / "report.json").read_text()))
+    return done.stdout, json.loads((folder / "report.json").read_text())
 
 
 @contextmanager
@@ -162,19 +137,16 @@ def configuration(described: Iterable[str], known: Mapping[str, list[str]]) -> s
     return "\n".join(lines)
 
 
-def operations(document_url: str) -> set[str]:
-    """What a document describes, as `METHOD /path`."""
-    paths = plain.get(document_url).raise_for_status().json()["paths"]
-    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-
-
 @pytest.mark.parametrize("size", [SHORT, LONG])
 @pytest.mark.parametrize("document", ["/openapi.json", "/sandbox/openapi.json"])
 def test_the_sandbox_answers_as_its_documents_say(tmp_path: Path, document: str, size: tuple[str, ...]) -> None:
     with inhabited(tmp_path) as sandbox:
-        described = operations(sandbox.url + document)
-        verdict = examine(tmp_path, sandbox.url + document, configuration(described, knowledge(sandbox)), *size)
-    assert verdict.failures == set(), verdict.output
-    assert (verdict.report["errors"], verdict.report["exit_code"]) == ([], 0), verdict.output
-    assert verdict.accepted == described, verdict.output
+        url = sandbox.url + document
+        paths = plain.get(url).raise_for_status().json()["paths"]
+        described = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+        output, report = examine(tmp_path, url, configuration(described, knowledge(sandbox)), *size)
+    assert [(failure["type"], failure["operations"]) for failure in report["failures"]] == [], output
+    assert (report["errors"], report["exit_code"]) == ([], 0), output
+    rates = report["valid_rates"].items()
+    assert {name for name, phases in rates if any(phase["accepted"] for phase in phases.values())} == described, output
     assert "Traceback" not in sandbox.text

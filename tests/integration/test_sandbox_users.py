@@ -53,20 +53,17 @@ def test_an_account_learns_an_external_identifier_once(api: httpx.Client) -> Non
     missing(api.get(f"{USERS}/by-external-identifier/{external}-2"))
 
 
-def test_names_of_two_accounts_are_a_conflict(api: httpx.Client) -> None:
+def test_a_user_needs_a_name_and_names_of_two_accounts_are_a_conflict(api: httpx.Client) -> None:
     first, second = f"u-{uuid4()}", f"{uuid4()}@example.org"
     api.post(USERS, json={"username": first, "externalIdentifier": first})
     api.post(USERS, json={"email": second})
+    invalid(api.post(USERS, json={"firstName": "Ada"}))
     for wanted in (
         {"username": first, "email": second},
         {"email": second, "externalIdentifier": first},
         {"username": f"{first}-new", "externalIdentifier": first},
     ):
         refused(api.post(USERS, json=wanted), 409, "CONFLICT", "Conflict")
-
-
-def test_an_email_or_a_username_is_needed(api: httpx.Client) -> None:
-    invalid(api.post(USERS, json={"firstName": "Ada"}))
 
 
 def test_the_identity_link_is_idempotent(api: httpx.Client) -> None:
