@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
 from uuid import uuid4
 
 from cryptography import x509
@@ -80,20 +79,13 @@ class RegisteredEntity(StampedModel):
     certificates: list[JsonValue]
 
 
-class Authority(NamedTuple):
-    """A certificate authority for trying the import. Its key is new at every start."""
-
-    root: x509.Certificate
-    intermediate: x509.Certificate
-    key: EllipticCurvePrivateKey
-
-
 @cache
-def _authority() -> Authority:
+def _authority() -> tuple[x509.Certificate, x509.Certificate, EllipticCurvePrivateKey]:
+    """Return a root, an intermediate and the intermediate's key, for trying the import. They are new at every start."""
     root_key, key = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
     root_name, name = _name("Sandbox Root"), _name("Sandbox Intermediate")
     root = _certify(root_name, root_key.public_key(), root_name, root_key, path_length=1)
-    return Authority(root, _certify(name, key.public_key(), root_name, root_key, path_length=0), key)
+    return root, _certify(name, key.public_key(), root_name, root_key, path_length=0), key
 
 
 def _name(common_name: str) -> x509.Name:
@@ -154,10 +146,9 @@ def list_requests(tenant: Tenant) -> list[SigningRequest]:
 @operation("POST", "/sandbox/csrs/{id}/sign")
 def sign_request(tenant: Tenant, id_: str) -> NewCertificate:
     """Sign a request with the sandbox's authority and return the body of its import."""
-    authority, csr = _authority(), _csr(tenant.state.of(SigningRequest).find(id_, "signing request"))
-    leaf = _certify(csr.subject, csr.public_key(), authority.intermediate.subject, authority.key)
-    parents = [_pem(authority.intermediate), _pem(authority.root)]
-    return NewCertificate(certificate=_pem(leaf), parent_certificates=parents)
+    (root, intermediate, key), csr = _authority(), _csr(tenant.state.of(SigningRequest).find(id_, "signing request"))
+    leaf = _certify(csr.subject, csr.public_key(), intermediate.subject, key)
+    return NewCertificate(certificate=_pem(leaf), parent_certificates=[_pem(intermediate), _pem(root)])
 
 
 @operation("POST", "/me-creds/api/certificates/csrs/{id}/import")

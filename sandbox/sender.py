@@ -214,10 +214,12 @@ class Sender:
             while True:
                 due = await self._due.get()
                 try:
-                    if isinstance(due, Forgery):
-                        await self._send_forgery(client, due)
-                    else:
+                    if isinstance(due, str):
                         await self._send(client, due)
+                        continue
+                    started, began = self._now(), time.monotonic()
+                    reply = await self._post(client, due.delivery.url, due.headers, due.delivery.body.encode())
+                    self._log(due.delivery, started, began, reply, outcome="forged", forged=due.kind)
                 except Exception:  # A defect should cost one delivery, not all that come after it.
                     logger.exception("sandbox.delivery_failed")
 
@@ -239,7 +241,7 @@ class Sender:
             reply = await self._post(client, delivery.url, list(signed.items()), body)
             if reply.status is not None and delivery.attempts <= faults.drop + faults.lose_answers:
                 reply = Reply(error="answer lost by the fault `loseAnswers`", said=reply.said)
-        self._log(delivery, started, time.monotonic() - began, reply, outcome=self._settle(webhook_id, reply))
+        self._log(delivery, started, began, reply, outcome=self._settle(webhook_id, reply))
 
     def _still_wanted(self, delivery: PendingDelivery) -> bool:
         registration = self._registrations.get(delivery.endpoint_id)
@@ -255,10 +257,9 @@ class Sender:
             acknowledged = delivery.acknowledged + 1
             if acknowledged >= delivery.copies:
                 self._pending.remove(webhook_id)
-                return "acknowledged"
-            self._pending.put(webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
-            if acknowledged == 1:  # The other copies follow together.
-                for _ in range(delivery.copies - 1):
+            else:
+                self._pending.put(webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
+                for _ in range(delivery.copies - 1 if acknowledged == 1 else 0):  # The other copies follow together.
                     self._due.put_nowait(webhook_id)
             return "acknowledged"
         if delivery.failures == len(RETRY_SECONDS) or not self._still_wanted(delivery):
@@ -281,16 +282,11 @@ class Sender:
             changes = {"failing_since": since, "switched_off_at": off}
             self._registrations.put(endpoint_id, registration.model_copy(update=changes))
 
-    async def _send_forgery(self, client: httpx.AsyncClient, forgery: Forgery) -> None:
-        started, began = self._now(), time.monotonic()
-        reply = await self._post(client, forgery.delivery.url, forgery.headers, forgery.delivery.body.encode())
-        self._log(forgery.delivery, started, time.monotonic() - began, reply, outcome="forged", forged=forgery.kind)
-
     def _log(
         self,
         delivery: PendingDelivery,
         started: datetime,
-        seconds: float,
+        began: float,
         reply: Reply,
         *,
         outcome: Outcome,
@@ -300,7 +296,7 @@ class Sender:
             **delivery.model_dump(include=set(DeliveryFields.model_fields)),
             attempt=delivery.attempts,
             started_at=started,
-            milliseconds=round(seconds * 1000, 1),
+            milliseconds=round((time.monotonic() - began) * 1000, 1),
             status=reply.status,
             error=reply.error,
             answer=reply.said,

@@ -67,11 +67,6 @@ def inbox(harness: Harness, authority: trustme.CA) -> Iterator[str]:
         yield f"{url}/webhooks"
 
 
-def test_the_browser_runs_no_javascript(browser: Chrome) -> None:
-    browser.get("data:text/html,<title>off</title><script>document.title = 'on'</script>")
-    assert browser.title == "off"
-
-
 def test_all_ten_buttons_of_the_page_end_in_handled_events(harness: Harness, inbox: str, browser: Chrome) -> None:
     subprocess.run(
         [sys.executable, "-m", "credhook", "endpoints", "apply"],
@@ -89,15 +84,6 @@ def test_all_ten_buttons_of_the_page_end_in_handled_events(harness: Harness, inb
     assert {fields["type"] for fields in records(harness)} == set(EVENT_TYPES)
     assert len(harness.notes()) == 10
     until(lambda: outcomes(browser) == ["acknowledged"] * 10, what="ten acknowledged deliveries on the page")
-
-
-def test_a_row_of_the_page_has_buttons_for_what_may_happen_to_it_next(harness: Harness, browser: Chrome) -> None:
-    browser.get(harness.sandbox.url)
-    press(browser, "fieldset button[value='openid4vc.verification.requested']")
-    id_, status, *_ = rows(browser, "Latest presentations")[0].split()
-    assert status == "requested"
-    press(browser, f"input[value='{id_}'] + button[value='openid4vc.verification.failed']")
-    assert f"{id_} rejected" in "\n".join(rows(browser, "Latest presentations"))
 
 
 def press(browser: Chrome, selector: str) -> None:

@@ -26,25 +26,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture
-def public_url(authority: trustme.CA, port: int) -> Iterator[str]:
+def arguments(authority: trustme.CA) -> Iterator[tuple[str, ...]]:
+    """The command line of a session behind a tunnel. The tunnel's URL is the third argument."""
+    port = free_port()
     with tunnel(authority.issue_cert("127.0.0.1"), port) as url:
-        yield f"{url}/webhooks"
+        yield "accounts", "--to-platform", f"{url}/webhooks", "--port", str(port)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("swept")
 def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
-    folder: Path, sandbox: Platform, port: int, public_url: str, number: signal.Signals
+    folder: Path, sandbox: Platform, arguments: tuple[str, ...], number: signal.Signals
 ) -> None:
-    arguments = "accounts", "--to-platform", public_url, "--port", str(port)
     with developing(folder, *arguments, environ=sandbox.environment) as dev:
         dev.ready(1)
-        assert urls(sandbox) == [public_url]
+        assert urls(sandbox) == [arguments[2]]
         resource = sandbox.make()
         dev.shows(rf"issuance\.completed +{resource}  mine\.seen  done")
         assert "credhook trigger" not in dev.text
@@ -56,20 +52,19 @@ def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
 
 @pytest.mark.usefixtures("swept")
 def test_what_somebody_has_registered_is_refused_and_left_alone(
-    folder: Path, sandbox: Platform, port: int, public_url: str
+    folder: Path, sandbox: Platform, arguments: tuple[str, ...]
 ) -> None:
-    environment = sandbox.environment | {"CREDHOOK_PUBLIC_URL": public_url}
+    environment = sandbox.environment | {"CREDHOOK_PUBLIC_URL": arguments[2]}
     assert credhook("endpoints", "apply", environment=environment, folder=folder).returncode == 0
-    arguments = "accounts", "--to-platform", public_url, "--port", str(port)
     with developing(folder, *arguments, environ=sandbox.environment) as dev:
         assert dev.process.wait(90) == 1
         assert "delivers to this URL already: `credhook endpoints delete " in dev.text
-    assert urls(sandbox) == [public_url]
+    assert urls(sandbox) == [arguments[2]]
 
 
-def test_a_platform_that_is_not_there_is_one_line(folder: Path, sandbox: Platform, port: int) -> None:
+def test_a_platform_that_is_not_there_is_one_line(folder: Path, sandbox: Platform) -> None:
     nowhere = {"CREDHOOK_API_URL": "http://127.0.0.1:1", "CREDHOOK_TOKEN_URL": "http://127.0.0.1:1/token"}
-    arguments = "accounts", "--to-platform", "https://localhost/webhooks", "--port", str(port)
+    arguments = "accounts", "--to-platform", "https://localhost/webhooks", "--port", str(free_port())
     with developing(folder, *arguments, environ=sandbox.environment | nowhere) as dev:
         assert dev.process.wait(90) == 1
         assert dev.text.count("\n") == 1

@@ -1,63 +1,56 @@
 """Presets of the sandbox, the templates that they become, and what is issued by these."""
 
 from datetime import datetime
+from typing import Any
 
 import httpx
+import pytest
 from sandbox_api import CREDS, FUTURE, PRESET, code, data, invalid, missing, refused
 
+SD_JWT = PRESET | {"validUntil": {"start": "validFrom", "future": FUTURE}}
+MDOC = PRESET | {
+    "credentialFormat": "mdoc",
+    "type": "org.example.permit",
+    "templateAttributes": {"org.example": {"properties": {"portrait": {"type": "binary"}}}},
+    "validUntil": {"future": FUTURE},
+}
 
-def test_an_sd_jwt_preset_is_created_and_read_as_a_template(api: httpx.Client) -> None:
-    wanted = PRESET | {"code": code(), "validUntil": {"start": "validFrom", "future": FUTURE}}
+
+@pytest.mark.parametrize(
+    ("body", "format_", "issuer"), [(SD_JWT, "sd-jwt-vc", {"signer": "did:web"}), (MDOC, "mdoc", None)]
+)
+def test_a_preset_is_created_and_read_as_a_template(
+    api: httpx.Client, body: dict[str, Any], format_: str, issuer: Any
+) -> None:
+    wanted = body | {"code": code()}
     preset = data(api.post(f"{CREDS}/presets/credentials", json=wanted))
     assert preset["id"] == f"{preset['author']}:{wanted['code']}"
-    assert preset["templateType"].startswith("https://")
-    assert preset["templateType"].endswith(f"{preset['author']}/{wanted['code']}")
-    assert preset["issuerConfig"] == {"signer": "did:web"}
+    uri = f"https://sandbox.example/types/{preset['author']}/{wanted['code']}"
+    assert preset["templateType"] == wanted.pop("type", uri)
+    assert "type" not in preset
+    assert preset["issuerConfig"] == issuer
     assert {name: preset[name] for name in wanted} == wanted
     assert datetime.fromisoformat(preset["createdAt"]) == datetime.fromisoformat(preset["updatedAt"])
-    template = data(api.get(f"{CREDS}/templates/credentials/{preset['id']}"))
-    assert template == {
+    assert data(api.get(f"{CREDS}/templates/credentials/{preset['id']}")) == {
         "id": preset["id"],
         "name": "Badge",
         "description": "A badge.",
         "type": preset["templateType"],
-        "format": "sd-jwt-vc",
-        "attributes": PRESET["templateAttributes"],
+        "format": format_,
+        "attributes": wanted["templateAttributes"],
         "createdAt": preset["createdAt"],
         "updatedAt": preset["updatedAt"],
         "archivedAt": None,
     }
 
 
-def test_an_mdoc_preset_is_created_and_read_as_a_template(api: httpx.Client) -> None:
-    wanted = PRESET | {
-        "credentialFormat": "mdoc",
-        "code": code(),
-        "type": "org.example.permit",
-        "templateAttributes": {"org.example": {"properties": {"portrait": {"type": "binary"}}}},
-        "validUntil": {"future": FUTURE},
-    }
-    preset = data(api.post(f"{CREDS}/presets/credentials", json=wanted))
-    assert (preset["templateType"], preset["issuerConfig"]) == ("org.example.permit", None)
-    assert "type" not in preset
-    template = data(api.get(f"{CREDS}/templates/credentials/{preset['id']}"))
-    assert (template["format"], template["type"]) == ("mdoc", "org.example.permit")
-    assert template["attributes"] == wanted["templateAttributes"]
-
-
-def test_a_code_is_taken_once(api: httpx.Client) -> None:
+def test_a_taken_code_a_wrong_preset_and_an_unknown_template_are_refused(api: httpx.Client) -> None:
     wanted = PRESET | {"code": code()}
     data(api.post(f"{CREDS}/presets/credentials", json=wanted))
     refused(api.post(f"{CREDS}/presets/credentials", json=wanted), 409, "CONFLICT", "Conflict")
-
-
-def test_a_wrong_preset_is_refused_with_the_place_of_every_fault(api: httpx.Client) -> None:
     answer = api.post(f"{CREDS}/presets/credentials", json=PRESET | {"code": "A", "templateName": 1})
     invalid(answer)
-    assert {each["source"]["pointer"] for each in answer.json()["errors"]} == {"/code", "/templateName"}
-
-
-def test_an_unknown_template_is_missing(api: httpx.Client) -> None:
+    assert {error["source"]["pointer"] for error in answer.json()["errors"]} == {"/code", "/templateName"}
     missing(api.get(f"{CREDS}/templates/credentials/sandbox:unknown"))
 
 
