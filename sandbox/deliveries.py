@@ -106,11 +106,7 @@ class AttemptsQuery(WireModel):
 
 @operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
-    """Register an endpoint.
-
-    Raises:
-        SandboxError: With 409 for an id that is taken: a DELETE should say that another URL receives the events.
-    """
+    """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
     id_ = body.id or str(uuid4())
     if tenant.state.of(Registration).get(id_):
         raise SandboxError(409, f"There is an endpoint {id_} already; delete it first to replace it.")

@@ -71,11 +71,7 @@ class SandboxOperation:
         return self.path.replace(":path}", "}")
 
     async def serve(self, tenant: Tenant, request: Request) -> Response:
-        """Answer a request.
-
-        Raises:
-            SandboxError: The request is refused.
-        """
+        """Answer a request, or raise the `SandboxError` that refuses it."""
         if self.needs_token:
             await tenant.faults.disturb(tenant.now().timestamp())
             token = tenant.tokens.check(request.headers.get("authorization"))

@@ -38,11 +38,7 @@ class SigningKey:
 
 
 def parse_key(text: str) -> SigningKey:
-    """Read a signing key.
-
-    Raises:
-        BadKeyError: The text is no signing key; the message does not repeat it.
-    """
+    """Read a signing key, or raise a `BadKeyError` that does not repeat the text."""
     form, _, encoded = text.partition("_")
     try:
         raw = base64.b64decode(encoded, validate=True)

@@ -266,11 +266,7 @@ class SandboxTemplate(StampedModel):
 
 @operation("POST", "/me-creds/api/presets/credentials")
 def create_preset(tenant: Tenant, body: NewPreset) -> CreatedPreset:
-    """Create a preset.
-
-    Raises:
-        SandboxError: With 409 if the code is taken: credentials of the old preset may exist.
-    """
+    """Create a preset, or answer 409 if its code is taken: credentials of the old preset may exist."""
     id_ = f"{AUTHOR}:{body.code}"
     if tenant.state.of(PresetRecord).get(id_):
         raise SandboxError(409, f"There is a preset {id_} already.")

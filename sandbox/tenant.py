@@ -43,11 +43,7 @@ class StateFile:
     """Every record of the sandbox: one SQLite table, in memory or in a file that one process may use at a time."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the file, or memory.
-
-        Raises:
-            StateError: The file is in use or is no database.
-        """
+        """Open the file, or memory. Raise `StateError` if the file is in use or is no database."""
         try:
             # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
             self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
@@ -101,11 +97,7 @@ class Records(Generic[R]):
         return next(self._read("AND id = ?", id_), None)
 
     def find(self, id_: str, noun: str) -> R:
-        """Return the record.
-
-        Raises:
-            SandboxError: With 404, naming the noun, if there is none.
-        """
+        """Return the record, or raise a 404 that names the noun."""
         record = self.get(id_)
         if record is None:
             raise SandboxError(404, f"There is no {noun} {id_}.")

@@ -125,20 +125,13 @@ def list_users(tenant: Tenant) -> list[SandboxUser]:
 @operation("GET", f"{USERS}/by-external-identifier/{{externalIdentifier:path}}")
 def find_user(tenant: Tenant, external_identifier: str) -> SandboxUser:
     """Return the user with an external identifier."""
-    record = tenant.state.of(UserRecord).where("externalIdentifier", external_identifier)
-    if record is None:
-        raise SandboxError(404, "There is no user with this external identifier.")
-    return record.user
+    return _find(tenant, "externalIdentifier", external_identifier).user
 
 
 @operation("GET", f"{USERS}/{{username}}/external-identifier")
 def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifierAnswer:
-    """Return the external identifier of a user.
-
-    Raises:
-        SandboxError: With 404 for an unknown user, or one without an external identifier.
-    """
-    record = _named(tenant, username)
+    """Return the external identifier of a user, or answer 404 if the user has none."""
+    record = _find(tenant, "user.username", username.lower())
     if not record.external_identifier:
         raise SandboxError(404, "The user has no external identifier.")
     return ExternalIdentifierAnswer(external_identifier=record.external_identifier)
@@ -147,13 +140,13 @@ def read_external_identifier(tenant: Tenant, username: str) -> ExternalIdentifie
 @operation("PATCH", f"{USERS}/{{username}}/idp-link")
 def link(tenant: Tenant, username: str, body: LinkRequest) -> LinkAnswer:
     """Create or remove the link to the tenant's identity provider. The operation is idempotent."""
-    record = _named(tenant, username)
+    record = _find(tenant, "user.username", username.lower())
     tenant.state.of(UserRecord).put(record.user.id, record.model_copy(update={"linked": body.enabled}))
     return LinkAnswer(username=record.user.username, idp_alias=IDP_ALIAS, linked=body.enabled)
 
 
-def _named(tenant: Tenant, username: str) -> UserRecord:
-    record = tenant.state.of(UserRecord).where("user.username", username.lower())
+def _find(tenant: Tenant, field: str, value: str) -> UserRecord:
+    record = tenant.state.of(UserRecord).where(field, value)
     if record is None:
-        raise SandboxError(404, "There is no user of this name.")
+        raise SandboxError(404, "There is no such user.")
     return record

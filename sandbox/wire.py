@@ -152,11 +152,7 @@ def media_type(request: Request) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body.
-
-    Raises:
-        SandboxError: With 413, if it is larger than `MAX_BODY_BYTES`.
-    """
+    """Return the body, or refuse it with 413 if it is larger than `MAX_BODY_BYTES`."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -166,11 +162,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_json(request: Request, adapter: TypeAdapter[Any]) -> Any:
-    """Return the body as the adapter's type.
-
-    Raises:
-        SandboxError: With 415 if the body is not JSON by its type, with 400 if it is not JSON or does not validate.
-    """
+    """Return the body as the adapter's type. Refuse another content type with 415 and an invalid body with 400."""
     if media_type(request) != "application/json":
         raise SandboxError(415, "The body should be application/json.")
     try:

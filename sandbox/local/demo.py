@@ -5,9 +5,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import httpx
@@ -24,25 +23,15 @@ from credhook.sandbox.local.local_redis import NoRedis
 DEADLINE_SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True)
-class DemoRow:
-    """The history of one event.
-
-    Attributes:
-        event_type: Its type.
-        delivered: How often the receiver acknowledged it.
-        deduplicated: How often the receiver recognised a duplicate.
-        fetched: The status that the platform's API answered with.
-        handlers: How often each handler ran.
-        milliseconds: From receipt to done; None while it is not done.
-    """
+class DemoRow(NamedTuple):
+    """The history of one event, as a row of the table."""
 
     event_type: str
     delivered: int
     deduplicated: int
-    fetched: str
-    handlers: Counter[str]
-    milliseconds: int | None
+    fetched: str  #: Status of the platform's API.
+    handlers: Counter[str]  #: How often each handler ran.
+    milliseconds: int | None  #: From receipt to done; None while it is not done.
 
     @property
     def right(self) -> bool:

@@ -166,11 +166,7 @@ class DevSession:
         self._starts = 0
 
     def run(self) -> None:
-        """Run until `q` is pressed.
-
-        Raises:
-            CannotStart: The receiver or the sandbox has ended.
-        """
+        """Run until `q` is pressed. Raise `CannotStart` if the receiver or the sandbox ends."""
         self._start_worker()
         while self._obey(self._next_key()):
             self._local.check(but="worker")

@@ -95,11 +95,7 @@ class LocalEnvironment:
             )
 
     def run(self, *command: str) -> str:
-        """Run a command and return what it printed.
-
-        Raises:
-            CannotStart: It failed.
-        """
+        """Run a command and return its output. Raise `CannotStart` if it fails."""
         done = subprocess.run(  # noqa: S603  As above.
             command, env=self.environment, capture_output=True, text=True, check=False, timeout=START_SECONDS
         )
@@ -108,11 +104,7 @@ class LocalEnvironment:
         return done.stdout
 
     def wait_for(self, name: str, url: str) -> None:
-        """Return once the process answers there with 200.
-
-        Raises:
-            CannotStart: It ended, or took longer than `START_SECONDS`.
-        """
+        """Return once the URL answers with 200. Raise `CannotStart` if a process ends or `START_SECONDS` pass."""
         deadline = time.monotonic() + START_SECONDS
         trust = ssl.create_default_context(cafile=str(self.ca))
         with httpx.Client(verify=trust, timeout=2.0, trust_env=False) as client:
@@ -136,11 +128,7 @@ class LocalEnvironment:
         return path.relative_to(Path.cwd())
 
     def check(self, *, but: str = "") -> None:
-        """Return if every process still runs, except `but`.
-
-        Raises:
-            CannotStart: A process has ended.
-        """
+        """Raise `CannotStart` if a process has ended, other than `but`."""
         for name, process in self._processes.items():
             if process.poll() is not None and name != but:
                 raise CannotStart(f"{name} ended with {process.returncode}: {self.tail(name)}")

@@ -24,11 +24,7 @@ class NoRedis(Exception):
 
 
 def find_server() -> str:
-    """Return the path of a server program.
-
-    Raises:
-        NoRedis: None is installed.
-    """
+    """Return the path of a server program. Raise `NoRedis` if none is installed."""
     for name in ("redis-server", "valkey-server"):
         if path := shutil.which(name):
             return path
@@ -67,11 +63,7 @@ def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]
 
 
 def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
-    """Start a server on loopback and return once it answers, its data loaded.
-
-    Raises:
-        NoRedis: There is none, or it did not start.
-    """
+    """Start a server on loopback and return once it answers, its data loaded. Raise `NoRedis` if it does not start."""
     log = folder / "redis.log"
     arguments = [
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--logfile", str(log)),

@@ -101,18 +101,12 @@ for command in {list(COMMANDS)}:
         assert f"\n{command} has ended with 0\n" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["receiver", "worker", "dev"])
-def test_so_it_is_where_it_is_the_script_that_is_called(project: Path, command: str) -> None:
-    done = run(project, "credhook", command, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"Usage: credhook {command} " in done.stdout
-
-
 @pytest.mark.parametrize("name", ["receiver", "worker", "sandbox"])
-def test_the_modules_do_the_same(project: Path, name: str) -> None:
-    done = run(project, "python", "-m", f"credhook.{name}", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Usage: " in done.stdout
+def test_the_script_and_the_modules_do_the_same(project: Path, name: str) -> None:
+    for command in (("credhook", name), ("python", "-m", f"credhook.{name}")):
+        done = run(project, *command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Usage: " in done.stdout
 
 
 def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
