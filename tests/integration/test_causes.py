@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from accepting import record
 from attempts import Attempts, attempts
+from claiming import EventQueue
 from events_command import Run
 from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
@@ -18,8 +19,7 @@ from credhook import GiveUp
 from credhook.store import BLAMED, MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claim import Settlement
 from credhook.worker.queue.failure import Failure, worker_died
 from credhook.worker.queue.reclaim import reclaim
 
@@ -174,139 +174,103 @@ async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
     assert [one["standing"] for one in found.values()] == [set()] * 2
 
 
-def claims(redis: AsyncRedis, name: str = "w") -> Claims:
-    return Claims(redis, queue="credhook", lease=60, retention=3_600, worker=Claimant(name, name))
+@pytest.fixture
+def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
+    return EventQueue(async_redis, redis_client)
 
 
 @pytest.mark.parametrize(("most", "state", "left"), [(12, State.DONE, set()), (1, State.DEAD, {"e0"})])
-async def test_workers_that_die_with_an_event_are_a_cause_until_it_is_done(
-    stub: Stub, redis_url: str, async_redis: AsyncRedis, redis_client: Redis, most: int, state: State, left: set[str]
+async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
+    stub: Stub, redis_url: str, queue: EventQueue, most: int, state: State, left: set[str]
 ) -> None:
-    worker = claims(async_redis)
     async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=most) as made:
         await made.accept("e0", COMPLETED, "r0")
-        assert len((await worker.take(1, urgent=0)).claims) == 1
-        assert reclaim(redis_client, "w", "1", queue="credhook", retention=3_600)
-        found = causes(redis_client)["worker", "WorkerDied"]
+        assert len(await queue.take("w")) == 1
+        assert reclaim(queue.redis, "w", "1", queue="credhook", retention=3_600)
+        found = causes(queue.redis)["worker", "WorkerDied"]
         assert (found["failures"], found["standing"]) == ("1", {"e0"})
-        assert (await worker.take(1, urgent=0)).poison_candidates
-        (claim,) = (await worker.take(1, urgent=0, idle=True)).claims
+        assert not await queue.take("w")
+        (claim,) = await queue.take("w", idle=True)
         assert claim.causes == {"worker": worker_died().cause}
         settlement, _ = await made.make(Attempt(claim))
     assert settlement is not None
     assert settlement.state is state
-    found = causes(redis_client)["worker", "WorkerDied"]
+    found = causes(queue.redis)["worker", "WorkerDied"]
     assert (found["failures"], found["standing"]) == ("1", left)
 
 
-async def test_a_host_that_goes_down_speaks_against_no_event(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await made.accept("e0", COMPLETED, "r0")
-    await claims(async_redis).take(1, urgent=0)
-    assert reclaim(redis_client, "w", "host", queue="credhook", retention=3_600)
-    assert causes(redis_client) == {}
+async def test_the_failure_of_a_host_counts_against_no_event(queue: EventQueue) -> None:
+    await queue.accept("e0")
+    await queue.take("w")
+    assert reclaim(queue.redis, "w", "host", queue="credhook", retention=3_600)
+    assert causes(queue.redis) == {}
 
 
-async def test_a_settlement_that_is_written_twice_or_came_too_late_is_counted_once(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await made.accept("e0", COMPLETED, "r0")
-    worker = claims(async_redis)
-    (claim,) = (await worker.take(1, urgent=0)).claims
-    failure = Failure("test.first", "ValueError", "test first", "test.py:1 first", "test 1.0")
-    settlement = Settlement(State.DEAD, "no", failures=(failure,), causes={failure.who: failure.cause})
+def failed(*failures: Failure, state: State = State.DEAD, **more: Any) -> Settlement:
+    """Return a settlement with these failures as its open errors."""
+    return Settlement(state, "no", failures=failures, causes={each.who: each.cause for each in failures}, **more)
+
+
+async def test_a_settlement_that_is_written_twice_is_counted_once(queue: EventQueue) -> None:
+    await queue.accept("e0")
+    claim, settlement = await queue.take_one(), failed(Failure("test.first", "ValueError", "test first"))
     for _ in range(2):  # The reply to the first was lost.
-        assert (await worker.settle(claim, settlement))[0]
-    assert causes(redis_client)["test.first", "ValueError"]["failures"] == "1"
+        assert (await queue.worker().settle(claim, settlement))[0]
+    assert causes(queue.redis)["test.first", "ValueError"]["failures"] == "1"
 
 
-async def test_a_handler_that_is_given_up_before_others_end_is_counted_at_once_and_once(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    """The process may die before the event is settled, and nobody runs that handler again."""
-    await made.accept("e0", COMPLETED, "r0")
-    worker = claims(async_redis)
-    (claim,) = (await worker.take(1, urgent=0)).claims
-    failure = Failure("test.second", "GiveUp")
+async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQueue) -> None:
+    """The process may die before the event is settled, and no worker runs that handler again."""
+    await queue.accept("e0")
+    claim, failure = await queue.take_one(), Failure("test.second", "GiveUp")
     for _ in range(2):  # The reply to the first was lost.
-        await worker.record(claim, "test.second", "dead: no account", failure=failure)
-    assert reclaim(redis_client, "w", "host", queue="credhook", retention=3_600)
-    found = causes(redis_client)["test.second", "GiveUp"]
+        await queue.worker().record(claim, "test.second", "dead: no account", failure=failure)
+    assert reclaim(queue.redis, "w", "host", queue="credhook", retention=3_600)
+    found = causes(queue.redis)["test.second", "GiveUp"]
     assert (found["failures"], found["standing"]) == ("1", {"e0"})
-    assert (await made.claim_of("e0")).causes == {"test.second": failure.cause}
+    assert (await queue.claim("e0")).causes == {"test.second": failure.cause}
 
 
-async def test_an_event_that_the_version_before_has_settled_stands_with_no_cause_for_ever(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    """It does not take the event from its cause; and it writes records that know of none."""
-    await made.accept("old", COMPLETED, "r1")
-    redis_client.hset(EVENT + "old", mapping={"attempts": 1, "error": "a.bad: ValueError", "fence": 1})
-    worker = claims(async_redis)
+async def test_entries_of_a_cause_expire(queue: EventQueue) -> None:
+    await queue.accept("e0")
     failure = Failure("a.bad", "ValueError")
-    redis_client.zadd(INDEX.standing(failure.cause), {"done long ago": -1, "expired": 1})
-    (claim,) = (await worker.take(1, urgent=0)).claims
-    assert claim.causes == {}
-    await worker.settle(claim, Settlement(State.DEAD, "no", failures=(failure,), causes={"a.bad": failure.cause}))
-    assert redis_client.zrange(INDEX.standing(failure.cause), 0, -1) == [b"old"]
+    queue.redis.zadd(INDEX.standing(failure.cause), {"done long ago": -1, "expired": 1})
+    await queue.worker().settle(await queue.take_one(), failed(failure))
+    assert queue.redis.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e0"]
 
 
-async def test_causes_are_bounded_and_the_longest_silent_go(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    pipeline = redis_client.pipeline(transaction=False)
-    now = redis_client.time()[0] * 1_000
+async def test_causes_are_bounded_and_the_longest_silent_go(queue: EventQueue) -> None:
+    pipeline = queue.redis.pipeline(transaction=False)
+    now = queue.redis.time()[0] * 1_000
     for number in range(MOST_CAUSES):
         pipeline.zadd(INDEX.causes, {f"{number:08}": now - 10_000 + number})
         pipeline.hset(INDEX.cause(f"{number:08}"), "who", "a.bad")
         pipeline.zadd(INDEX.standing(f"{number:08}"), {"e1": 1})
     pipeline.execute()
-    worker = claims(async_redis)
-    await made.accept("e0", COMPLETED, "r0")
-    (claim,) = (await worker.take(1, urgent=0)).claims
+    await queue.accept("e0")
     failure = Failure("x" * 300, "Y" * 300)
-    await worker.settle(claim, Settlement(State.DEAD, "no", failures=(failure,), causes={"x": failure.cause}))
-    assert redis_client.zcard(INDEX.causes) == MOST_CAUSES
-    assert redis_client.exists(INDEX.cause("00000000"), INDEX.standing("00000000")) == 0
-    assert redis_client.exists(INDEX.cause("00000001"), INDEX.standing("00000001")) == 2
-    assert redis_client.hget(INDEX.cause(failure.cause), "who") == b"x" * 200
+    await queue.worker().settle(await queue.take_one(), failed(failure))
+    assert queue.redis.zcard(INDEX.causes) == MOST_CAUSES
+    assert queue.redis.exists(INDEX.cause("00000000"), INDEX.standing("00000000")) == 0
+    assert queue.redis.exists(INDEX.cause("00000001"), INDEX.standing("00000001")) == 2
+    assert queue.redis.hget(INDEX.cause(failure.cause), "who") == b"x" * 200
 
 
-async def test_what_is_put_off_keeps_its_cause_and_counts_nothing(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await made.accept("e1", COMPLETED, "r1")
-    worker = claims(async_redis)
-    (claim,) = (await worker.take(1, urgent=0)).claims
-    failure = Failure("a.bad", "ValueError")
-    first = Settlement(State.WAITING, "no", failures=(failure,), causes={"a.bad": failure.cause})
-    await worker.settle(claim, first)
-    redis_client.hset(EVENT + "e1", "due", 1)
-    again = await made.claim_of("e1")
-    await worker.settle(again, Settlement(State.WAITING, "no", causes=again.causes))
-    assert causes(redis_client)["a.bad", "ValueError"]["failures"] == "1"
-    assert redis_client.zrange(INDEX.standing(failure.cause), 0, -1) == [b"e1"]
-
-
-async def test_a_handler_that_fails_otherwise_goes_from_one_cause_to_the_other(
-    made: Attempts, async_redis: AsyncRedis, redis_client: Redis
-) -> None:
-    await made.accept("e1", COMPLETED, "r1")
-    worker = claims(async_redis)
-    (claim,) = (await worker.take(1, urgent=0)).claims
+async def test_a_failing_event_keeps_its_cause_when_deferred_and_changes_it_with_the_error(queue: EventQueue) -> None:
+    await queue.accept("e1")
     before, after = Failure("a.bad", "ValueError"), Failure("a.bad", "TypeError")
-    await worker.settle(claim, Settlement(State.WAITING, "no", failures=(before,), causes={"a.bad": before.cause}))
-    redis_client.hset(EVENT + "e1", "due", 1)
-    absolved = {"a.bad": before.cause}
-    then = Settlement(State.DEAD, "no", failures=(after,), causes={"a.bad": after.cause}, resolved=absolved)
-    await worker.settle(await made.claim_of("e1"), then)
-    assert record(redis_client, "e1")["c:a.bad"] == after.cause
-    assert redis_client.zrange(INDEX.standing(before.cause), 0, -1) == []
-    assert redis_client.zrange(INDEX.standing(after.cause), 0, -1) == [b"e1"]
+    await queue.worker().settle(await queue.take_one(), failed(before, state=State.WAITING))
+    again = await queue.claim("e1")
+    await queue.worker().settle(again, Settlement(State.WAITING, "no", causes=again.causes))
+    assert causes(queue.redis)["a.bad", "ValueError"]["failures"] == "1"
+    assert queue.redis.zrange(INDEX.standing(before.cause), 0, -1) == [b"e1"]
+    await queue.worker().settle(await queue.claim("e1"), failed(after, resolved={"a.bad": before.cause}))
+    assert queue.record("e1")["c:a.bad"] == after.cause
+    assert queue.redis.zrange(INDEX.standing(before.cause), 0, -1) == []
+    assert queue.redis.zrange(INDEX.standing(after.cause), 0, -1) == [b"e1"]
 
 
-async def test_a_record_that_is_all_right_has_nothing_of_this(made: Attempts, redis_client: Redis) -> None:
+async def test_an_event_without_failures_has_neither_causes_nor_history(made: Attempts, redis_client: Redis) -> None:
     await handled(made, 1)
     assert record(redis_client, "e0").keys() == {
         "type", "resource", "state", "received", "settled", "h:test.first", "h:test.second",

@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from accepting import everything, inbox_on, record
+from accepting import everything, inbox_on
+from claiming import COMPLETED, INDEX, EventQueue
 from click.testing import CliRunner
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -14,42 +15,24 @@ from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.store import Keys
 from credhook.worker.commands.events import command as history
-from credhook.worker.queue.claim import Claimant
-from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.sweeper import Sweeper
 
-COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
-INDEX = Keys("credhook")
 NO_TEXT = b"\xff\xfe"
 
 
-async def accept(redis: AsyncRedis, *ids: str, kind: str = COMPLETED) -> None:
-    async with inbox_on(redis) as inbox:
-        await asyncio.gather(*(inbox.accept(one, Event(kind, f"r-{one}")) for one in ids))
+@pytest.fixture
+def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
+    return EventQueue(async_redis, redis_client)
 
 
-def worker(redis: AsyncRedis, lease: float = 60.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Claimant("w", "w"))
+def lose_all(queue: EventQueue) -> None:
+    """Leave only the records and the index of open events, as if a fleet had died long ago."""
+    queue.redis.delete(INDEX.jobs, INDEX.leases)
+    queue.lapse()
 
 
-def sweeper(redis: Redis) -> Sweeper:
-    return Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600)
-
-
-def lose_all(redis: Redis) -> None:
-    """As after kill -9 of a fleet, and the time that leases last: nothing but the ledger is left."""
-    for key in (INDEX.jobs, INDEX.leases):
-        redis.delete(key)
-    if redis.type(INDEX.urgent) == b"list":
-        redis.delete(INDEX.urgent)
-    members: Any = redis.zrange(INDEX.open, 0, -1)
-    redis.zadd(INDEX.open, dict.fromkeys(members, 1))
-
-
-async def take(redis: AsyncRedis) -> list[str]:
-    return sorted(claim.event_id for claim in (await worker(redis).take(100, urgent=50)).claims)
+async def take(queue: EventQueue) -> list[str]:
+    return sorted(claim.event_id for claim in (await queue.worker().take(100, urgent=50)).claims)
 
 
 def damage(redis: Redis, webhook_id: str, how: str) -> None:
@@ -71,24 +54,21 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_a_record_that_cannot_be_read_is_set_aside_and_its_neighbours_go_on(
-    async_redis: AsyncRedis, redis_client: Redis, how: str
-) -> None:
+async def test_an_unreadable_record_is_set_aside_and_the_other_events_go_on(queue: EventQueue, how: str) -> None:
     good = sorted(f"m{number}" for number in range(10))
-    await accept(async_redis, "bad", *good)
-    damage(redis_client, "bad", how)
-    assert await take(async_redis) == good
-    lose_all(redis_client)
+    await queue.accept("bad", *good)
+    damage(queue.redis, "bad", how)
+    assert await take(queue) == good
     with capture_logs() as logs:
-        assert sweeper(redis_client).run() == 10
-        lose_all(redis_client)
-        assert sweeper(redis_client).run() == 10
+        for _ in range(2):
+            lose_all(queue)
+            assert queue.sweep() == 10
     (line,) = [line for line in logs if line["event"] == "events_unreadable"]
     assert list(line["events"]) == ["bad"]
-    assert await take(async_redis) == good
-    assert redis_client.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
-    assert redis_client.zscore(INDEX.open, "bad") is None
-    assert 0 < redis_client.ttl(EVENT + "bad") <= 3_600
+    assert await take(queue) == good
+    assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
+    assert queue.redis.zscore(INDEX.open, "bad") is None
+    assert 0 < queue.redis.ttl(EVENT + "bad") <= 3_600
 
 
 @pytest.fixture
@@ -98,14 +78,14 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erased(
-    async_redis: AsyncRedis, redis_client: Redis, events: Any, how: str
+async def test_an_unreadable_event_is_shown_replayed_once_it_is_mended_and_erased(
+    queue: EventQueue, events: Any, how: str
 ) -> None:
-    await accept(async_redis, "bad", "good")
-    whole: Any = redis_client.hgetall(EVENT + "bad")
-    damage(redis_client, "bad", how)
-    lose_all(redis_client)
-    sweeper(redis_client).run()
+    await queue.accept("bad", "good")
+    whole: Any = queue.redis.hgetall(EVENT + "bad")
+    damage(queue.redis, "bad", how)
+    lose_all(queue)
+    queue.sweep()
     listed = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
     assert sorted(one["webhook_id"] for one in listed) == ["bad", "good"]
     assert "bad" in events("list").stdout
@@ -120,19 +100,18 @@ async def test_what_cannot_be_read_is_shown_replayed_once_it_is_mended_and_erase
         assert events("replay", "--state", "unreadable").stdout == (
             "replayed 0, left 1 (1 whose record cannot be read)\n"
         )
-    redis_client.delete(EVENT + "bad")
-    redis_client.hset(EVENT + "bad", mapping=whole)
+    queue.redis.delete(EVENT + "bad")
+    queue.redis.hset(EVENT + "bad", mapping=whole)
     events("replay", "--id", "bad")
-    redis_client.delete(INDEX.jobs)
-    lose_all(redis_client)
-    sweeper(redis_client).run()
-    assert await take(async_redis) == ["bad", "good"]
-    assert not redis_client.exists(INDEX.unreadable)
-    damage(redis_client, "bad", how)
-    lose_all(redis_client)
-    sweeper(redis_client).run()
+    lose_all(queue)
+    queue.sweep()
+    assert await take(queue) == ["bad", "good"]
+    assert not queue.redis.exists(INDEX.unreadable)
+    damage(queue.redis, "bad", how)
+    lose_all(queue)
+    queue.sweep()
     assert events("erase", "--state", "unreadable", "--yes").stdout == "erased 1\n"
-    assert "bad" not in everything(redis_client)
+    assert "bad" not in everything(queue.redis)
 
 
 async def test_a_delivery_whose_record_cannot_be_read_is_refused_alone(
@@ -146,12 +125,12 @@ async def test_a_delivery_whose_record_cannot_be_read_is_refused_alone(
     assert isinstance(results[1], StoreUnavailable)
 
 
-async def test_conflicts_of_one_id_are_bounded_and_all_of_them_told(
-    async_redis: AsyncRedis, redis_client: Redis
+async def test_the_conflicts_of_one_id_are_bounded_and_each_is_reported(
+    queue: EventQueue, async_redis: AsyncRedis
 ) -> None:
-    await accept(async_redis, "m1")
+    await queue.accept("m1")
     async with inbox_on(async_redis) as inbox:
         others = [inbox.accept("m1", Event(COMPLETED, f"other-{number}")) for number in range(300)]
         assert set(await asyncio.gather(*others)) == {Outcome.CONFLICT}
-    assert redis_client.hlen(CONFLICT + "m1") == 100
-    assert record(redis_client, "m1")["resource"] == "r-m1"
+    assert queue.redis.hlen(CONFLICT + "m1") == 100
+    assert queue.record("m1")["resource"] == "r-m1"

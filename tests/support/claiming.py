@@ -45,6 +45,13 @@ class EventQueue:
     async def take_one(self, name: str = "w") -> Claim:
         return await take_one(self.worker(name))
 
+    async def claim(self, event_id: str) -> Claim:
+        """Claim that event for the worker `w`, although its retry is not due."""
+        self.redis.hset(EVENT + event_id, "due", 1)
+        claim = await self.worker().claim(event_id)
+        assert isinstance(claim, Claim)
+        return claim
+
     def lapse(self, *events: str) -> None:
         lapse(self.redis, *events)
 
