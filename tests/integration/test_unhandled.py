@@ -1,9 +1,12 @@
-"""Events that no worker had a handler for: kept, shown, and put back for the first worker that has one."""
+"""Events that a worker has no handler for are kept, shown, and put back for the first worker that has one."""
 
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -17,6 +20,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
 from stored_events import INDEX, plant
 from structlog.testing import capture_logs
+from waiting import until_async
 
 from credhook.backoff import Backoff
 from credhook.listener.admin import create_admin
@@ -40,112 +44,204 @@ def stub() -> Iterator[Stub]:
         yield stub
 
 
-def told(name: str, *types: str, ran: list[str]) -> Any:
-    handlers: Any = Handlers(name)
+class Fleet:
+    """Workers on one queue whose handlers, of the application `test`, end as the test says.
 
-    async def handle(event: Any, context: Any) -> None:
-        ran.append(f"{name} {event.webhook_id} {event.attempt}")
+    Attributes:
+        ran: names of the handlers that have run, in order.
+        ends: name → what it raises, or waits for.
+    """
 
-    handlers.on(*types)(handle)
-    return handlers
+    def __init__(self, redis: Redis, redis_url: str, stub: Stub) -> None:
+        self.redis, self._url, self.stub = redis, redis_url, stub
+        self.ran: list[str] = []
+        self.ends: dict[str, Any] = {}
+
+    def worker(
+        self, *names: str, on: str = COMPLETED, options: Mapping[str, Any] = MappingProxyType({}), **settings: Any
+    ) -> AbstractAsyncContextManager[Attempts]:
+        """Return a worker with the handlers of these names; `options`: name → options of that handler."""
+        handlers: Any = Handlers("test")
+        for name in names:
+
+            async def handle(event: Any, context: Any, name: str = name) -> None:
+                self.ran.append(name)
+                end = self.ends.get(name)
+                if isinstance(end, asyncio.Event):
+                    await end.wait()
+                elif end is not None:
+                    raise end
+
+            handle.__name__ = name
+            handlers.on(on, **options.get(name, {}))(handle)
+        return attempts(self._url, self.stub, handlers, **settings)
+
+    def put_back(self, *names: str) -> int:
+        """Put back the events that a worker with these handlers can handle, and return their number."""
+        wanted = {COMPLETED: tuple(f"test.{name}" for name in names)}
+        return Unhandled(self.redis, queue="credhook", wanted=wanted).put_back()
+
+    def replay(self, event: Settled, handler: str = "") -> None:
+        assert Replay(self.redis, queue="credhook")([event], handler=handler, types=[COMPLETED]) == [b"replayed"]
+
+    def record(self) -> dict[str, str]:
+        return record(self.redis, "m1")
 
 
 @pytest.fixture
-async def old(redis_url: str, stub: Stub) -> AsyncIterator[Attempts]:
-    """A worker that has a handler for another type."""
-    async with attempts(redis_url, stub, told("old", FAILED, ran=[])) as made:
-        yield made
+def fleet(redis_client: Redis, redis_url: str, stub: Stub) -> Fleet:
+    return Fleet(redis_client, redis_url, stub)
 
 
-async def test_what_a_worker_has_no_handler_for_is_kept_unseen_and_costs_no_attempt(
-    old: Attempts, stub: Stub, redis_client: Redis
+async def test_an_event_without_a_handler_is_kept_at_no_cost_and_handled_by_the_first_worker_that_has_one(
+    fleet: Fleet,
 ) -> None:
-    await old.accept("m1", COMPLETED, "r1")
-    with capture_logs() as logs:
-        assert (await old.next()).state is State.UNHANDLED
-    (said,) = [line for line in logs if line["event"].startswith("event_")]
-    assert (said["event"], said["log_level"]) == ("event_unhandled", "warning")
-    assert not stub.calls
-    kept = record(redis_client, "m1")
-    assert (kept["state"], kept["attempts"], kept["error"]) == ("unhandled", "0", "NoHandler")
-    assert 0 < redis_client.ttl(EVENT + "m1") <= 604_800
-    assert redis_client.zrange(INDEX.unhandled + COMPLETED, 0, -1) == [b"m1"]
-    for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.locks, "rq:job:" + job_id("m1")):
-        assert not redis_client.exists(key)
-
-
-async def test_it_is_handled_as_soon_as_a_worker_has_a_handler(
-    old: Attempts, redis_url: str, stub: Stub, redis_client: Redis
-) -> None:
-    await old.accept("m1", COMPLETED, "r1")
-    await old.next()
-    ran: list[str] = []
-    async with attempts(redis_url, stub, told("new", COMPLETED, ran=ran)) as new:
-        assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 1
-        assert redis_client.ttl(EVENT + "m1") == -1
+    async with fleet.worker("a", on=FAILED) as old, fleet.worker("a") as new:
+        await old.accept("m1", COMPLETED, "r1")
+        with capture_logs() as logs:
+            assert (await old.next()).state is State.UNHANDLED
+        (line,) = [line for line in logs if line["event"].startswith("event_")]
+        assert (line["event"], line["log_level"]) == ("event_unhandled", "warning")
+        assert not fleet.stub.calls
+        kept = fleet.record()
+        assert (kept["state"], kept["attempts"], kept["error"]) == ("unhandled", "0", "NoHandler")
+        assert 0 < fleet.redis.ttl(EVENT + "m1") <= 604_800
+        assert fleet.redis.zrange(INDEX.unhandled + COMPLETED, 0, -1) == [b"m1"]
+        for key in (INDEX.open, INDEX.leases, INDEX.dead, INDEX.locks, "rq:job:" + job_id("m1")):
+            assert not fleet.redis.exists(key)
+        assert fleet.put_back("a") == 1
+        assert fleet.redis.ttl(EVENT + "m1") == -1
         assert (await new.next()).state is State.DONE
-    assert ran == ["new m1 1"]
-    assert not redis_client.exists(INDEX.unhandled + COMPLETED)
-    assert "attempts" not in record(redis_client, "m1")
+    assert fleet.ran == ["a"]
+    assert not fleet.redis.exists(INDEX.unhandled + COMPLETED)
+    assert "attempts" not in fleet.record()
 
 
-async def test_passing_between_workers_with_and_without_the_handler_spends_nothing_that_it_has_left(
-    old: Attempts, redis_url: str, stub: Stub, redis_client: Redis
-) -> None:
+async def test_passing_between_workers_with_and_without_the_handler_spends_no_attempt(fleet: Fleet) -> None:
     """More often than an event has attempts, after one that failed; and its progress is still known."""
-    ran: list[str] = []
-    handlers, failing = told("new", COMPLETED, ran=ran), True
-
-    async def later(event: Any, context: Any) -> None:
-        ran.append(f"later {event.webhook_id} {event.attempt}")
-        if failing:
-            raise Retry(after=0.01)
-
-    handlers.on(COMPLETED)(later)
-    async with attempts(redis_url, stub, handlers) as new:
+    fleet.ends["b"] = Retry(after=0.01)
+    async with fleet.worker("a", "b") as new, fleet.worker("a", on=FAILED) as old:
         await old.accept("m1", COMPLETED, "r1")
         assert (await new.next()).state is State.WAITING
-        wanted = {COMPLETED: ("new.handle", "new.later")}
         for _ in range(15):
             assert (await old.next()).state is State.UNHANDLED
-            assert Unhandled(redis_client, queue="credhook", wanted=wanted).put_back() == 1
-        failing = False
-        assert (await new.next()).state is State.DONE
-    assert ran == ["new m1 1", "later m1 1", "later m1 2"]
+            assert fleet.put_back("a", "b") == 1
+        fleet.ends.clear()
+        attempt = Attempt(await new.claim())
+        assert attempt.claim.attempt == 2
+        settlement, _ = await new.make(attempt)
+    assert settlement
+    assert settlement.state is State.DONE
+    assert fleet.ran == ["a", "b", "b"]
 
 
-async def test_a_handler_that_failed_is_waited_for_where_only_its_neighbours_are(
-    redis_url: str, stub: Stub, redis_client: Redis
+async def drained(fleet: Fleet, worker: Attempts) -> None:
+    """Let a drain break off b while it runs."""
+    fleet.ends["b"] = asyncio.Event()
+    attempt = Attempt(await worker.claim())
+    trial = asyncio.create_task(worker.make(attempt))
+    await until_async(lambda: "h:test.a" in fleet.record(), what="the end of a")
+    assert fleet.record()["pending"] == "test.b"  # For the next worker, should this one be killed.
+    attempt.interrupt(Interruption.DRAINED)
+    await trial
+
+
+async def retried(fleet: Fleet, worker: Attempts) -> None:
+    """Let b ask for another attempt."""
+    fleet.ends["b"] = Retry(after=0.01)
+    assert (await worker.next()).state is State.WAITING
+    assert fleet.record()["pending"] == "test.b"
+
+
+async def given_up(fleet: Fleet, worker: Attempts, handler: str = "") -> None:
+    """Let b give up, and replay the event."""
+    fleet.ends["b"] = GiveUp("closed")
+    assert (await worker.next()).state is State.DEAD
+    fleet.replay(Settled("m1", "dead"), handler)
+
+
+@pytest.mark.parametrize("old_type", [COMPLETED, FAILED])
+@pytest.mark.parametrize("begin", [drained, retried, given_up, partial(given_up, handler="test.b")])
+async def test_an_event_waits_for_the_handler_that_has_not_ended(
+    fleet: Fleet, begin: Callable[[Fleet, Attempts], Coroutine[Any, Any, None]], old_type: str
 ) -> None:
-    """A deploy brings two handlers; an old worker takes what they have failed at, and has nothing left to do."""
-    ran: list[str] = []
-    before, after = told("old", COMPLETED, ran=ran), told("old", COMPLETED, ran=ran)
-    failing = {"late", "later"}
-
-    def brought(name: str) -> Any:
-        async def handle(event: Any, context: Any) -> None:
-            ran.append(name)
-            if name in failing:
-                raise Retry(after=0.01)
-
-        handle.__name__ = name
-        return handle
-
-    for name in ("late", "later"):
-        after.on(COMPLETED)(brought(name))
-    wanted = {COMPLETED: ("old.handle", "old.late")}
-    async with attempts(redis_url, stub, after) as new, attempts(redis_url, stub, before) as old:
+    """The old worker has another handler for the type, or none."""
+    async with fleet.worker("a", "b") as new, fleet.worker("a", on=old_type) as old:
         await new.accept("m1", COMPLETED, "r1")
-        assert (await new.next()).state is State.WAITING
-        assert record(redis_client, "m1")["pending"] == "old.late old.later"
+        await begin(fleet, new)
         assert (await old.next()).state is State.UNHANDLED
-        assert record(redis_client, "m1")["only"] == "old.late old.later"
-        assert Unhandled(redis_client, queue="credhook", wanted={COMPLETED: ("old.handle",)}).put_back() == 0
-        assert Unhandled(redis_client, queue="credhook", wanted=wanted).put_back() == 1
-        failing.clear()
+        assert fleet.record()["only"] == "test.b"
+        assert fleet.put_back("a") == 0
+        fleet.replay(Settled("m1", "unhandled"))  # An operator replays all unhandled events.
+        assert (await old.next()).state is State.UNHANDLED
+        assert fleet.put_back("a", "b") == 1
+        fleet.ends.clear()
         assert (await new.next()).state is State.DONE
-    assert sorted(ran) == ["late", "late", "later", "later", "old m1 1"]
-    assert not {"only", "pending"} & record(redis_client, "m1").keys()
+    assert fleet.ran == ["a", "b", "b"]
+    assert not {"only", "pending"} & fleet.record().keys()
+
+
+async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(fleet: Fleet) -> None:
+    """Neither for the attempts that the handler has left, nor for another handler that was given up."""
+    fleet.ends = {"a": GiveUp("closed"), "b": ValueError()}
+    stubborn = {"b": {"retries": 50, "backoff": Backoff(first=0.001, longest=0.001)}}
+    async with (
+        fleet.worker("a", "b", options=stubborn, MAX_ATTEMPTS=2) as new,
+        fleet.worker("a", MAX_ATTEMPTS=2) as old,
+    ):
+        await new.accept("m1", COMPLETED, "r1")
+        assert [(await new.next()).state for _ in range(3)] == [State.WAITING] * 3
+        assert (await old.next()).state is State.UNHANDLED
+        fleet.ends.clear()
+        assert fleet.put_back("a", "b") == 1
+        assert (await new.next()).state is State.DEAD
+    assert fleet.ran == ["a", "b", "b", "b", "b"]
+
+
+# A handler that has come later catches up with events that were done, and no other handler runs again.
+
+
+async def done_without(fleet: Fleet, name: str) -> None:
+    """Finish an event with the handler `a`, and ask for the handler `name` to catch up."""
+    async with fleet.worker("a") as before:
+        await before.accept("m1", COMPLETED, "r1")
+        assert (await before.next()).state is State.DONE
+    fleet.replay(Settled("m1", "done"), f"test.{name}")
+
+
+@pytest.mark.parametrize(
+    ("ends", "states"),
+    [([None], [State.DONE]), ([Retry(after=0.01), GiveUp("no")], [State.WAITING, State.DEAD])],
+)
+async def test_a_handler_that_catches_up_runs_retries_and_gives_up_alone(
+    fleet: Fleet, ends: list[Exception | None], states: list[State]
+) -> None:
+    await done_without(fleet, "b")
+    async with fleet.worker("a", "b", "c") as made:
+        for end, state in zip(ends, states, strict=True):
+            assert fleet.record()["only"] == "test.b"
+            fleet.ends["b"] = end
+            assert (await made.next()).state is state
+    assert fleet.ran == ["a", *["b"] * len(ends)]
+    assert "only" not in fleet.record()
+    assert {name for name in fleet.record() if name.startswith("h:")} == {"h:test.a", "h:test.b"}
+
+
+async def test_a_worker_without_the_handler_that_catches_up_leaves_it_to_another(fleet: Fleet) -> None:
+    await done_without(fleet, "b")
+    async with fleet.worker("a", "c") as old, fleet.worker("a", "b", "c") as new:
+        assert (await old.next()).state is State.UNHANDLED
+        assert fleet.record()["only"] == "test.b"
+        assert (fleet.put_back("a", "c"), fleet.put_back("a", "b", "c")) == (0, 1)
+        assert (await new.next()).state is State.DONE
+    assert fleet.ran == ["a", "b"]
+
+
+async def test_a_handler_that_catches_up_does_not_wait_for_one_that_does_not_run(fleet: Fleet) -> None:
+    await done_without(fleet, "a")
+    async with fleet.worker("c", "a", options={"a": {"after": "c"}}) as after:
+        assert (await after.next()).state is State.DONE
+    assert fleet.ran == ["a", "a"]
 
 
 def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(redis_client: Redis) -> None:
@@ -260,130 +356,23 @@ async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> 
         assert redis_client.zrange(key, 0, -1) == [b"young"]
 
 
-class Fleet:
-    """Handlers of two workers on one queue, each ending as the test says.
-
-    Attributes:
-        ran: which have run, in order.
-        ends: name → what it raises, or waits for.
-    """
-
-    def __init__(self) -> None:
-        self.ran: list[str] = []
-        self.ends: dict[str, Any] = {}
-
-    def __call__(self, *names: str, **options: dict[str, Any]) -> Any:
-        handlers: Any = Handlers("test")
-        for name in names:
-
-            async def handle(event: Any, context: Any, name: str = name) -> None:
-                self.ran.append(name)
-                end = self.ends.get(name)
-                if isinstance(end, asyncio.Event):
-                    await end.wait()
-                elif end is not None:
-                    raise end
-
-            handle.__name__ = name
-            handlers.on(COMPLETED, **options.get(name, {}))(handle)
-        return handlers
-
-
-WITH_B = {COMPLETED: ("test.a", "test.b")}
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return Fleet()
-
-
-async def back_to(made: Attempts, redis: Redis, *, wanted: Mapping[str, tuple[str, ...]] = WITH_B) -> State:
-    """Where the event stands after a worker that has what is wanted has put it back and tried it."""
-    assert Unhandled(redis, queue="credhook", wanted=wanted).put_back() == 1
-    return (await made.next()).state
-
-
-async def test_a_handler_that_was_broken_off_by_a_drain_is_waited_for(
-    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
+def test_the_command_chooses_by_type_and_time_and_lets_it_run_alone_for_what_is_done(
+    redis_client: Redis, events: Run, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet.ends["b"] = asyncio.Event()
-    async with attempts(redis_url, stub, fleet("a", "b")) as new, attempts(redis_url, stub, fleet("a")) as old:
-        await new.accept("m1", COMPLETED, "r1")
-        attempt = Attempt(await new.claim())
-        trial = asyncio.create_task(new.make(attempt))
-        async with asyncio.timeout(60):
-            while "h:test.a" not in record(redis_client, "m1"):  # noqa: ASYNC110  Redis has no event.
-                await asyncio.sleep(0.01)
-        assert record(redis_client, "m1")["pending"] == "test.b"  # For whoever comes after a kill -9.
-        attempt.interrupt(Interruption.DRAINED)
-        await trial
-        assert (await old.next()).state is State.UNHANDLED
-        fleet.ends.clear()
-        assert await back_to(new, redis_client) is State.DONE
-    assert fleet.ran == ["a", "b", "b"]
-
-
-@pytest.mark.parametrize("handler", ["", "test.b"])
-async def test_a_replay_of_what_was_given_up_waits_for_the_handler(
-    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet, handler: str
-) -> None:
-    fleet.ends["b"] = GiveUp("closed")
-    async with attempts(redis_url, stub, fleet("a", "b")) as new, attempts(redis_url, stub, fleet("a")) as old:
-        await new.accept("m1", COMPLETED, "r1")
-        assert (await new.next()).state is State.DEAD
-        replay = Replay(redis_client, queue="credhook")
-        assert replay([Settled("m1", "dead")], handler=handler, types=[COMPLETED]) == [b"replayed"]
-        assert (await old.next()).state is State.UNHANDLED
-        assert replay([Settled("m1", "unhandled")]) == [b"replayed"]  # An operator's, of all that is unhandled.
-        assert (await old.next()).state is State.UNHANDLED
-        fleet.ends.clear()
-        assert await back_to(new, redis_client) is State.DONE
-    assert fleet.ran == ["a", "b", "b"]
-
-
-async def test_a_worker_without_any_handler_does_not_forget_which_was_waited_for(
-    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
-) -> None:
-    fleet.ends["b"] = Retry(after=0.01)
-    async with (
-        attempts(redis_url, stub, fleet("a", "b")) as new,
-        attempts(redis_url, stub, told("other", FAILED, ran=[])) as other,
-    ):
-        await new.accept("m1", COMPLETED, "r1")
-        assert (await new.next()).state is State.WAITING
-        assert (await other.next()).state is State.UNHANDLED
-        assert Unhandled(redis_client, queue="credhook", wanted={COMPLETED: ("test.a",)}).put_back() == 0
-        fleet.ends.clear()
-        assert await back_to(new, redis_client) is State.DONE
-    assert fleet.ran == ["a", "b", "b"]
-
-
-async def test_a_worker_that_lacks_the_handler_gives_nothing_up_for_it(
-    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
-) -> None:
-    """Neither for the attempts of which the handler has more, nor for a neighbour that was given up."""
-    fleet.ends = {"a": GiveUp("closed"), "b": ValueError()}
-    stubborn = {"retries": 50, "backoff": Backoff(first=0.001, longest=0.001)}
-    async with (
-        attempts(redis_url, stub, fleet("a", "b", b=stubborn), MAX_ATTEMPTS=2) as new,
-        attempts(redis_url, stub, fleet("a"), MAX_ATTEMPTS=2) as old,
-    ):
-        await new.accept("m1", COMPLETED, "r1")
-        assert [(await new.next()).state for _ in range(3)] == [State.WAITING] * 3
-        assert (await old.next()).state is State.UNHANDLED
-        fleet.ends.clear()
-        assert await back_to(new, redis_client) is State.DEAD
-    assert fleet.ran == ["a", "b", "b", "b", "b"]
-
-
-async def test_a_handler_that_is_asked_to_catch_up_does_not_wait_for_one_that_is_not(
-    redis_url: str, stub: Stub, redis_client: Redis, fleet: Fleet
-) -> None:
-    async with attempts(redis_url, stub, fleet("b")) as before:
-        await before.accept("m1", COMPLETED, "r1")
-        assert (await before.next()).state is State.DONE
-    replay = Replay(redis_client, queue="credhook")
-    assert replay([Settled("m1", "done")], handler="test.b", types=[COMPLETED]) == [b"replayed"]
-    async with attempts(redis_url, stub, fleet("a", "b", b={"after": "a"})) as after:
-        assert (await after.next()).state is State.DONE
-    assert fleet.ran == ["b", "b"]
+    (tmp_path / "plugin_that_is_late.py").write_text(
+        f'from credhook import Handlers\nhandlers = Handlers("late")\n\n@handlers.on("{COMPLETED}")\n'
+        "async def handle(event, context): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    plant(redis_client, "done", State.DONE, age=60, ended={"a.other": "done"})
+    plant(redis_client, "dead", State.DEAD, age=60, ended={"a.other": "dead: ValueError"})
+    plant(redis_client, "old", State.DONE, age=7_200, ended={"a.other": "done"})
+    plant(redis_client, "unrelated", State.DONE, "openid4vc.issuance.failed", ended={"a.other": "done"})
+    plant(redis_client, "unwanted", State.DONE, "openid4vc.issuance.failed", ended={"late.handle": "done"})
+    options = ("--handler", "late.handle", "--since", "1h")
+    result = events("replay", *options, CREDHOOK_HANDLERS="plugin_that_is_late")
+    assert result.stdout == "replayed 2, left 2 (2 that the handler does not want)\n"
+    assert record(redis_client, "done")["only"] == "late.handle"
+    assert record(redis_client, "done")["h:a.other"] == "done"
+    assert "only" not in record(redis_client, "dead")  # There the others that have not ended are to run as well.
+    assert record(redis_client, "old")["state"] == record(redis_client, "unwanted")["state"] == "done"
