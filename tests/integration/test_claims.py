@@ -122,6 +122,13 @@ async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(queue:
     assert await stalled.settle(lost, DONE) == (False, None)
 
 
+async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    earlier = int(queue.redis.time()[0]) * 1_000 + 3_600_000
+    queue.redis.hset(EVENT + "e1", mapping={"fence": earlier, "attempts": 1})
+    assert (await queue.take_one()).fence == earlier + 1
+
+
 # the order of one resource
 
 
