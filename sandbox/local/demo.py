@@ -70,7 +70,12 @@ def _play(local: LocalEnvironment, console: Console) -> None:
     local.start("worker", *commands["worker"])
     console.print(f"receiver   {local.receiver_url}/webhooks\nplatform   {local.sandbox_url}", highlight=False)
     console.print(local.run(*commands["release"]).strip(), highlight=False, soft_wrap=True)
-    happened, deadline = _trigger(local), time.monotonic() + DEADLINE_SECONDS
+    happened: dict[str, str] = {}  # webhook-id → type
+    with httpx.Client(base_url=local.sandbox_url, trust_env=False) as platform:
+        for event_type in EVENT_TYPES:
+            answer = platform.post("/sandbox/events", json={"eventType": event_type}).raise_for_status()
+            happened[answer.json()["data"][0]["webhookIds"][0]] = event_type
+    deadline = time.monotonic() + DEADLINE_SECONDS
     rows = _rows(local, happened)
     while not all(row.right for row in rows) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -81,16 +86,6 @@ def _play(local: LocalEnvironment, console: Console) -> None:
     if wrong:
         raise CannotStart(f"not handled exactly once: {', '.join(wrong)}; worker: {local.tail('worker')}")
     console.print(f"{len(rows)} events, each delivered twice and handled exactly once")
-
-
-def _trigger(local: LocalEnvironment) -> dict[str, str]:
-    """Make one event of each type happen, and return webhook-id → type."""
-    happened: dict[str, str] = {}
-    with httpx.Client(base_url=local.sandbox_url, trust_env=False) as platform:
-        for event_type in EVENT_TYPES:
-            answer = platform.post("/sandbox/events", json={"eventType": event_type}).raise_for_status()
-            happened[answer.json()["data"][0]["webhookIds"][0]] = event_type
-    return happened
 
 
 def _rows(local: LocalEnvironment, happened: dict[str, str]) -> list[DemoRow]:

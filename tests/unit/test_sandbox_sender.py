@@ -17,19 +17,6 @@ from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile
 COMPLETED = "openid4vc.issuance.completed"
 
 
-class Receiver:
-    """Answers with its status, and notes what came, and how many seconds after the beginning."""
-
-    def __init__(self) -> None:
-        self.status = 202
-        self.came: list[tuple[float, str]] = []
-        self.began = now()
-
-    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
-        self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
-        return Reply(status=self.status)
-
-
 def now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -39,21 +26,25 @@ def today() -> datetime:
 
 
 class Scene:
-    """A sender with its state, its faults and a receiver."""
+    """A sender, and a receiver that answers `status` and notes each delivery with its time in seconds."""
 
     def __init__(self) -> None:
+        self.status = 202
+        self.came: list[tuple[float, str]] = []
+        self.began = now()
         self.state = StateFile()
         self.faults = FaultSwitch(Faults())
-        self.receiver = Receiver()
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
-        self.sender = Sender(
-            self.state, self.faults, [], trust=trust, time_scale=1.0, now=today, post=self.receiver.post
-        )
+        self.sender = Sender(self.state, self.faults, [], trust=trust, time_scale=1.0, now=today, post=self.post)
         endpoint = SandboxEndpoint(
             id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
         )
         registration = Registration(endpoint=endpoint, failing_since=None, switched_off_at=None)
         self.state.of(Registration).put("e", registration)
+
+    async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
+        self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
+        return Reply(status=self.status)
 
     def happens(self) -> str:
         (webhook_id,) = self.sender.announce(COMPLETED, "iss_1")
@@ -61,12 +52,6 @@ class Scene:
 
     def switches(self, **faults: int) -> None:
         self.faults.change(Faults.model_validate(faults))
-
-    @property
-    def registration(self) -> Registration:
-        found = self.state.of(Registration).get("e")
-        assert found is not None
-        return found
 
 
 @asynccontextmanager
@@ -85,7 +70,7 @@ def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
             scene.switches(delayMs=0)
             prompt = scene.happens()
             await asyncio.sleep(60.0)
-            assert scene.receiver.came == [(0.0, prompt), (2.0, late)]
+            assert scene.came == [(0.0, prompt), (2.0, late)]
 
     in_own_time(work())
 
@@ -93,11 +78,11 @@ def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
 def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None:
     async def work() -> None:
         async with sending() as scene:
-            scene.receiver.status = 500
+            scene.status = 500
             webhook_id = scene.happens()
             await asyncio.sleep(sum(RETRY_SECONDS) + 1.0)
             times = [0.0, *accumulate(map(float, RETRY_SECONDS))]
-            assert scene.receiver.came == [(at, webhook_id) for at in times]
+            assert scene.came == [(at, webhook_id) for at in times]
             outcomes = [attempt.outcome for attempt in reversed(scene.state.of(DeliveryAttempt).latest(100))]
             assert outcomes == ["retrying"] * len(RETRY_SECONDS) + ["givenUp"]
             assert scene.state.of(PendingDelivery).count() == 0
@@ -108,12 +93,12 @@ def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None
 def test_an_endpoint_that_fails_for_so_long_is_switched_off_unless_it_succeeds_once() -> None:
     async def work(recovers: bool) -> bool:
         async with sending() as scene:
-            scene.receiver.status = 500
+            scene.status = 500
             for day in range(FAILURE_LIMIT.days + 1):
                 scene.happens()
                 await asyncio.sleep(86_400.0)
-                scene.receiver.status = 202 if recovers and day == 2 else 500
-            return scene.registration.switched_off_at is not None
+                scene.status = 202 if recovers and day == 2 else 500
+            return scene.state.of(Registration).find("e", "endpoint").switched_off_at is not None
 
     assert in_own_time(work(recovers=False))
     assert not in_own_time(work(recovers=True))
@@ -125,7 +110,7 @@ def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() 
             scene.switches(reorder=3)
             ids = [scene.happens() for _ in range(4)]
             await asyncio.sleep(60.0)
-            assert [webhook_id for _, webhook_id in scene.receiver.came] == [ids[2], ids[1], ids[0], ids[3]]
-            assert scene.receiver.came[-1][0] == REORDER_SECONDS
+            assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]
+            assert scene.came[-1][0] == REORDER_SECONDS
 
     in_own_time(work())
