@@ -14,12 +14,8 @@ from serving import Platform, platform
 TRIGGER = "import sys; from credhook.cli import main; main(['trigger', *sys.argv[1:]])"
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return forked_process.run(*arguments)
-
-
 def trigger(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run("-c", TRIGGER, *arguments)
+    return forked_process.run("-c", TRIGGER, *arguments)
 
 
 PRINTED = [
@@ -41,7 +37,7 @@ PRIVATE = "whsk_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 )
 @pytest.mark.parametrize("command", [["credhook.sandbox"], ["credhook", "sandbox"]])
 def test_env_prints_the_settings_and_ends(command: list[str], options: list[str], secrets: list[str]) -> None:
-    printed = run("-m", *command, "--env", "--port", "8711", *options)
+    printed = forked_process.run("-m", *command, "--env", "--port", "8711", *options)
     assert (printed.returncode, printed.stderr) == (0, "")
     assert printed.stdout.splitlines() == PRINTED + secrets
 
@@ -80,7 +76,7 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
             ("--state", str(tmp_path / "nowhere" / "state.db"), "unable to open"),
             ("--ca", str(ca), "cannot be read"),
         ):
-            refused = run("-m", "credhook.sandbox", "--port", "0", option, value)
+            refused = forked_process.run("-m", "credhook.sandbox", "--port", "0", option, value)
             assert (refused.returncode, refused.stdout) == (1, "")
             assert value in refused.stderr
             assert reason in refused.stderr
@@ -106,7 +102,7 @@ OFFER = ("-c", TRIGGER, "issuance.offered")
     ],
 )
 def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...]) -> None:
-    refused = run(*arguments)
+    refused = forked_process.run(*arguments)
     assert refused.returncode == 2
     assert "secretword" not in refused.stderr
 
@@ -174,13 +170,3 @@ def test_a_trigger_without_a_sandbox_is_one_line(url: str) -> None:
     assert refused.returncode == 1
     assert "start one with `credhook sandbox`" in refused.stderr
     assert refused.stderr.strip().count("\n") == 0
-
-
-def test_the_sandbox_imports_no_other_room() -> None:
-    program = (
-        "import sys, credhook.sandbox.app, credhook.sandbox.command;"
-        "names = [name for name in sys.modules if name.split('.')[0] in {'credhook', 'redis', 'rq'}];"
-        "print([name for name in names if name != 'credhook' and not name.startswith('credhook.sandbox')])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

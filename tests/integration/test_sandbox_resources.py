@@ -76,11 +76,10 @@ def test_a_resource_is_in_the_state_that_its_event_announces(
     assert resource in listed(api, noun)
 
 
-def test_presentations_are_listed_and_filtered_by_id(api: httpx.Client) -> None:
+def test_presentations_are_filtered_by_id(api: httpx.Client) -> None:
     ids = [happen(api, "openid4vc.verification.data") for _ in range(3)]
     found = data(api.get(f"{CREDS}/presentations", params={"filter[id]": f"{ids[0]},{ids[2]},unknown"}))
-    assert [each["id"] for each in found] == [ids[0], ids[2]]
-    assert set(ids) <= {each["id"] for each in listed(api, "presentations")}
+    assert [presentation["id"] for presentation in found] == [ids[0], ids[2]]
 
 
 @pytest.mark.usefixtures("swept")
@@ -111,13 +110,6 @@ def test_a_presentation_moves_on_and_keeps_what_was_shown(api: httpx.Client) -> 
     for impossible in ("openid4vc.verification.expired", "openid4vc.verification.data"):
         answer = api.post("/sandbox/events", json={"eventType": impossible, "resourceId": id_})
         refused(answer, 409, "CONFLICT", "Conflict")
-
-
-def test_a_presented_credential_may_be_invalid(api: httpx.Client) -> None:
-    id_ = happen(api, "openid4vc.verification.data", isValid=False)
-    credential = data(api.get(f"{CREDS}/presentations/{id_}"))["credentials"][0]
-    assert credential["isValid"] is False
-    assert credential["issues"]
 
 
 def test_nothing_is_made_when_one_of_many_fails(api: httpx.Client) -> None:
