@@ -1,7 +1,6 @@
 """Build the parts of a worker on one event loop, and run the start-up and shutdown functions of its plugins."""
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -158,9 +157,10 @@ async def build_worker(
     transport: Transport = transport_from(settings)
     attempt_tracer = None
     if (tracer := tracing.tracer()) is not None:
-        traced = importlib.import_module("credhook.worker.tracing")  # OpenTelemetry is an optional dependency.
-        attempt_tracer = traced.AttemptTracer(tracer, queue=settings.queue)
-        transport = traced.TracedTransport(tracer, transport)
+        from credhook.worker.tracing import AttemptTracer, TracedTransport  # OpenTelemetry is an optional dependency.
+
+        attempt_tracer = AttemptTracer(tracer, queue=settings.queue)
+        transport = TracedTransport(tracer, transport)
     fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
 
     def new_slot() -> Slot:
