@@ -128,6 +128,15 @@ def test_the_three_never_know_each_other(who: str, never: tuple[str, ...]) -> No
     assert not {(one, other) for one, other in edges() if one.split("/")[0] == who and other.split("/")[0] in never}
 
 
+def test_the_sandbox_knows_neither_redis_nor_rq() -> None:
+    """The sandbox plays the platform, which reaches us by HTTP alone."""
+    for path in (ROOT / "sandbox").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        assert not {name.split(".")[0] for name in names} & {"redis", "rq"}, path
+
+
 def test_the_name_in_the_job_is_the_workers_function() -> None:
     module, _, function = JOB_FUNCTION.rpartition(".")
     tree = ast.parse(MODULES[module].read_text())
