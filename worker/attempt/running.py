@@ -188,31 +188,21 @@ async def run(
         held = runs.begin(event.webhook_id, handler.name)
     except StillRunning as still_running:
         return still_running
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()  # `asyncio.wait` takes another turn of the loop, and 8 microseconds.
-    task = loop.create_task(_call(handler, event, context, threads, held, ended=ended))
-    timer = loop.call_later(timeout, _set, ended)
+    task = asyncio.create_task(_call(handler, event, context, threads, held))
     try:
-        await ended
-        if not task.done():
-            runs.abandon(held)
-            await _cancel(task, grace)
-            return HandlerTimeout(f"longer than {timeout} s")
+        await asyncio.wait({task}, timeout=timeout)
     except asyncio.CancelledError:
         runs.abandon(held)
         await _cancel(task, grace)
         raise
-    finally:
-        timer.cancel()
+    if not task.done():
+        runs.abandon(held)
+        await _cancel(task, grace)
+        return HandlerTimeout(f"longer than {timeout} s")
     if task.cancelled():
         return HandlerCrashed("CancelledError")
     error = task.exception()
     return error if isinstance(error, Exception) else None
-
-
-def _set(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 async def _cancel(task: "asyncio.Task[None]", grace: float) -> None:
@@ -231,15 +221,9 @@ def _retrieve(task: "asyncio.Task[None]") -> None:
 
 
 async def _call(
-    handler: Handler,
-    event: FetchedEvent,
-    context: Context[Any, Any],
-    threads: ThreadRunner,
-    held: Run,
-    *,
-    ended: "asyncio.Future[None]",
+    handler: Handler, event: FetchedEvent, context: Context[Any, Any], threads: ThreadRunner, held: Run
 ) -> None:
-    """Call the handler, and set `ended`. Exceptions that would end the event loop become `HandlerCrashed`."""
+    """Call the handler. Exceptions that would end the event loop become `HandlerCrashed`."""
     runs_now.set(handler.at)
     held.hold()
     try:
@@ -260,4 +244,3 @@ async def _call(
         raise HandlerCrashed(type(error).__name__).with_traceback(error.__traceback__) from None
     finally:
         held.release()
-        _set(ended)
