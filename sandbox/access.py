@@ -64,7 +64,10 @@ class TokenIssuer:
             return JSONResponse({"error": "Realm does not exist"}, 404)
         if media_type(request) != FORM:
             return _refuse(400, "invalid_request", f"The content type should be {FORM}")
-        form = await read_form(request)
+        fields = await read_form(request)
+        form = dict(fields)
+        if len(form) < len(fields):
+            return _refuse(400, "invalid_request", "duplicated parameter")
         if (grant_type := form.get("grant_type")) != "client_credentials":
             error = "invalid_request" if grant_type is None else "unsupported_grant_type"
             return _refuse(400, error, "grant_type should be client_credentials")
@@ -81,9 +84,9 @@ class TokenIssuer:
         return JSONResponse(granted, headers={"Cache-Control": "no-store"})
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form."""
-    return dict(parse_qsl((await read_body(request)).decode("utf-8", "replace")))
+async def read_form(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form, in their order."""
+    return parse_qsl((await read_body(request)).decode("utf-8", "replace"))
 
 
 def unauthorized(detail: str) -> SandboxError:

@@ -52,7 +52,7 @@ def routes(tenant: Tenant) -> list[Route]:
         if request.method != "POST":
             return HTMLResponse(render(tenant), headers=HEADERS)
         try:
-            _press(tenant, await read_form(request))
+            _press(tenant, dict(await read_form(request)))
         except SandboxError as problem:
             return HTMLResponse(render(tenant, str(problem)), problem.status, headers=HEADERS)
         except ValidationError:

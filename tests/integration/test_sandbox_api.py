@@ -1,5 +1,6 @@
 """The sandbox's API as a whole: its documents, its tokens and its endpoints."""
 
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -60,10 +61,11 @@ def test_a_token_has_exactly_the_fields_of_the_specification(api: httpx.Client) 
         ({"grant_type": "client_credentials"}, 401, "invalid_client"),
         (FORM | {"grant_type": "password"}, 400, "unsupported_grant_type"),
         ({"client_id": "sandbox", "client_secret": "sandbox"}, 400, "invalid_request"),
+        (FORM | {"client_id": ["other", "sandbox"]}, 400, "invalid_request"),
     ],
 )
 def test_the_token_endpoint_refuses_as_identity_providers_do(
-    api: httpx.Client, form: dict[str, str], status: int, error: str
+    api: httpx.Client, form: dict[str, Any], status: int, error: str
 ) -> None:
     answer = api.post(TOKEN, data=form)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
