@@ -63,6 +63,13 @@ class Server:
         finally:
             writer.close()
 
+    async def aclose(self) -> None:
+        """Drop the connections, with all that the client has not read."""
+        for writer in self.writers:
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
 
 @asynccontextmanager
 async def serving(*pieces: bytes, close: bool = False) -> AsyncIterator[tuple[Server, PyreqwestTransport]]:
@@ -75,8 +82,7 @@ async def serving(*pieces: bytes, close: bool = False) -> AsyncIterator[tuple[Se
     finally:
         await transport.aclose()
         listening.close()
-        for writer in server.writers:
-            writer.close()
+        await server.aclose()
 
 
 async def get(transport: PyreqwestTransport, url: str, **headers: str) -> Response:
@@ -292,8 +298,7 @@ async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
             with pytest.raises(Unanswered) as failure:  # The certificate is for another name.
                 await get(transport, url.replace("localhost", "127.0.0.1"))
             assert failure.value.cause == "certificate"
-        for writer in server.writers:
-            writer.close()
+        await server.aclose()
 
 
 # Time.
