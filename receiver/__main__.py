@@ -2,6 +2,6 @@
 
 import sys
 
-from credhook.cli import main
+from credhook.cli import run
 
-main(["receiver", *sys.argv[1:]])
+run(["receiver", *sys.argv[1:]])

@@ -2,6 +2,6 @@
 
 import sys
 
-from credhook.cli import main
+from credhook.cli import run
 
-main(["worker", *sys.argv[1:]])
+run(["worker", *sys.argv[1:]])

@@ -1,7 +1,6 @@
 """`credhook doctor`: every check on one line, for people and (`--json`) for programs."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -37,9 +36,7 @@ def doctor(*, days: int, as_json: bool) -> None:
     findings = examine(_groups(Setup.from_environment(days=days)))
     for finding in findings:
         click.echo(json.dumps(finding._asdict()) if as_json else line(finding))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code(findings))  # A thread that still waits for a name server would keep the process alive.
+    sys.exit(exit_code(findings))
 
 
 def _groups(setup: Setup) -> list[CheckGroup]:
