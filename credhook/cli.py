@@ -94,16 +94,18 @@ def cli() -> None:
 
 
 def run(args: list[str] | None = None) -> NoReturn:
-    """Run a command and end this process with its code, without finalizing the interpreter.
+    """Run a command and end this process with its code.
 
-    Finalization would wait for threads that ask a silent name server. The API client's own thread may still be waking
-    an event loop then, and would abort the process: on a busy machine 3 of 500 commands ended with 134.
+    If the API client was loaded, do not finalize the interpreter. The client's own thread may still be waking an event
+    loop, and would abort the process: on a busy machine 3 of 500 commands ended with 134.
     """
-    code: int | str | None = None
     try:
         main(args)
+        code: int | str | None = None
     except SystemExit as end:
         code = end.code
+    if "pyreqwest" not in sys.modules:
+        sys.exit(code)
     if isinstance(code, str):
         click.echo(code, err=True)
     for stream in (sys.stdout, sys.stderr):

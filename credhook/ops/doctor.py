@@ -1,6 +1,7 @@
 """`credhook doctor`: every check on one line, for people and (`--json`) for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -36,7 +37,9 @@ def doctor(*, days: int, as_json: bool) -> None:
     findings = examine(_groups(Setup.from_environment(days=days)))
     for finding in findings:
         click.echo(json.dumps(finding._asdict()) if as_json else line(finding))
-    sys.exit(exit_code(findings))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code(findings))  # A thread that still waits for a name server would keep the process alive.
 
 
 def _groups(setup: Setup) -> list[CheckGroup]:

@@ -1,13 +1,13 @@
-"""The end of a command: its code and its output, and nothing after them."""
+"""The end of a command: its code, its output, and whether the interpreter is finalized."""
 
 import subprocess
 import sys
 
 import pytest
 
-#: The interpreter would print the last word while it is finalized.
+#: The interpreter prints the last word as it is finalized.
 PROGRAM = """
-import atexit, sys, click
+import atexit, importlib, sys, click
 from credhook import cli
 
 @click.command()
@@ -18,18 +18,16 @@ def ending(code: str) -> None:
 
 cli.cli.get_command = lambda *_: ending
 atexit.register(print, "finalized")
+importlib.import_module(sys.argv[2])
 cli.run(["ending", sys.argv[1]])
 """
 
 
-@pytest.mark.parametrize(
-    ("ends_with", "code", "error"),
-    [("none", 0, ""), ("0", 0, ""), ("3", 3, ""), ("no such thing", 1, "no such thing\n")],
-)
-def test_a_command_ends_with_its_code_before_the_interpreter_is_finalized(
-    ends_with: str, code: int, error: str
+@pytest.mark.parametrize(("loaded", "last"), [("pyreqwest", ""), ("json", "finalized\n")])
+@pytest.mark.parametrize(("ends_with", "code", "error"), [("none", 0, ""), ("3", 3, ""), ("a reason", 1, "a reason\n")])
+def test_a_command_ends_with_its_code_and_finalizes_nothing_if_it_has_loaded_the_api_client(
+    loaded: str, last: str, ends_with: str, code: int, error: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, ends_with], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (code, "said\n", error)
+    command = [sys.executable, "-c", PROGRAM, ends_with, loaded]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, f"said\n{last}", error)
