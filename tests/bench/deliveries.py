@@ -15,16 +15,13 @@ from typing import Final
 _KEY: Final = bytes(range(32))
 SECRET: Final = "whsec_" + base64.b64encode(_KEY).decode()
 
-#: Seconds that standardwebhooks and, by default, our receiver allow a timestamp to be off, in either direction.
-_TOLERANCE: Final = 300
-
-#: Seconds kept back from the tolerance, for clocks that are rounded and processes that are slow.
-_MARGIN: Final = 30
+#: Seconds that a timestamp may be off in either direction, less 30 s for rounded clocks and slow processes.
+_TOLERANCE: Final = 270
 
 _BODY: Final = '{"eventType": "openid4vc.issuance.completed", "payload": {"openId4VcIssuanceId": "iss_%024x"}}'
 
 #: The order of the headers puts the signature into the middle. LuaJIT, by which wrk sends the requests, hashes a string
-#: by a few of its bytes only; of these, the ones in the middle must vary, or all requests meet in one bucket.
+#: by a few of its bytes only. Those in the middle must vary, or all requests meet in one bucket.
 _REQUEST: Final = (
     "POST /webhooks HTTP/1.1\r\n"
     "host: localhost\r\n"
@@ -45,14 +42,14 @@ _BLOCK: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Some of the requests of a file.
+    """Some requests of a file.
 
     Attributes:
         path: the file.
         size: bytes of each request.
-        first: the first one's place in the file, counted in requests.
+        first: the place of the first one in the file, counted in requests.
         count: how many.
-        timestamp: with which they are signed, seconds since the epoch.
+        timestamp: of their signatures, seconds since the epoch.
     """
 
     path: Path
@@ -62,27 +59,23 @@ class Deliveries:
     timestamp: int
 
     def split(self, count: int) -> tuple["Deliveries", "Deliveries"]:
-        """The first `count` of them, and the others."""
+        """Return the first `count` of them, and the others."""
         count = min(count, self.count)
-        return (
-            replace(self, count=count),
-            replace(self, first=self.first + count, count=self.count - count),
-        )
+        return replace(self, count=count), replace(self, first=self.first + count, count=self.count - count)
 
     def read(self) -> bytes:
-        """All of them, one after the other."""
         with self.path.open("rb") as file:
             file.seek(self.first * self.size)
             return file.read(self.count * self.size)
 
     def fresh_for(self, seconds: float) -> bool:
-        """Whether every receiver will still accept them in that many seconds."""
-        return time.time() + seconds < self.timestamp + _TOLERANCE - _MARGIN
+        """Return True if every receiver will still accept them in that many seconds."""
+        return time.time() + seconds < self.timestamp + _TOLERANCE
 
 
 def sign(path: Path, count: int) -> Deliveries:
-    """Write `count` deliveries to a file. Equal counts give equal ids: a Redis meets a file's deliveries but once."""
-    timestamp = int(time.time()) + _TOLERANCE - _MARGIN
+    """Write `count` deliveries to a file. The ids depend on the count alone, so each Redis sees a file only once."""
+    timestamp = int(time.time()) + _TOLERANCE
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
             file.write(b"".join(_request(number, timestamp) for number in range(start, min(start + _BLOCK, count))))

@@ -1,49 +1,32 @@
 """`python -m bench.readme`: put the tables of a run into tests/bench/README.md.
 
-The text around them is the README's own; what stands between `<!-- ingest -->` and `<!-- /ingest -->` is replaced by
-ingest.md, and so on for each part whose results are in the folder.
+The text between `<!-- ingest -->` and `<!-- /ingest -->` is replaced by ingest.md, and so on for each part.
 """
 
 from pathlib import Path
-from typing import Final
 
 import click
-from bench.environments import HERE, SCRATCH
-
-PARTS: Final = ("ingest", "work", "sizing")
+from bench import report
+from bench.environments import HERE
 
 
 @click.command()
-@click.option(
-    "--out",
-    default=SCRATCH / "results",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
-    help="Folder with the results.  [default: .credhook/bench/results]",
-)
+@report.OUT
 @click.option("--readme", default=HERE / "README.md", type=click.Path(dir_okay=False, path_type=Path))
 def main(*, out: Path, readme: Path) -> None:
     """Put the figures of a run into the README."""
-    texts = {part: (out / f"{part}.md").read_text() for part in PARTS if (out / f"{part}.md").exists()}
-    if not texts:
+    page = readme.read_text()
+    parts = [part for part in ("ingest", "work", "sizing") if (out / f"{part}.md").exists()]
+    if not parts:
         raise click.ClickException(f"no results in {out}: run `make bench` first")
-    readme.write_text(filled(readme.read_text(), texts))
-    click.echo(f"{readme}: {', '.join(texts)}")
-
-
-def filled(page: str, texts: dict[str, str]) -> str:
-    """The page with each part's text in its place.
-
-    Raises:
-        click.ClickException: it has no place for one.
-    """
-    for part, text in texts.items():
-        begin, end = f"<!-- {part} -->\n", f"<!-- /{part} -->"
-        before, _, rest = page.partition(begin)
-        _, there, after = rest.partition(end)
-        if not there:
-            raise click.ClickException(f"the README has no place for {part}: write {begin.strip()} and {end} into it")
-        page = before + begin + text + end + after
-    return page
+    for part in parts:
+        before, begin, rest = page.partition(f"<!-- {part} -->\n")
+        _, end, after = rest.partition(f"<!-- /{part} -->")
+        if not end:
+            raise click.ClickException(f"{readme} has no place for {part}: restore its two comments")
+        page = before + begin + (out / f"{part}.md").read_text() + end + after
+    readme.write_text(page)
+    click.echo(f"{readme}: {', '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -1,64 +1,124 @@
-"""The receiver's results as tables."""
+"""Results: rounds of figures in JSON, and their tables for a terminal and for the README."""
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeAlias, TypeVar
 
-from bench.competitors import COMPETITORS, STANDARD, STRICT
-from bench.results import Latency, Results, middle
-from bench.tables import Sheet
-from bench.targets import sheet, targets
+import click
+from bench import machine
+from bench.environments import SCRATCH, say
+from bench.machine import RunFailed
+from rich.console import Console
+from rich.table import Table
 
-#: Processor time of the server, then of Redis, and what is added to its append-only file, per delivery.
-_COSTS: Final = ("µs each", "Redis, µs each", "written, bytes each")
+from credhook.sandbox.local.local_redis import NoRedis
 
+T = TypeVar("T")
 
-def sheets(results: Results) -> list[Sheet]:
-    """All tables."""
-    found = [_throughput(results), _latency(results), sheet(targets(results))]
-    return [each for each in found if each.rows]
+#: One dict of figures for each round.
+Rounds: TypeAlias = Sequence[Mapping[str, Any]]
 
+#: How often a spoilt run is repeated: one stalled disk must not lose the figures of an hour.
+_AGAIN: Final = 2
 
-def _throughput(results: Results) -> Sheet:
-    rows = []
-    for name, rounds in sorted(results.throughput.items(), key=lambda item: -results.rate(item[0])):
-        rates = [one.rate for one in rounds]
-        cpu = [one.cpu for one in rounds if one.cpu is not None]
-        peak = results.peak(name)
-        redis, written = results.redis(name), median(one.written for one in rounds)
-        rows.append(
-            [
-                results.titles[name],
-                f"{median(rates):,.0f}",
-                f"{min(rates):,.0f} to {max(rates):,.0f}",
-                _ratio(results, name),
-                f"{median(cpu):.0f}" if cpu else "",
-                *((f"{redis:.0f}", f"{written:.0f}") if written else ("", "")),
-                f"{peak:.0f}" if peak else "",
-            ]
-        )
-    columns = ["competitor", "deliveries/s", "rounds", "credhook / it", *_COSTS, "MiB"]
-    return Sheet("As much as each takes; processor time and memory of its process", columns, rows)
+OUT: Final = click.option(
+    "--out",
+    default=SCRATCH / "results",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Folder for the results.  [default: .credhook/bench/results]",
+)
 
 
-def _ratio(results: Results, name: str) -> str:
-    """Ours to it, each with a Redis that fsyncs as the other's does."""
-    alike = STANDARD if COMPETITORS[name].appendfsync == STANDARD.appendfsync else STRICT
-    return f"{results.rate(alike.name) / results.rate(name):.2f}" if alike.name in results.throughput else ""
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table: its title, the names of its columns, its rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def _latency(results: Results) -> Sheet:
-    rows = []
-    for name, loads in results.latency.items():
-        for part, rounds in loads.items():
-            rows.append(_latency_row(f"{results.titles[name]}, {float(part):.0%}", rounds))
-    for name, rounds in results.same_rate.items():
-        rows.append(_latency_row(f"{results.titles[name]}, at half of credhook's maximum", rounds))
-    columns = ["competitor, part of its maximum", "deliveries/s", "p50, ms", "p99, ms", "generator late, ms"]
-    return Sheet("Latency at steady rates, counted from when a request was due", columns, rows)
+def middle(rounds: Rounds, figure: str) -> float:
+    return float(median(one[figure] for one in rounds))
 
 
-def _latency_row(title: str, rounds: Sequence[Latency]) -> list[str]:
-    p50, p99 = middle(rounds)
-    late = median(one.late for one in rounds)
-    return [title, f"{median(one.rate for one in rounds):,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{late:.2f}"]
+def spread(rounds: Rounds) -> tuple[str, str]:
+    """Return the cells of a rate: its median, and its least to its most."""
+    rates = [one["rate"] for one in rounds]
+    return f"{median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"
+
+
+def at_least(what: str, reached: float, least: float) -> list[str]:
+    """Return a target's row."""
+    return [what, f"≥ {least:g}", f"{reached:.2f}", "yes" if reached >= least else "NO"]
+
+
+def at_most(what: str, reached: float, most: float, form: str = ".2f") -> list[str]:
+    """Return a target's row."""
+    return [what, f"≤ {most:g}", f"{reached:{form}}", "yes" if reached <= most else "NO"]
+
+
+def targets(rows: Iterable[Sequence[str]]) -> Sheet:
+    return Sheet("Targets", ["figure", "to reach", "reached", "met"], list(rows))
+
+
+@contextmanager
+def measuring(name: str, out: Path, results: dict[str, Any]) -> Iterator[Path]:
+    """Run the block on the load's cores, with a folder for its files, and write the results even if a run fails."""
+    out.mkdir(parents=True, exist_ok=True)
+    with machine.on(machine.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
+        try:
+            yield Path(folder)
+        except (RunFailed, NoRedis) as error:
+            raise click.ClickException(str(error)) from error
+        finally:
+            (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def taking_turns(rounds: int, competitors: Sequence[T]) -> Iterator[tuple[str, T]]:
+    """Yield every competitor once a round. Each round begins with another one."""
+    for number in range(rounds):
+        turn = number % len(competitors)
+        for competitor in (*competitors[turn:], *competitors[:turn]):
+            yield f"round {number + 1}", competitor
+
+
+def measured(folder: Path, measure: Callable[[Path], T]) -> T:
+    """Call `measure` with an empty folder. Repeat a run that was spoilt."""
+    for attempt in range(_AGAIN + 1):
+        with TemporaryDirectory(dir=folder) as empty:
+            try:
+                return measure(Path(empty))
+            except RunFailed as error:
+                if attempt == _AGAIN:
+                    raise
+                say(f"{error}; once more")
+    raise AssertionError
+
+
+def publish(name: str, out: Path, setting: Mapping[str, str], sheets: Iterable[Sheet]) -> None:
+    """Print the tables, and write them to `name`.md for the README."""
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    lines = []
+    for key, line in setting.items():
+        console.print(f"[bold]{key}[/]: {line}", highlight=False)
+        lines.append(f"- {key}: {line}")
+    for sheet in sheets:
+        if not sheet.rows:
+            continue
+        table = Table(title=sheet.title, title_justify="left")
+        for number, column in enumerate(sheet.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+        rule = ["---", *["---:"] * (len(sheet.columns) - 1)]
+        lines += ["", f"{sheet.title}:", "", *(f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows))]
+    (out / f"{name}.md").write_text("\n".join(lines) + "\n")
+    say(f"results: {out}")
