@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from operator import attrgetter
 from typing import IO, Any, TypeVar
 
 import click
@@ -19,9 +20,7 @@ from credhook.worker.api.errors import ApiError, InvalidRequest
 from credhook.worker.api.models import (
     CertificateRequest,
     EndpointRequest,
-    MdocPresetRequest,
     PresetRequest,
-    SdJwtPresetRequest,
     TrustedEntityRequest,
     UserRequest,
 )
@@ -29,8 +28,6 @@ from credhook.worker.api.wire import Wire
 from credhook.worker.settings import PlatformSettings
 
 A = TypeVar("A")
-
-_file = click.argument("file", type=click.File("rb"))
 
 
 class WrongInput(click.ClickException):
@@ -50,44 +47,103 @@ def api() -> None:
     """
 
 
-@api.group()
-def users() -> None:
-    """Onboard and find users of the tenant."""
+def _group(name: str, help_: str) -> click.Group:
+    group = click.Group(name, help=help_)
+    api.add_command(group)
+    return group
 
 
-@users.command("list")
-def list_users() -> None:
-    """Print the tenant's users."""
-    _run(lambda platform: platform.users.list())
+_users = _group("users", "Onboard and find users of the tenant.")
+_presets = _group("presets", "Create credential presets.")
+_templates = _group("templates", "Read credential templates.")
+_certificates = _group("certificates", "Import certificates for signing requests.")
+_trusted_entities = _group("trusted-entities", "Register issuers that the organisation trusts.")
+_endpoints = _group("endpoints", "Manage webhook endpoints by hand; `credhook endpoints` does it from the handlers.")
+_wallet = _group("wallet", "Put credentials into the wallet.")
+_issuances = _group("issuances", "Read issuances.")
+_presentations = _group("presentations", "Read presentations.")
 
 
-@users.command("create")
-@_file
-def create_user(file: IO[bytes]) -> None:
+def _add(group: click.Group, name: str, argument: str, method: str, help_: str, *, reads: Any = None) -> None:
+    """Add the command that calls one method of the client with its argument, if it has one.
+
+    `reads` is the model of the argument if that is a file.
+    """
+    kind = None if reads is None else click.File("rb")
+
+    def run(**values: Any) -> None:
+        if reads is not None:
+            values[argument] = _read(values[argument], TypeAdapter(reads))
+        _run(lambda platform: attrgetter(method)(platform)(*values.values()))
+
+    arguments: list[click.Parameter] = [click.Argument([argument], type=kind)] if argument else []
+    group.add_command(click.Command(name, callback=run, params=arguments, help=help_))
+
+
+_add(_users, "list", "", "users.list", "Print the tenant's users.")
+_add(
+    _users,
+    "create",
+    "file",
+    "users.create",
     """Create a user, or resolve one that exists.
 
     FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
     The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
-    """
-    request = _read(file, TypeAdapter(UserRequest))
-    _run(lambda platform: platform.users.create(request))
+    """,
+    reads=UserRequest,
+)
+_add(
+    _users,
+    "find",
+    "external_id",
+    "users.by_external_identifier",
+    "Print the user with this external identifier.",
+)
+_add(_users, "external-id", "username", "users.external_identifier", "Print the external identifier of a user.")
+_add(
+    _presets,
+    "create",
+    "file",
+    "presets.create",
+    """Create a credential preset.
+
+    FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
+    "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
+    """,
+    reads=PresetRequest,
+)
+_add(_templates, "get", "id", "templates.get", "Print a credential template.")
+_add(
+    _trusted_entities,
+    "create",
+    "file",
+    "trusted_entities.create",
+    'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed.',
+    reads=TrustedEntityRequest,
+)
+_add(_endpoints, "list", "", "endpoints.list", "Print the organisation's webhook endpoints, URLs whole.")
+_add(
+    _endpoints,
+    "create",
+    "file",
+    "endpoints.create",
+    'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed.',
+    reads=EndpointRequest,
+)
+_add(_endpoints, "delete", "id", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed.")
+_add(_issuances, "get", "id", "issuances.get", "Print an issuance.")
+_add(_issuances, "list", "", "issuances.list", "Print issuances: the page that the platform gives first.")
+_add(
+    _presentations,
+    "get",
+    "id",
+    "presentations.get",
+    "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
+)
 
 
-@users.command("find")
-@click.argument("external_id")
-def find_user(external_id: str) -> None:
-    """Print the user with this external identifier."""
-    _run(lambda platform: platform.users.by_external_identifier(external_id))
-
-
-@users.command("external-id")
-@click.argument("username")
-def external_id(username: str) -> None:
-    """Print the external identifier of a user."""
-    _run(lambda platform: platform.users.external_identifier(username))
-
-
-@users.command("link")
+@_users.command("link")
 @click.argument("username")
 @click.option("--unlink", is_flag=True, help="Remove the link instead.")
 def link_user(*, username: str, unlink: bool) -> None:
@@ -95,44 +151,9 @@ def link_user(*, username: str, unlink: bool) -> None:
     _run(lambda platform: platform.users.link_identity(username, enabled=not unlink))
 
 
-@api.group()
-def presets() -> None:
-    """Create credential presets."""
-
-
-@presets.command("create")
-@_file
-def create_preset(file: IO[bytes]) -> None:
-    """Create a credential preset.
-
-    FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
-    "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
-    """
-    shape: TypeAdapter[SdJwtPresetRequest | MdocPresetRequest] = TypeAdapter(PresetRequest)
-    request = _read(file, shape)
-    _run(lambda platform: platform.presets.create(request))
-
-
-@api.group()
-def templates() -> None:
-    """Read credential templates."""
-
-
-@templates.command("get")
-@click.argument("id")
-def get_template(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
-    """Print a credential template."""
-    _run(lambda platform: platform.templates.get(id))
-
-
-@api.group()
-def certificates() -> None:
-    """Import certificates for signing requests."""
-
-
-@certificates.command("import")
+@_certificates.command("import")
 @click.argument("csr_id")
-@_file
+@click.argument("file", type=click.File("rb"))
 @click.option(
     "--parent",
     "parents",
@@ -149,51 +170,7 @@ def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[byt
     _run(lambda platform: platform.certificates.import_(csr_id, request))
 
 
-@api.group("trusted-entities")
-def trusted_entities() -> None:
-    """Register issuers that the organisation trusts."""
-
-
-@trusted_entities.command("create")
-@_file
-def create_trusted_entity(file: IO[bytes]) -> None:
-    """Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed."""
-    request = _read(file, TypeAdapter(TrustedEntityRequest))
-    _run(lambda platform: platform.trusted_entities.create(request))
-
-
-@api.group()
-def endpoints() -> None:
-    """Manage webhook endpoints by hand; `credhook endpoints` does it from the handlers."""
-
-
-@endpoints.command("list")
-def list_endpoints() -> None:
-    """Print the organisation's webhook endpoints, URLs whole."""
-    _run(lambda platform: platform.endpoints.list())
-
-
-@endpoints.command("create")
-@_file
-def create_endpoint(file: IO[bytes]) -> None:
-    """Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed."""
-    request = _read(file, TypeAdapter(EndpointRequest))
-    _run(lambda platform: platform.endpoints.create(request))
-
-
-@endpoints.command("delete")
-@click.argument("id")
-def delete_endpoint(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
-    """Remove a webhook endpoint. Nothing is printed."""
-    _run(lambda platform: platform.endpoints.delete(id))
-
-
-@api.group()
-def wallet() -> None:
-    """Put credentials into the wallet."""
-
-
-@wallet.command("accept")
+@_wallet.command("accept")
 @click.argument("offer")
 def accept_offer(offer: str) -> None:
     """Accept a credential offer. OFFER is its URI, or - to read it from standard input, unseen by other processes."""
@@ -201,37 +178,7 @@ def accept_offer(offer: str) -> None:
     _run(lambda platform: platform.wallet.accept(credential_offer))
 
 
-@api.group()
-def issuances() -> None:
-    """Read issuances."""
-
-
-@issuances.command("get")
-@click.argument("id")
-def get_issuance(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
-    """Print an issuance."""
-    _run(lambda platform: platform.issuances.get(id))
-
-
-@issuances.command("list")
-def list_issuances() -> None:
-    """Print issuances: the page that the platform gives first."""
-    _run(lambda platform: platform.issuances.list())
-
-
-@api.group()
-def presentations() -> None:
-    """Read presentations."""
-
-
-@presentations.command("get")
-@click.argument("id")
-def get_presentation(id: str) -> None:  # noqa: A002  The argument's name in `--help`.
-    """Print a presentation, claims included. A verifier can be set up so that they are readable only once."""
-    _run(lambda platform: platform.presentations.get(id))
-
-
-@presentations.command("list")
+@_presentations.command("list")
 @click.option("--id", "id_", metavar="ID", help="Only the presentation with this id.")
 def list_presentations(id_: str | None) -> None:
     """Print presentations: the page that the platform gives first."""
