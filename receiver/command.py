@@ -124,7 +124,7 @@ def _serve(
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
         if lifeline is not None:
-            asyncio.get_running_loop().add_reader(lifeline, lambda: setattr(server, "should_exit", True))
+            end_with_parent(lifeline, server)
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
@@ -139,6 +139,17 @@ def _serve(
         code = runner.run(serve())
     tracing.flush()
     return code
+
+
+def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
+    """End the server once its parent has died, which held the other end of the pipe."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(lifeline)  # A pipe at its end stays readable: this would run in each turn of the loop.
+        server.should_exit = True
+
+    loop.add_reader(lifeline, ended)
 
 
 def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTracer"]:
