@@ -21,7 +21,7 @@ from credhook.worker.api import responses
 from credhook.worker.api.bounds import MOST_VALUES, values
 from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, Operation
+from credhook.worker.api.operations import ISSUANCES, PRESENTATIONS, Operation
 from credhook.worker.handlers.types import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
@@ -170,7 +170,7 @@ def _presented(
 
 def _read(event_type: str, document: Mapping[str, Any]) -> Any:
     """Read the details as a worker does."""
-    operation: Operation[Any] = GET_ISSUANCE if resource_of(event_type) is ISSUANCE else GET_PRESENTATION
+    operation: Operation[Any] = (ISSUANCES if resource_of(event_type) is ISSUANCE else PRESENTATIONS).get
     answer = Response(200, {}, to_json({"data": document}))
     try:
         return responses.read(operation, answer, datetime.now(UTC), asked_for=str(document["id"]))

@@ -23,7 +23,7 @@ SHOWN = {
 
 def read(body: Any) -> Page[ListedResource]:
     response = Response(200, {}, json.dumps(body).encode())
-    return responses.read(operations.PAGE_PRESENTATIONS, response, NOW)
+    return responses.read(operations.PRESENTATIONS.page, response, NOW)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def response(status: int = 200, body: object = None, **headers: str) -> Response
 
 def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read(operations.GET_PRESENTATION, response(status, body, **headers), NOW)
+        read(operations.PRESENTATIONS.get, response(status, body, **headers), NOW)
     return caught.value
 
 
@@ -47,7 +47,7 @@ def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     "body", [{"data": PRESENTATION}, PRESENTATION, {"data": PRESENTATION, "links": {"self": "/x"}, "meta": {"a": None}}]
 )
 def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
-    assert read(operations.GET_PRESENTATION, response(200, body), NOW).id == "p"
+    assert read(operations.PRESENTATIONS.get, response(200, body), NOW).id == "p"
 
 
 _WORDS = st.sampled_from(["iss_1", "completed", "", "2026-11-20T09:14:07.120Z", "Zoë", "NaN", "-Infinity", "1"])
@@ -65,7 +65,7 @@ _ISSUANCES = st.fixed_dictionaries(
 @given(st.one_of(_ISSUANCES, st.fixed_dictionaries({"data": st.one_of(_ISSUANCES, _VALUES)})))
 def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object) -> None:
     found = []
-    for operation in (operations.GET_ISSUANCE, replace(operations.GET_ISSUANCE, whole=None)):
+    for operation in (operations.ISSUANCES.get, replace(operations.ISSUANCES.get, whole=None)):
         try:
             found.append(read(operation, response(200, body), NOW).model_dump())
         except InvalidResponse as error:
@@ -86,7 +86,7 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
 )
 def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
     with pytest.raises(InvalidResponse, match=f": {wrong}$"):
-        read(operations.LIST_ISSUANCES, response(200, body), NOW)
+        read(operations.ISSUANCES.list, response(200, body), NOW)
 
 
 def test_a_deletion_has_nothing_to_read() -> None:
@@ -284,7 +284,7 @@ json_values = st.recursive(
 @given(st.sampled_from([200, 201, 204, 302, 400, 401, 404, 429, 500]), json_values | st.binary())
 def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> None:
     asked: list[Operation[Any]] = [
-        operations.GET_ISSUANCE,
+        operations.ISSUANCES.get,
         operations.LIST_USERS,
         operations.ACCEPT_OFFER,
         operations.CREATE_PRESET,

@@ -1,5 +1,6 @@
 """Where a request goes: below the API's base URL, or nowhere."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.operations import GET_ISSUANCE, LIST_ENDPOINTS, LIST_PRESENTATIONS, BaseUrl, Call
+from credhook.worker.api.operations import ISSUANCES, LIST_ENDPOINTS, PRESENTATIONS, BaseUrl, Call
 
 
 def issuance(path: str) -> Call[Any]:
     """The call that reads issuance `i` where the settings say."""
-    return GET_ISSUANCE.at(path)(id="i")
+    return replace(ISSUANCES.get, path=path)(id="i")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_every_path_goes_below_the_base_url(url: str, expected: str) -> None:
 
 
 def test_a_query_follows_the_path() -> None:
-    call = LIST_PRESENTATIONS(query={"filter[id]": "acme:p"})
+    call = PRESENTATIONS.list(query={"filter[id]": "acme:p"})
     expected = "https://api.example/t/me-creds/api/presentations?filter%5Bid%5D=acme%3Ap"
     assert BaseUrl("https://api.example/t").url(call) == expected
 
@@ -113,7 +114,7 @@ PIECES = ["..", ".", "/", "//", "\\", "%2e", "%2F", "%", "@evil.example", "http:
 
 @given(st.text() | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_whatever_the_path_its_url_is_of_the_same_origin_and_means_the_same_to_whoever_reads_it(path: str) -> None:
-    call = Call(GET_ISSUANCE, f"/{path}")
+    call = Call(ISSUANCES.get, f"/{path}")
     for base in BASES:
         try:
             url = base.url(call)
@@ -121,7 +122,7 @@ def test_whatever_the_path_its_url_is_of_the_same_origin_and_means_the_same_to_w
             continue
         assert url.isascii()
         assert str(yarl.URL(url).origin()) == "https://api.example"
-        prefix = base.url(Call(GET_ISSUANCE, "/"))
+        prefix = base.url(Call(ISSUANCES.get, "/"))
         normal = yarl.URL(url)  # With its dots resolved, and what needs no encoding decoded.
         assert str(normal).startswith(prefix)
         assert len(normal.raw_parts) == len(yarl.URL(url, encoded=True).raw_parts)

@@ -15,13 +15,14 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
 from credhook.worker.api.bounds import LONGEST_BODY, BodyRefused
 from credhook.worker.api.errors import InvalidResponse, Unavailable
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
-from credhook.worker.api.operations import GET_ISSUANCE, GET_PRESENTATION, BaseUrl, Call
+from credhook.worker.api.operations import BaseUrl, Call
 from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, ClientSettings, Token
 
@@ -136,8 +137,8 @@ class AsyncApi(Platform[AsyncSender]):
         api_url: str,
         auth: ClientCredentials,
         *,
-        issuance_path: str = GET_ISSUANCE.path,
-        presentation_path: str = GET_PRESENTATION.path,
+        issuance_path: str = ISSUANCE.path,
+        presentation_path: str = PRESENTATION.path,
         timeout: float = 10.0,
         match_ids: bool = True,
         max_answer: int = LONGEST_BODY,

@@ -4,13 +4,14 @@ Issuances and presentations are not specified; their fields were observed.
 """
 
 from base64 import b64decode
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, FailFast, Field, JsonValue, model_validator
 
-from credhook.events import EVENT_TYPES
+from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, resource_of
 from credhook.worker.api.wire import (
     NoneAsEmpty,
     ObservedTimestamp,
@@ -565,3 +566,12 @@ class ListedResource(Stateful):
     id: str
     created_at: ObservedTimestamp | None = None
     updated_at: ObservedTimestamp | None = None
+
+
+#: Resource → the model of its details. A new resource is a row in `credhook.events` and a row here.
+MODELS: Final[Mapping[str, type[Issuance | Presentation]]] = {ISSUANCE.name: Issuance, PRESENTATION.name: Presentation}
+
+
+def model_of(event_type: str) -> type[Issuance | Presentation]:
+    """Return the model of the details that events of a known type refer to."""
+    return MODELS[resource_of(event_type).name]

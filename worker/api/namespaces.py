@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from pydantic import ValidationError
 
+from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import operations
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import (
@@ -38,7 +39,7 @@ from credhook.worker.api.models import (
     UserRequest,
     WalletCredential,
 )
-from credhook.worker.api.operations import Call, Page
+from credhook.worker.api.operations import Call, Page, Reading
 from credhook.worker.api.wire import mismatch
 
 P = ParamSpec("P")
@@ -95,54 +96,36 @@ class sent(Generic[P, R]):  # noqa: N801  It is used as a decorator, and those a
         raise InvalidRequest(f"{name}: {wrong}", operation=name)
 
 
-class Issuances(Namespace[S]):
-    """Issuances, which issuance events refer to."""
+class Resources(Namespace[S], Generic[S, R]):
+    """The resources of one kind that events refer to."""
 
-    def __init__(self, sender: S, path: str) -> None:
+    def __init__(self, sender: S, operations: Reading[R]) -> None:
         super().__init__(sender)
-        self._get = operations.GET_ISSUANCE.at(path)
-        self._list = operations.LIST_ISSUANCES.above(path)
-        self._page = operations.PAGE_ISSUANCES.above(path)
+        self._operations = operations
 
     @sent
-    def get(self, id: str) -> Call[Issuance]:  # noqa: A002  The platform's word.
-        """Read one issuance."""
-        return self._get(id=id)
+    def get(self, id: str) -> Call[R]:  # noqa: A002  The platform's word.
+        """Read one. A verifier can be set up so that a presentation's data is readable only once."""
+        return self._operations.get(id=id)
 
     @sent
-    def list(self) -> Call[tuple[Issuance, ...]]:
-        """Read the organisation's issuances: the page that the platform gives first."""
-        return self._list()
+    def list(self) -> Call[tuple[R, ...]]:
+        """Read the page that the platform gives first."""
+        return self._operations.list()
 
     @sent
     def page(self, following: str = "") -> Call[Page[ListedResource]]:
-        """Read a page of issuances with their states: the first page, or the `following` of another page."""
-        return replace(self._page(), query=following)
+        """Read a page of states, without personal data: the first page, or the `following` of another page."""
+        return replace(self._operations.page(), query=following)
 
 
-class Presentations(Namespace[S]):
-    """Presentations, which verification events refer to."""
-
-    def __init__(self, sender: S, path: str) -> None:
-        super().__init__(sender)
-        self._get = operations.GET_PRESENTATION.at(path)
-        self._list = operations.LIST_PRESENTATIONS.above(path)
-        self._page = operations.PAGE_PRESENTATIONS.above(path)
-
-    @sent
-    def get(self, id: str) -> Call[Presentation]:  # noqa: A002  The platform's word.
-        """Read one presentation. A verifier can be set up so that its data is readable only once."""
-        return self._get(id=id)
+class Presentations(Resources[S, Presentation]):
+    """Presentations, whose list can be filtered."""
 
     @sent
     def list(self, id: str | None = None) -> Call[tuple[Presentation, ...]]:  # noqa: A002  The platform's word.
-        """Read the page of presentations that the platform gives first, or only the one with this id."""
-        return self._list(query={} if id is None else {"filter[id]": id})
-
-    @sent
-    def page(self, following: str = "") -> Call[Page[ListedResource]]:
-        """Read a page of presentations with their states, but no claims: the first, or the `following` of another."""
-        return replace(self._page(), query=following)
+        """Read the page that the platform gives first, or only the presentation with this id."""
+        return self._operations.list(query={} if id is None else {"filter[id]": id})
 
 
 class Endpoints(Namespace[S]):
@@ -247,8 +230,8 @@ class Platform(Generic[S]):
 
     def __init__(self, sender: S, *, issuance_path: str, presentation_path: str) -> None:
         self.paths: Final = {"issuance_path": issuance_path, "presentation_path": presentation_path}
-        self.issuances = Issuances(sender, issuance_path)
-        self.presentations = Presentations(sender, presentation_path)
+        self.issuances = Resources(sender, Reading(ISSUANCE.namespace, Issuance, issuance_path))
+        self.presentations = Presentations(sender, Reading(PRESENTATION.namespace, Presentation, presentation_path))
         self.endpoints = Endpoints(sender)
         self.presets = Presets(sender)
         self.templates = Templates(sender)

@@ -7,7 +7,7 @@ that a sender needs to know, and nothing in it can lead out of the operation's o
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -16,6 +16,7 @@ import yarl
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import (
     CertificateRecord,
@@ -96,12 +97,8 @@ def _placeholders(path: str) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(path))
 
 
-#: Where a success code is documented it comes first. The other is accepted too: it changes nothing for the caller,
-#: and a record that was created must not look as if it had not been.
-_READ = (200,)
-_CREATED = (201, 200)
-_DONE = (200, 201)
-_DELETED = (204, 200)
+#: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
+_SUCCESS: Final = MappingProxyType({"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)})
 
 
 @dataclass(slots=True)
@@ -135,9 +132,8 @@ class Operation(Generic[R]):
     Attributes:
         name: `noun.verb`, as errors report it and as the client's namespaces spell it.
         path: Path below the API's root, with placeholders.
-        expects: Status codes of success.
-        body: Types of body that it takes; none for most.
         result: What the answer is read as; None where there is nothing to read, or a list.
+        body: Types of body that it takes; none for most.
         each: What each element of a list is read as; None where the answer is none.
         identified: Whether what comes back carries the `id` that it was asked for by.
         paged: Whether the result is a `Page` of such elements, which says where the list goes on.
@@ -148,13 +144,17 @@ class Operation(Generic[R]):
     name: str
     method: Literal["GET", "POST", "PATCH", "DELETE"]
     path: str
-    expects: tuple[int, ...]
-    body: tuple[type[RequestModel], ...] = ()
     result: TypeAdapter[R] | None = None
+    body: tuple[type[RequestModel], ...] = ()
     each: TypeAdapter[Any] | None = None
     identified: bool = False
     paged: bool = False
     whole: TypeAdapter[Envelope[R]] | None = None
+
+    @property
+    def expects(self) -> tuple[int, ...]:
+        """Return the status codes of success, the documented one first."""
+        return _SUCCESS[self.method]
 
     def __call__(
         self, body: RequestModel | None = None, *, query: Mapping[str, str] | None = None, **names: str
@@ -178,14 +178,6 @@ class Operation(Generic[R]):
         asked_for = names.get("id", query.get("filter[id]")) if self.identified else None
         return Call(self, path, asked, sent, asked_for)
 
-    def at(self, path: str) -> "Operation[R]":
-        """Return this operation at another path, which settings give."""
-        return replace(self, path=path)
-
-    def above(self, path: str) -> "Operation[R]":
-        """Return this operation, which lists, at the folder of a path that ends in an id."""
-        return replace(self, path=path.partition("/{id}")[0])
-
     def _checked(self, name: str, value: str) -> str:
         try:
             return _RULES[name](value)
@@ -194,126 +186,76 @@ class Operation(Generic[R]):
         raise InvalidRequest(wrong, operation=self.name)
 
 
+class Reading(Generic[R]):
+    """The operations that read one kind of resource.
+
+    They are not in the specification: `path` is a setting, and their lists are at the folder of that path.
+    """
+
+    def __init__(self, namespace: str, model: type[R], path: str) -> None:
+        folder, result = path.partition("/{id}")[0], TypeAdapter(model)
+        # Only of a presentation has anything to be looked at before it is read: its attributes.
+        whole = TypeAdapter(Envelope[model]) if model is Issuance else None  # type: ignore[valid-type]  # mypy reads it as a type.
+        self.get = Operation(f"{namespace}.get", "GET", path, result, identified=True, whole=whole)
+        self.list: Operation[tuple[R, ...]] = Operation(
+            f"{namespace}.list", "GET", folder, each=result, identified=True
+        )
+        self.page: Operation[Page[ListedResource]] = Operation(
+            f"{namespace}.page", "GET", folder, each=TypeAdapter(ListedResource), paged=True
+        )
+
+
+ISSUANCES = Reading(ISSUANCE.namespace, Issuance, ISSUANCE.path)
+PRESENTATIONS = Reading(PRESENTATION.namespace, Presentation, PRESENTATION.path)
+
+_ENDPOINTS: Final = "/me-creds/api/endpoints"
+_USERS: Final = "/consumer-onboarding/api/users"
+
 LIST_ENDPOINTS: Operation[tuple[Endpoint, ...]] = Operation(
-    "endpoints.list", "GET", "/me-creds/api/endpoints", _READ, each=TypeAdapter(Endpoint)
+    "endpoints.list", "GET", _ENDPOINTS, each=TypeAdapter(Endpoint)
 )
-CREATE_ENDPOINT = Operation(
-    "endpoints.create",
-    "POST",
-    "/me-creds/api/endpoints",
-    _CREATED,
-    body=(EndpointRequest,),
-    result=TypeAdapter(Endpoint),
-)
-DELETE_ENDPOINT: Operation[None] = Operation("endpoints.delete", "DELETE", "/me-creds/api/endpoints/{id}", _DELETED)
+CREATE_ENDPOINT = Operation("endpoints.create", "POST", _ENDPOINTS, TypeAdapter(Endpoint), (EndpointRequest,))
+DELETE_ENDPOINT: Operation[None] = Operation("endpoints.delete", "DELETE", _ENDPOINTS + "/{id}")
 
 CREATE_PRESET = Operation(
     "presets.create",
     "POST",
     "/me-creds/api/presets/credentials",
-    _DONE,
-    body=(SdJwtPresetRequest, MdocPresetRequest),
-    result=cast("TypeAdapter[SdJwtPreset | MdocPreset]", TypeAdapter(Preset)),
+    cast("TypeAdapter[SdJwtPreset | MdocPreset]", TypeAdapter(Preset)),
+    (SdJwtPresetRequest, MdocPresetRequest),
 )
 GET_TEMPLATE = Operation(
-    "templates.get",
-    "GET",
-    "/me-creds/api/templates/credentials/{id}",
-    _READ,
-    result=TypeAdapter(Template),
-    identified=True,
+    "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", TypeAdapter(Template), identified=True
 )
-
 IMPORT_CERTIFICATE = Operation(
     "certificates.import_",
     "POST",
     "/me-creds/api/certificates/csrs/{id}/import",
-    _DONE,
-    body=(CertificateRequest,),
-    result=TypeAdapter(CertificateRecord),
+    TypeAdapter(CertificateRecord),
+    (CertificateRequest,),
 )
 CREATE_TRUSTED_ENTITY = Operation(
     "trusted_entities.create",
     "POST",
     "/me-creds/api/trusted-entities",
-    _CREATED,
-    body=(TrustedEntityRequest,),
-    result=TypeAdapter(TrustedEntity),
+    TypeAdapter(TrustedEntity),
+    (TrustedEntityRequest,),
 )
 
-CREATE_USER = Operation(
-    "users.create",
-    "POST",
-    "/consumer-onboarding/api/users",
-    _CREATED,
-    body=(UserRequest,),
-    result=TypeAdapter(OnboardingResult),
-)
-LIST_USERS: Operation[tuple[User, ...]] = Operation(
-    "users.list", "GET", "/consumer-onboarding/api/users", _READ, each=TypeAdapter(User)
-)
+CREATE_USER = Operation("users.create", "POST", _USERS, TypeAdapter(OnboardingResult), (UserRequest,))
+LIST_USERS: Operation[tuple[User, ...]] = Operation("users.list", "GET", _USERS, each=TypeAdapter(User))
 FIND_USER = Operation(
-    "users.by_external_identifier",
-    "GET",
-    "/consumer-onboarding/api/users/by-external-identifier/{externalIdentifier}",
-    _READ,
-    result=TypeAdapter(User),
+    "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", TypeAdapter(User)
 )
 GET_EXTERNAL_IDENTIFIER = Operation(
-    "users.external_identifier",
-    "GET",
-    "/consumer-onboarding/api/users/{username}/external-identifier",
-    _READ,
-    result=TypeAdapter(ExternalIdentifier),
+    "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", TypeAdapter(ExternalIdentifier)
 )
 LINK_IDENTITY = Operation(
-    "users.link_identity",
-    "PATCH",
-    "/consumer-onboarding/api/users/{username}/idp-link",
-    _DONE,
-    body=(IdentityLinkRequest,),
-    result=TypeAdapter(IdentityLink),
+    "users.link_identity", "PATCH", _USERS + "/{username}/idp-link", TypeAdapter(IdentityLink), (IdentityLinkRequest,)
 )
 
 ACCEPT_OFFER: Operation[tuple[WalletCredential, ...]] = Operation(
-    "wallet.accept",
-    "POST",
-    "/me-wallet/api/credentials",
-    _CREATED,
-    body=(OfferRequest,),
-    each=TypeAdapter(WalletCredential),
-)
-
-# Not in the specification: their paths are settings, and these are the defaults.
-
-GET_ISSUANCE = Operation(
-    "issuances.get",
-    "GET",
-    "/me-creds/api/credentials/{id}",
-    _READ,
-    result=TypeAdapter(Issuance),
-    identified=True,
-    whole=TypeAdapter(Envelope[Issuance]),
-)
-PAGE_ISSUANCES: Operation[Page[ListedResource]] = Operation(
-    "issuances.page", "GET", "/me-creds/api/credentials", _READ, each=TypeAdapter(ListedResource), paged=True
-)
-LIST_ISSUANCES: Operation[tuple[Issuance, ...]] = Operation(
-    "issuances.list", "GET", "/me-creds/api/credentials", _READ, each=TypeAdapter(Issuance)
-)
-GET_PRESENTATION = Operation(
-    "presentations.get",
-    "GET",
-    "/me-creds/api/presentations/{id}",
-    _READ,
-    result=TypeAdapter(Presentation),
-    identified=True,
-)
-PAGE_PRESENTATIONS: Operation[Page[ListedResource]] = Operation(
-    "presentations.page", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(ListedResource), paged=True
-)
-LIST_PRESENTATIONS: Operation[tuple[Presentation, ...]] = Operation(
-    "presentations.list", "GET", "/me-creds/api/presentations", _READ, each=TypeAdapter(Presentation), identified=True
+    "wallet.accept", "POST", "/me-wallet/api/credentials", body=(OfferRequest,), each=TypeAdapter(WalletCredential)
 )
 
 

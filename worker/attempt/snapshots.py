@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import SecretStr, ValidationError
 from redis.asyncio import Redis
 
-from credhook.events import ISSUANCE, resource_of
 from credhook.store import Keys, lua
-from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.api.models import Issuance, Presentation, model_of
 from credhook.worker.api.wire import mismatch
 
 log = structlog.get_logger("credhook.worker")
@@ -86,9 +85,8 @@ def from_bytes(snapshot: bytes, event_type: str) -> Issuance | Presentation:
     Raises:
         ValueError: the snapshot does not match the model, which may have changed. The message holds no values.
     """
-    model = Issuance if resource_of(event_type) is ISSUANCE else Presentation
     try:
-        return model.model_validate_json(snapshot, by_alias=True, by_name=False)
+        return model_of(event_type).model_validate_json(snapshot, by_alias=True, by_name=False)
     except ValidationError as error:
         wrong = mismatch(error)
     # Raised outside of the except block, so that no traceback leads to the exception that holds the details.

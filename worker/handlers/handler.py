@@ -11,10 +11,9 @@ from typing import Any, Final, get_args, get_origin
 from typing_extensions import TypedDict
 
 from credhook.backoff import Backoff
-from credhook.events import ISSUANCE, resource_of
 from credhook.logs.places import beginning
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.models import Issuance, Presentation
+from credhook.worker.api.models import model_of
 from credhook.worker.handlers.types import Context, FetchedEvent
 
 Function = Callable[[Any, Any], Any]
@@ -173,7 +172,7 @@ def _check_annotations(handler: Handler) -> None:
         annotated = get_args(event)[0]
         classes = get_args(annotated) or (annotated,)
         for event_type in sorted(handler.types) if all(isinstance(one, type) for one in classes) else ():
-            details = Issuance if resource_of(event_type) is ISSUANCE else Presentation
+            details = model_of(event_type)
             if not any(issubclass(details, one) for one in classes):
                 names = " | ".join(one.__name__ for one in classes)
                 raise ValueError(
