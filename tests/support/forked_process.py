@@ -1,56 +1,99 @@
-"""Processes of ours that start at once: forked from one that has imported everything, which zygote.py is.
+"""Processes of ours that start at once: forked from one process, the zygote, that has imported everything.
 
-They are processes as any other, children of whoever starts them: signals, exit codes, descriptors, environment, folder
-and session are real, and so is what kills them. What is not: they have not imported anything themselves. Tests of the
-start itself start `sys.executable`.
+They are processes like any other, children of the process that starts them. Signals, exit codes, descriptors,
+environment, folder and session are real. Only the imports are not their own. Tests of the start itself start
+`sys.executable`.
+
+`python -P forked_process.py DESCRIPTOR` is the zygote. It receives commands over the socket of that descriptor and
+answers with the id of the new process. It forks twice, so that the process belongs to the nearest ancestor that adopts
+orphans.
 """
 
 import atexit
+import contextlib
 import ctypes
-import fcntl
 import functools
+import gc
+import importlib
+import itertools
 import json
 import os
 import resource
+import runpy
 import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
 from pathlib import Path
-from typing import Any, AnyStr, NamedTuple
+from typing import Any, AnyStr, Final, NoReturn
 
 #: Bytes of a request, and descriptors with it, at most.
-LONGEST, MOST = 200_000, 64
-#: What the zygote of a supervisor calls itself, which stands among the supervisor's children.
-SPARE = "zygote"
+_LONGEST, _MOST = 200_000, 64
+#: Variables that Python or an imported module reads before anything else.
+_READ_EARLY: Final = (
+    *("PYTHONHOME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHASHSEED"),
+    "PROMETHEUS_MULTIPROC_DIR",
+)
+#: Modules that the commands import when they run.
+_IMPORTED: Final = (
+    "uvloop",
+    "uvicorn.loops.auto",
+    "uvicorn.protocols.http.httptools_impl",
+    "credhook.metrics.counting",
+    "credhook.receiver.tracing",
+    "credhook.tracing.spans",
+    "credhook.worker.handlers.logging_handler",
+    "credhook.worker.process.admin",
+    "credhook.worker.process.main",
+    "credhook.worker.tracing",
+)
+#: Modules that draw a key while they are imported, or hold it. Each process needs its own.
+_DRAWING: Final = tuple(f"credhook.receiver.{name}" for name in ("refusals", "announcement", "app", "command"))
+#: Signals that a new process may get before it has handlers.
+_SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
-_ZYGOTE = Path(__file__).with_name("zygote.py")
-#: Those that start others of ours, unless they have been started by one themselves.
-_SUPERVISORS = {"worker", "receiver", "dev", "demo"}
-_OF_CHILDREN = {"--supervised", "--fd"}
-#: Variables that Python reads before anything else.
-_OF_PYTHON = ("PYTHONHOME", "PYTHONDEVMODE", "PYTHONWARNINGS", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHASHSEED")
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _asking = threading.Lock()
 
 
 class Forked(subprocess.Popen[AnyStr]):
-    """A `subprocess.Popen` of `[sys.executable, …]`."""
+    """A `subprocess.Popen` of `[sys.executable, …]`. It starts Python anew where the zygote cannot stand in."""
 
-    def _execute_child(self, *arguments: Any) -> None:
-        if not hasattr(_libc, "prctl"):  # Of Linux alone.
-            super()._execute_child(*arguments)  # type: ignore[misc]
+    def _execute_child(self, *given: Any) -> None:
+        # In the order of its parameters in the standard library.
+        arguments, prepare, passed, folder, variables = (given[place] for place in (0, 2, 4, 5, 6))
+        environment = dict(os.environ if variables is None else variables)
+        safe_path = arguments[1] == "-P"
+        command = list(arguments[1 + safe_path :])
+        if not hasattr(_libc, "prctl") or prepare or _is_early(command, environment) or _inherited() != _zygote()[1]:
+            super()._execute_child(*given)  # type: ignore[misc]
             return
-        _start(self, _Given(*arguments), _zygote(), super()._execute_child)  # type: ignore[misc]
+        streams = [at if at >= 0 else own for own, at in enumerate((given[10], given[13], given[15]))]
+        request = {
+            "command": command,
+            "safe_path": safe_path,
+            "folder": str(Path(folder or ".").absolute()),
+            "environment": environment,
+            "descriptors": [0, 1, 2, *passed],
+            "session": given[21],
+        }
+        with _asking:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # The orphan becomes a child of this process.
+            try:
+                socket.send_fds(_zygote()[0], [json.dumps(request).encode()], [*streams, *passed])
+                self.pid = int(_zygote()[0].recv(32) or 0)
+            finally:
+                _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        assert self.pid, "the zygote is gone"
+        self._child_created = True
+        self._close_pipe_fds(*given[10:16])  # type: ignore[attr-defined]
 
 
 def run(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """`subprocess.run` of Python with this command line: what it has printed, and its exit code."""
+    """Run Python with this command line, as `subprocess.run` does."""
     patience = options.pop("timeout", 60)
     with Forked(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
@@ -63,119 +106,146 @@ def run(*command: str, **options: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def take_terminal() -> None:
-    """Make standard input the new session's terminal, as a window does: the one `preexec_fn` that forks know."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def fork_from(zygote: socket.socket) -> None:
-    """Have this process fork its children of ours from a zygote of its own, though it knows nothing of that."""
-    execute: Any = subprocess.Popen.__dict__["_execute_child"]
-
-    def fork_ours(self: "subprocess.Popen[Any]", *arguments: Any) -> None:
-        given = _Given(*arguments)
-        otherwise = functools.partial(execute, self)
-        command = [] if isinstance(given.args, str) else [one for one in given.args if one != "-P"]
-        if command[:2] == [sys.executable, "-m"] and command[2].partition(".")[0] == "credhook":
-            _start(self, given, zygote, otherwise)
-        else:
-            otherwise(*given)
-
-    subprocess.Popen._execute_child = fork_ours  # type: ignore[attr-defined]
-
-
-class _Given(NamedTuple):
-    """What `subprocess.Popen._execute_child` is given, in its order."""
-
-    args: Sequence[str]
-    executable: object
-    preexec_fn: object
-    close_fds: object
-    pass_fds: Sequence[int]
-    cwd: "os.PathLike[str] | str | None"
-    env: Mapping[str, str] | None
-    startupinfo: object
-    creationflags: object
-    shell: object
-    p2cread: int
-    p2cwrite: int
-    c2pread: int
-    c2pwrite: int
-    errread: int
-    errwrite: int
-    restore_signals: object
-    gid: object
-    gids: object
-    uid: object
-    umask: object
-    start_new_session: bool
-    process_group: object
-
-
-def _start(
-    process: "subprocess.Popen[Any]", given: _Given, zygote: socket.socket, otherwise: Callable[..., None]
-) -> None:
-    """Do what `subprocess.Popen._execute_child` does, by asking a zygote; `otherwise`, where it cannot do it."""
-    environment = dict(os.environ if given.env is None else given.env)
-    safe_path = given.args[1] == "-P"
-    command = list(given.args[1 + safe_path :])
-    prepared = given.preexec_fn not in {None, take_terminal}
-    if given.args[0] != sys.executable or prepared or _begins_by_itself(command, environment):
-        otherwise(*given)
-        return
-    words = [*command[1].split(".")[1:], *command[2:]] if command[0] == "-m" else []
-    streams = [at if at >= 0 else own for own, at in enumerate((given.p2cread, given.c2pwrite, given.errwrite))]
-    request = {
-        "command": command,
-        "safe_path": safe_path,
-        "folder": str(Path(given.cwd or ".").absolute()),
-        "environment": environment,
-        "descriptors": [0, 1, 2, *given.pass_fds],
-        "ignored": [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN],
-        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-        "session": given.start_new_session,
-        "terminal": given.preexec_fn is take_terminal,
-        "supervises": bool(_SUPERVISORS.intersection(words[:1])) and not _OF_CHILDREN.intersection(words),
-    }
-    with _asking, _taking_orphans():
-        socket.send_fds(zygote, [json.dumps(request).encode()], [*streams, *given.pass_fds])
-        process.pid = int(zygote.recv(32) or 0)
-    assert process.pid, "the zygote is gone"
-    process._child_created = True  # type: ignore[attr-defined]
-    process._close_pipe_fds(*given[10:16])  # type: ignore[attr-defined]
-
-
-def _begins_by_itself(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether Python is to do something before the command that cannot be made up for."""
+def _is_early(command: list[str], environment: dict[str, str]) -> bool:
+    """Return True if Python does something before the command that a fork cannot do."""
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     return (
         (command[0].startswith("-") and command[0] not in {"-m", "-c"})
-        or any(name in environment for name in _OF_PYTHON)
+        or any(name in environment for name in _READ_EARLY)
         or any(Path(path, "sitecustomize.py").exists() for path in paths if path)
     )
 
 
-@contextmanager
-def _taking_orphans() -> Iterator[None]:
-    """Let children of processes below this one that have lost their parent become this one's, instead of init's."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+def _inherited() -> object:
+    """Return the state that a process takes over from its parent and a fork of the zygote would not."""
+    ignored = [one for one in signal.Signals if signal.getsignal(one) is signal.SIG_IGN]
+    return resource.getrlimit(resource.RLIMIT_NOFILE), ignored
 
 
 @functools.cache
-def _zygote() -> socket.socket:
+def _zygote() -> tuple[socket.socket, object]:
+    """Start the zygote. Return its socket, and the state that it took over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "LC_ALL") if name in os.environ}
     with theirs:
-        command = [sys.executable, "-P", str(_ZYGOTE), str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=kept, cwd=_ZYGOTE.parent)
+        command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=kept)
 
     def end() -> None:
         ours.close()
         process.wait()
 
     atexit.register(end)
-    return ours
+    return ours, _inherited()
+
+
+def _load() -> None:
+    """Import the commands, and keep the garbage collector from copying the memory that forks share."""
+    commands: dict[str, tuple[str, str]] = importlib.import_module("credhook.cli").COMMANDS
+    for module in (*(place.partition(":")[0] for place, _ in commands.values()), *_IMPORTED):
+        with contextlib.suppress(ModuleNotFoundError):  # An extra is not installed.
+            importlib.import_module(module)
+    for module in _DRAWING:
+        del sys.modules[module]
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(control: socket.socket) -> list[str]:
+    """Fork for each request. Return in each fork, with its command."""
+    while True:
+        message, received, _, _ = socket.recv_fds(control, _LONGEST, _MOST)
+        if not message:
+            os._exit(0)
+        reading, writing = os.pipe()
+        between = os.fork()
+        if between == 0:
+            between = os.getpid()
+            if pid := os.fork():
+                os.write(writing, str(pid).encode())
+                os._exit(0)
+            while os.getppid() == between:
+                time.sleep(0.0002)
+            control.detach()  # Its number becomes another descriptor's.
+            return _become(received, **json.loads(message))
+        os.waitpid(between, 0)
+        for descriptor in (*received, writing):
+            os.close(descriptor)
+        with os.fdopen(reading, "rb") as told:  # It ends once the fork has closed its end, and is ready.
+            control.send(told.read())
+
+
+def _become(
+    received: list[int],
+    *,
+    command: list[str],
+    safe_path: bool,
+    folder: str,
+    environment: dict[str, str],
+    descriptors: list[int],
+    session: bool,
+) -> list[str]:
+    """Do what Python does before the command."""
+    if session:
+        os.setsid()
+    beyond = max(*received, *descriptors) + 1
+    for place, each in enumerate(received):  # First out of each other's way.
+        os.dup2(each, beyond + place)
+    for place, number in enumerate(descriptors):
+        os.dup2(beyond + place, number)
+    for low, high in itertools.pairwise([*sorted(descriptors), os.sysconf("SC_OPEN_MAX")]):
+        os.closerange(low + 1, high)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    first = command[0]
+    own = "" if first == "-c" else folder if first == "-m" else str(Path(folder, first).parent)
+    named = [str(Path(folder, one)) for one in environment.get("PYTHONPATH", "").split(os.pathsep) if one]
+    sys.path[:0] = [*([] if safe_path else [own]), *named]
+    for stream in (sys.stdout, sys.stderr):
+        at_once = stream is sys.stderr or os.isatty(stream.fileno()) or "PYTHONUNBUFFERED" in environment
+        stream.reconfigure(line_buffering=at_once)  # type: ignore[union-attr]  # They are Python's own.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    return command
+
+
+def _run(command: list[str]) -> int:
+    """Run the command as Python does. Return the exit code, negative for a signal."""
+    try:
+        if command[0] == "-m":
+            sys.argv = command[1:]
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        elif command[0] == "-c":
+            sys.argv = ["-c", *command[2:]]
+            exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = command
+            runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        sys.stderr.write(f"{end.code}\n")
+        return 1
+    except BaseException as error:  # noqa: BLE001  Any error ends a process.
+        sys.excepthook(type(error), error, error.__traceback__)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, without tearing the modules down, which would cost as much as their import."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    _load()
+    _end(_run(_serve(socket.socket(fileno=int(sys.argv[1])))))

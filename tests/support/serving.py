@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import plain
-from forked_process import SPARE, Forked
+from forked_process import Forked
 from growing_files import whole
 from signing import SECRET
 from waiting import until
@@ -67,17 +67,9 @@ def children(process: Process) -> list[int]:
     """The processes that it has started and that are there, or were until just now."""
     pid = process.process.pid
     try:
-        found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-    return [child for child in found if not _is_zygote(child)]
-
-
-def _is_zygote(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text() == f"{SPARE}\n"
-    except OSError:  # It has just ended.
-        return False
 
 
 def runs(pid: int) -> bool:
