@@ -147,6 +147,7 @@ def test_a_fleet_that_was_stopped_as_a_whole_is_not_taken_for_blocked(harness: H
         ("the supervisor", signal.SIGTERM),
         ("all its processes", signal.SIGTERM),
         ("the supervisor", signal.SIGHUP),
+        ("a worker process", signal.SIGHUP),
         ("all its processes", signal.SIGHUP),
     ],
 )
@@ -156,10 +157,12 @@ def test_a_stop_lets_what_is_under_way_finish(harness: Harness, whom: str, numbe
     harness.happens("m1")
     with harness.worker() as worker:
         until(lambda: len(begun(harness)) == 1)
-        if whom == "the supervisor":
-            worker.process.send_signal(number)
-        else:
+        if whom == "all its processes":
             os.killpg(worker.process.pid, number)
+            if number == signal.SIGHUP:  # One comes from the system and one from the shell.
+                os.killpg(worker.process.pid, number)
+        else:
+            os.kill(worker.process.pid if whom == "the supervisor" else children(worker)[0], number)
         until(lambda: '"worker_draining"' in worker.text)
         harness.happens("m2")
         (harness.folder / "go").touch()
@@ -238,31 +241,17 @@ def test_sigterm_while_the_workers_are_still_starting_ends_it_with_0(harness: Ha
     assert "Traceback" not in worker.text
 
 
-@pytest.mark.parametrize("options", [(), ("--isolation", "fork")], ids=["loop", "fork"])
-def test_the_end_of_the_terminal_drains(harness: Harness, options: tuple[str, ...]) -> None:
+def test_the_end_of_the_terminal_drains_forks_too(harness: Harness) -> None:
     harness.plugin(HELD)
     harness.happens("m1")
-    with harness.worker("worker", *options) as worker:
+    with harness.worker("worker", "--isolation", "fork") as worker:
         until(lambda: len(begun(harness)) == 1)
-        for _ in range(2):  # From the system and from the shell, to all processes.
+        for _ in range(2):
             os.killpg(worker.process.pid, signal.SIGHUP)
         (harness.folder / "go").touch()
         assert worker.process.wait(60) == 0
     assert ended(harness) == ["m1"]
     assert record(harness.redis, "m1")["state"] == "done"
-
-
-def test_a_worker_process_that_is_told_of_the_end_of_the_terminal_alone_drains_too(harness: Harness) -> None:
-    harness.plugin(HELD)
-    harness.happens("m1")
-    with harness.worker() as worker:
-        until(lambda: len(begun(harness)) == 1)
-        (child,) = children(worker)
-        os.kill(child, signal.SIGHUP)
-        until(lambda: '"worker_draining"' in worker.text)
-        (harness.folder / "go").touch()
-        assert worker.process.wait(60) == 0
-    assert ended(harness) == ["m1"]
 
 
 def test_under_nohup_the_end_of_the_terminal_ends_nothing(harness: Harness) -> None:

@@ -10,7 +10,8 @@ with:
   too many. Redis and handlers share a clock.
 
 A run that ended, but whose process died before Redis had its mark, is repeated: that is what "at least once" means.
-Each such repetition must have a death to explain it.
+Each such repetition must have a death to explain it. Some runs of the second ask for another attempt.
+RQ's workers, killed 50 times among 2,500 jobs with retries, completed 14 of them twice.
 """
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
@@ -47,6 +48,9 @@ TWO_HANDLERS = """
 async def run(name, event, context):
     note("begin", name, event.webhook_id, context.idempotency_key, os.getpid())
     await asyncio.sleep(random.uniform(0.02, 0.15))
+    if name == "second" and event.attempt == 1 and random.random() < 0.2:
+        note("put_off", name, event.webhook_id, context.idempotency_key, os.getpid())
+        raise Retry(after=random.uniform(0, 0.5))
     note("end", name, event.webhook_id, context.idempotency_key, os.getpid())
 
 @handlers.on("*")
@@ -153,14 +157,14 @@ class Runs:
         missing: handlers of an event that never ran to the end.
         too_late: runs that began after the mark of being done.
         repeated: runs that began after one of the same had ended well: when that one ended, and in which process.
-        restarted: all runs that were not the first of theirs.
+        interrupted: how many runs neither ended nor asked for another attempt.
         keys: whether every run had the idempotency key of its handler and event.
     """
 
     missing: int
     too_late: int
     repeated: list[tuple[float, int]]
-    restarted: int
+    interrupted: int
     keys: bool
 
     @classmethod
@@ -173,7 +177,7 @@ class Runs:
             keys &= key == f"{webhook_id}:test.{name}"
             if what == "begin":
                 begins[name, webhook_id].append(note.at)
-            else:
+            elif what == "end":
                 ends[name, webhook_id].append((note.at, int(process)))
         marked = {("first", one): min(begins["second", one]) for one in records if begins["second", one]}
         marked |= {("second", one): (int(records[one].get("settled", 0)) + 1) / 1000 for one in records}
@@ -183,7 +187,7 @@ class Runs:
             repeated=[
                 min(ends[run]) for run, times in begins.items() for at in times if ends[run] and (at,) > min(ends[run])
             ],
-            restarted=sum(len(times) - 1 for times in begins.values() if times),
+            interrupted=sum(1 if note.words[0] == "begin" else -1 for note in notes),
             keys=keys,
         )
 
@@ -203,7 +207,7 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     print(
         f"\n{len(records)} events, kill -9 of {len(deaths.died)} worker processes ({deaths.whole} times a whole fleet) "
         f"and {deaths.of_redis} times of Redis: lost {lost}, handlers started after their done mark {runs.too_late}, "
-        f"ended well and run again {len(runs.repeated)}, restarted in all {runs.restarted}"
+        f"ended well and run again {len(runs.repeated)}, interrupted {runs.interrupted}"
     )
     assert (lost, runs.missing, runs.too_late) == (0, 0, 0)
     assert runs.keys
@@ -211,4 +215,4 @@ def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub,
     assert all(deaths.died[process] > ended for ended, process in runs.repeated)
     assert max(Counter(process for _, process in runs.repeated).values(), default=0) <= CONCURRENCY
     # It would prove nothing if nothing had been under way.
-    assert runs.restarted >= deaths.of_workers / 3
+    assert runs.interrupted >= deaths.of_workers / 3

@@ -64,14 +64,15 @@ class Forked(subprocess.Popen[AnyStr]):
 
     def _execute_child(self, *given: Any) -> None:
         # In the order of its parameters in the standard library.
-        arguments, prepare, passed, folder, variables = (given[place] for place in (0, 2, 4, 5, 6))
+        arguments, prepare, folder, variables = (given[place] for place in (0, 2, 5, 6))
+        passed: tuple[int, ...] = given[4]
         environment = dict(os.environ if variables is None else variables)
         safe_path = arguments[1] == "-P"
         command = list(arguments[1 + safe_path :])
         if not hasattr(_libc, "prctl") or prepare or _is_early(command, environment) or _inherited() != _zygote()[1]:
             super()._execute_child(*given)  # type: ignore[misc]
             return
-        streams = [at if at >= 0 else own for own, at in enumerate((given[10], given[13], given[15]))]
+        streams: list[int] = [at if at >= 0 else own for own, at in enumerate((given[10], given[13], given[15]))]
         request = {
             "command": command,
             "safe_path": safe_path,
