@@ -25,7 +25,7 @@ from credhook.certificate import remark_on_expiry
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.server import Connections, Server
 from credhook.metrics.counting import flush, flush_on_and_on, forget, gathered
-from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
 from credhook.receiver.app import create_app
@@ -33,12 +33,11 @@ from credhook.receiver.inbox import Inbox
 from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
-from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
-from credhook.supervisor import FOLDER, Supervisor, environment_of
+from credhook.supervisor import FOLDER, Supervisor, environment_of, stop_on
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer

@@ -26,7 +26,7 @@ from credhook.store import lua
 from credhook.store.connection import REDIS_TIMEOUT, check_schema_async
 from credhook.store.health import Check, ask, examine, hint, promises
 from credhook.store.job import accept_arguments
-from credhook.store.traces import Traced
+from credhook.tracing import Traced
 
 log = structlog.get_logger("credhook.receiver")
 

@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
-from credhook.store.traces import NOT_CHOSEN, Traced
+from credhook.tracing import NOT_CHOSEN, Traced
 from credhook.tracing.spans import fail, remote
 
 #: W3C Trace Context, 3.2: version, trace, span, flags. Later versions begin with the same fields.

@@ -16,8 +16,7 @@ from starlette.types import Lifespan
 from credhook.sandbox import certificates, page, templates
 from credhook.sandbox.access import TOKEN_PATH, BrowserGuard, TokenIssuer
 from credhook.sandbox.operations import OPERATIONS, document, operation, routes
-from credhook.sandbox.sender import Sender
-from credhook.sandbox.signing import parse_key
+from credhook.sandbox.sender import Sender, parse_key
 from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
 from credhook.sandbox.wire import ERROR_HANDLERS
 

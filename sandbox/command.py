@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, is_loopback
 from credhook.sandbox.events import EVENT_TYPES, PREFIX, concerns_issuance
-from credhook.sandbox.signing import SANDBOX_SECRET, BadKeyError, parse_key
+from credhook.sandbox.sender import SANDBOX_SECRET, BadKeyError, parse_key
 from credhook.sandbox.tenant import Faults, StateError
 
 #: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,

@@ -16,7 +16,7 @@ from log_configuration import own_logs
 from redis import Redis
 from serving import Platform, platform
 
-from credhook.sandbox.local.local_redis import local_redis
+from credhook.sandbox.local.environment import local_redis
 
 # Who runs the suite with nohup or in the background has them ignored, and so would all that it starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

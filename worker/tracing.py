@@ -16,12 +16,12 @@ from opentelemetry.trace import Link, Span, SpanKind, Tracer
 from structlog.contextvars import bound_contextvars
 
 from credhook.store import State
-from credhook.store.traces import NOT_CHOSEN, Traced
+from credhook.tracing import NOT_CHOSEN, Traced
 from credhook.tracing.spans import below, current_span, fail, remote
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.handlers.types import FetchedEvent
-from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure
 
 #: States of an event after a failed attempt.

@@ -17,7 +17,7 @@ from credhook.console.auth import Login, is_loopback
 from credhook.console.settings import ConsoleSettings
 from credhook.listener.admin import bind
 from credhook.settings import in_force
-from credhook.stopping import stop_on
+from credhook.supervisor import stop_on
 
 log = structlog.get_logger("credhook.console")
 

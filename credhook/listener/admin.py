@@ -19,7 +19,7 @@ from starlette.routing import Route
 from credhook.listener.limits import ADMIN_LIMITS
 from credhook.listener.server import Connections, Server
 from credhook.metrics.counting import exposition, flush
-from credhook.metrics.queue_figures import QueueFigures
+from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
 

@@ -18,9 +18,8 @@ from credhook.sandbox import resources, templates
 from credhook.sandbox.tenant import Tenant
 from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api import responses
-from credhook.worker.api.bounds import MOST_VALUES, values
 from credhook.worker.api.errors import InvalidResponse
-from credhook.worker.api.http.exchange import Response
+from credhook.worker.api.http.exchange import MOST_VALUES, Response, values
 from credhook.worker.api.operations import ISSUANCES, PRESENTATIONS, Operation
 from credhook.worker.handlers.types import FetchedEvent
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import Function, Result, Trial, handler_of, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.handlers.types import FetchedEvent
 
 _MAX_DIFFERENCES: Final = 5

@@ -20,13 +20,12 @@ from credhook.testing.crashes import CrashPoint, end_tasks
 from credhook.testing.fake_platform import ApiCall, FakeApi, FakeBreaker
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.attempt import running
+from credhook.worker.attempt.attempt import Outcome
 from credhook.worker.attempt.details import is_stale, version
-from credhook.worker.attempt.outcome import Outcome
 from credhook.worker.attempt.retry import BACKOFF, after_handler, error_text
-from credhook.worker.handlers.handler import Handler
-from credhook.worker.handlers.registry import Handlers
+from credhook.worker.handlers.registry import Handler, Handlers
 from credhook.worker.handlers.types import Context, FetchedEvent
-from credhook.worker.queue.claim import Settlement
+from credhook.worker.queue.claims import Settlement
 from credhook.worker.settings import WorkerSettings
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from credhook.sandbox.events import EVENT_TYPES
-from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, Stopped, started, stoppable
-from credhook.sandbox.local.local_redis import NoRedis
+from credhook.sandbox.local.environment import CannotStart, LocalEnvironment, NoRedis, Stopped, started, stoppable
 
 #: Seconds within which all events must be delivered twice and handled.
 DEADLINE_SECONDS: Final = 60.0

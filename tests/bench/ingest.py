@@ -24,7 +24,7 @@ from bench.machine import Meter, Process, RunFailed
 from bench.report import Rounds, Sheet, middle
 from redis import Redis
 
-from credhook.sandbox.local.local_redis import free_port, local_redis
+from credhook.sandbox.local.environment import free_port, local_redis
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from bench.environments import ROOT
 from redis import Redis
 
-from credhook.sandbox.local.local_redis import find_server
+from credhook.sandbox.local.environment import find_server
 
 _OURS: Final = sorted(os.sched_getaffinity(0))
 

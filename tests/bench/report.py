@@ -17,7 +17,7 @@ from bench.machine import RunFailed
 from rich.console import Console
 from rich.table import Table
 
-from credhook.sandbox.local.local_redis import NoRedis
+from credhook.sandbox.local.environment import NoRedis
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from bench.machine import Meter, Process, RunFailed
 from bench.report import Rounds, Sheet, middle
 from redis import Redis
 
-from credhook.sandbox.local.local_redis import free_port, local_redis
+from credhook.sandbox.local.environment import free_port, local_redis
 
 #: Seconds until a worker must have asked for the first event, and for filling a queue.
 _START_SECONDS: Final = 60.0

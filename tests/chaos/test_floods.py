@@ -31,7 +31,7 @@ from serving import Process, running
 from signing import SECRET
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 #: MiB that a flooded receiver may take beside what it takes at rest. uvloop allocates 256 KiB for each TLS connection.
 MOST = 100.0

@@ -18,8 +18,7 @@ from waiting import until
 from credhook.events import Event
 from credhook.store import State
 from credhook.store.connection import open_redis
-from credhook.worker.queue.claim import Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claimant, Claims, Settlement
 
 
 def answers(redis: Redis) -> bool:

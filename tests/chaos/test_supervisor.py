@@ -13,7 +13,7 @@ from redis_keys import job_id
 from serving import Process, children, running
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 HELD = """
 import os

@@ -14,8 +14,8 @@ from scripted_server import GRANTED, PRESENTATION, TOKEN, Answering, answering, 
 
 from credhook.backoff import Backoff
 from credhook.worker.api import token
-from credhook.worker.api.bounds import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.errors import ApiError, InvalidResponse
+from credhook.worker.api.http.exchange import MOST_LISTED, MOST_VALUES
 from credhook.worker.api.token import ClientCredentials
 
 

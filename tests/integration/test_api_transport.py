@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waiting import until_async
 
-from credhook.worker.api.bounds import LONGEST_REFUSAL, BodyRefused
-from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import LONGEST_REFUSAL, BodyRefused, Request, Response, Unanswered, Unsendable
 from credhook.worker.api.http.transport import KEPT, PyreqwestTransport
 
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello"

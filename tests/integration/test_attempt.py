@@ -14,10 +14,9 @@ from redis import Redis
 
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
-from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.outcome import DONE
+from credhook.worker.attempt.attempt import DONE, Attempt, Interruption
+from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.retry import GiveUp, Retry
-from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Claims
 from credhook.worker.queue.replay import How, Replay, Settled

@@ -21,7 +21,7 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 
 from credhook.store import State
-from credhook.worker.queue.claim import Claim, Settlement
+from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure, worker_died
 
 pytestmark = pytest.mark.usefixtures("in_memory")

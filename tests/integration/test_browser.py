@@ -21,7 +21,7 @@ from serving import Platform, platform, running
 from waiting import until
 
 from credhook.events import EVENT_TYPES
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 ROOT = Path(__file__).parents[2]
 

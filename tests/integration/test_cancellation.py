@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from redis_addresses import Reached, over_a_unix_socket, over_tcp, over_tls, through_sentinel
 
-from credhook.sandbox.local.local_redis import local_redis
+from credhook.sandbox.local.environment import local_redis
 from credhook.store.connection import open_redis
 
 #: More turns of the event loop than any of the questions takes.

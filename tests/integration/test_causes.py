@@ -19,9 +19,9 @@ from credhook import GiveUp
 from credhook.store import BLAMED, MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Settlement
+from credhook.worker.queue.claims import Settlement
 from credhook.worker.queue.failure import Failure, worker_died
-from credhook.worker.queue.reclaim import reclaim
+from credhook.worker.queue.leases import reclaim
 
 handlers = Handlers("test")
 #: What is wrong with the handlers, by the event's number modulo five.

@@ -29,11 +29,9 @@ from credhook.store import State
 from credhook.worker.attempt.details import version
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search import EventSummary, Selection
-from credhook.worker.queue.claim import Claim, Settlement
-from credhook.worker.queue.claims import WRITE, Claims
+from credhook.worker.queue.claims import WRITE, Claim, Claims, Settlement
 from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
-from credhook.worker.queue.leases import Leases
-from credhook.worker.queue.reclaim import PutBack, reclaim
+from credhook.worker.queue.leases import Leases, PutBack, reclaim
 from credhook.worker.queue.replay import Replay, Settled
 from credhook.worker.queue.sweeper import HEAD, MOST, PAGE
 

@@ -24,7 +24,7 @@ from redis import Redis
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 from credhook.store import State
 
 CLAIM, SECRET, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-message-52e8"

@@ -12,7 +12,7 @@ from sandbox_api import CREDS, authorized
 from serving import Platform
 from tunnel import tunnel
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 
 def urls(platform: Platform) -> list[str]:

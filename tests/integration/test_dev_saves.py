@@ -9,7 +9,7 @@ from dev_process import MODULE, developing
 from growing_files import whole_lines
 from waiting import until
 
-from credhook.sandbox.local.dev_session import watched
+from credhook.sandbox.local.dev import watched
 
 #: Long enough for saves to find some under way.
 SLOW = MODULE.replace("import pathlib, time", "import asyncio, pathlib, time") + "    await asyncio.sleep(0.2)\n"

@@ -14,7 +14,7 @@ from serving import Receiver, receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port, local_redis
+from credhook.sandbox.local.environment import free_port, local_redis
 from credhook.store.health import Facts, checks, read
 
 SAFE = Facts(version=(7, 2), appendonly=True, fsync="always", eviction="noeviction", cluster=False)

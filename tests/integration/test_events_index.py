@@ -19,8 +19,7 @@ from credhook.events import Event
 from credhook.store import State
 from credhook.store.counts import counts_of
 from credhook.worker.commands.search import Selection, read_page
-from credhook.worker.queue.claim import Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claimant, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
 
 MANY = 20_000

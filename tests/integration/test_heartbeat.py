@@ -20,8 +20,7 @@ from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, anno
 from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.queue.claim import Claimant
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claimant, Claims
 
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
 LEASE, SILENCE = 15.0, 6.0

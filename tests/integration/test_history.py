@@ -21,9 +21,8 @@ from credhook.receiver.inbox import Outcome
 from credhook.store import HISTORY_ENTRIES, State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Claimant, Settlement
-from credhook.worker.queue.claims import Claims
-from credhook.worker.queue.reclaim import reclaim
+from credhook.worker.queue.claims import Claimant, Claims, Settlement
+from credhook.worker.queue.leases import reclaim
 
 handlers = Handlers("test")
 #: Each as often as it stands here: what goes wrong with the next attempts.

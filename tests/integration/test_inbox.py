@@ -23,7 +23,7 @@ from waiting import until, until_async
 from credhook.events import Event
 from credhook.metrics.counting import flush
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.sandbox.local.local_redis import find_server, free_port, local_redis
+from credhook.sandbox.local.environment import find_server, free_port, local_redis
 from credhook.store.health import examine
 
 EVENT = Event("openid4vc.issuance.completed", "iss_1")

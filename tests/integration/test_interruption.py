@@ -13,7 +13,7 @@ from fleet_harness import Stub
 from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue.claim import Settlement
+from credhook.worker.queue.claims import Settlement
 
 DATA: Final = "openid4vc.verification.data"
 

@@ -23,7 +23,7 @@ from serving import receiver, running
 from signing import SECRET
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 #: Bytes that a flood may send before it is cut off: what sockets buffer, and what TLS drops for 0.1 s while it closes.
 MOST = 512 << 20

@@ -8,8 +8,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from credhook.events import Event
 from credhook.store import State
-from credhook.worker.queue.claim import Claim, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claim, Claims, Settlement
 
 #: Bytes of Redis that one settled event may cost, with the latest state of its resource, which is kept for a day.
 MAX_BYTES = 700

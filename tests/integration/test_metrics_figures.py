@@ -15,7 +15,7 @@ from scraping import Scrape, needs_promtool, promtool, well_formed, worker_setti
 from stored_events import INDEX, plant, plant_many
 
 from credhook.listener.admin import create_admin
-from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.figures import TargetFigures
 from credhook.store import State
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease

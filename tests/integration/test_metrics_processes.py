@@ -15,7 +15,7 @@ from scraping import PROMTOOL, Scrape, fallen, promtool, well_formed
 from serving import Receiver, children, receiver
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 SHARED = {"credhook_queue_length", "credhook_oldest_open_event_age_seconds", "credhook_workers", "credhook_events"}
 

@@ -15,8 +15,7 @@ from stored_events import plant
 import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
 from credhook.metrics.counting import ALL
-from credhook.metrics.queue_figures import QueueFigures
-from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.figures import QueueFigures, TargetFigures
 from credhook.store import State
 from credhook.store.health import Check, examine
 from credhook.store.lease import ExporterLease

@@ -17,8 +17,7 @@ from waiting import until
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store import Keys, State
-from credhook.worker.queue.claim import Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claimant, Claims, Settlement
 
 INDEX = Keys("credhook")
 

@@ -28,7 +28,7 @@ from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 DATA = "openid4vc.verification.data"
 CLAIM, SECRET, TOKEN, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e", "Canary-message-52e8"

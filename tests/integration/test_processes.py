@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from waiting import until
 
 from credhook.receiver.command import supervisor
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 
 async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, redis_client: Redis) -> None:

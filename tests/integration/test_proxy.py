@@ -20,7 +20,7 @@ from serving import receiver, running
 from signing import SECRET, body, headers
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy.cfg"
 

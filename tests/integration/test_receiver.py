@@ -18,7 +18,7 @@ from serving import Receiver, receiver, running
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.sandbox.local.environment import free_port, start_server
 
 PATH_SECRET = "an-unguessable-path-0123456789"
 

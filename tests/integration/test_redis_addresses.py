@@ -12,7 +12,7 @@ from serving import receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.sandbox.local.local_redis import local_redis
+from credhook.sandbox.local.environment import local_redis
 
 
 @pytest.mark.parametrize("reach", [over_tcp, over_a_unix_socket, over_tls, through_sentinel])

@@ -23,8 +23,7 @@ from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.concurrent import ConcurrentWorker
-from credhook.worker.queue.claim import Claim, Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 
 #: The one kind of field that may differ between two jobs that were enqueued one after the other.
 TIMES = {b"created_at", b"enqueued_at"}

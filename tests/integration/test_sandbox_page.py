@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from serving import Platform, platform
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, ConnectionError  # noqa: A004 
 from redis.retry import Retry
 from waiting import until
 
-from credhook.sandbox.local.local_redis import find_server, free_port
+from credhook.sandbox.local.environment import find_server, free_port
 from credhook.store.health import examine
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -5,7 +5,7 @@ from redis import Redis
 from redis_keys import SNAPSHOT
 from structlog.testing import capture_logs
 
-from credhook.worker.attempt.snapshots import LARGEST, LIFETIME, Snapshots
+from credhook.worker.attempt.details import LARGEST, LIFETIME, Snapshots
 
 OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters"
 

@@ -17,7 +17,7 @@ from signing import SECRET, body, headers
 from trace_collector import Collected, Collector, collecting
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 DATA = "openid4vc.verification.data"
 CANARY = "Canary-7f3a"

@@ -28,10 +28,9 @@ from credhook.store import State
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.retry import GiveUp, Retry
 from credhook.worker.handlers.registry import Handlers
-from credhook.worker.queue import unhandled
-from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.queue import replay
+from credhook.worker.queue.replay import Replay, Settled, Unhandled
 from credhook.worker.queue.sweeper import Sweeper
-from credhook.worker.queue.unhandled import Unhandled
 
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
 #: What a worker wants that has come with the handler.
@@ -285,7 +284,7 @@ def test_two_workers_at_once_put_back_each_event_once(redis_url: str, redis_clie
 def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its_resource(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unhandled, "PAGE", 4)
+    monkeypatch.setattr(replay, "PAGE", 4)
     for number in range(12):  # Of one type there are more than of the other.
         plant(redis_client, f"m{number:02}", State.UNHANDLED, COMPLETED if number % 3 else OFFERED, age=100 - number)
         redis_client.zadd(INDEX.unhandled + (COMPLETED if number % 3 else OFFERED), {f"m{number:02}": number})
@@ -298,7 +297,7 @@ def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its
 def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
     redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unhandled, "PAGE", 2)
+    monkeypatch.setattr(replay, "PAGE", 2)
     for number in range(5):
         plant(redis_client, f"a{number}", State.UNHANDLED, OFFERED, only="other.handle")
         redis_client.zadd(INDEX.unhandled + OFFERED, {f"a{number}": number})

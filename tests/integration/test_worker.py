@@ -15,7 +15,7 @@ from rq import Queue
 from rq.serializers import JSONSerializer
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.sandbox.local.environment import free_port, start_server
 
 
 def test_a_handler_runs_with_the_details_and_the_event_is_settled(harness: Harness) -> None:

@@ -12,7 +12,7 @@ from credhook.events import Event
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import Parts, build_worker
 from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.queue.claim import Claim, Claimant, Settlement
+from credhook.worker.queue.claims import Claim, Claimant, Settlement
 from credhook.worker.settings import WorkerSettings
 
 

@@ -14,12 +14,11 @@ from credhook.events import EVENT_TYPES, Event
 from credhook.receiver.inbox import ACCEPT, Delivery, accept_command
 from credhook.store import State
 from credhook.store.job import job_fields
-from credhook.worker.attempt import snapshots
+from credhook.worker.attempt import details
 from credhook.worker.commands.events import erase
 from credhook.worker.queue import claims as claiming_scripts
-from credhook.worker.queue import reclaim, replay
-from credhook.worker.queue.claim import Claim, Claimant, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue import leases, replay
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.sweeper import Sweeper
 
 DONE = {"test.first": "done"}
@@ -36,13 +35,13 @@ class Ledger:
         self.claims = self.worker("w")
         wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
         self.sweeper = Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)
-        self.putting_back = Script(redis, reclaim.PUT_BACK)
+        self.putting_back = Script(redis, leases.PUT_BACK)
         self.sweeper._put_back._script = self.putting_back  # type: ignore[assignment]
         self.resuming = Script(redis, replay.REPLAY)
         self.sweeper.unhandled._replay._script = self.resuming  # type: ignore[assignment]
-        self.snapshots = snapshots.Snapshots(AsyncRedis(), "credhook", None)
-        self.snapshots._keep = AsyncScript(redis, snapshots._KEEP)  # type: ignore[assignment]
-        self.reclaiming = Script(redis, reclaim.RECLAIM)
+        self.snapshots = details.Snapshots(AsyncRedis(), "credhook", None)
+        self.snapshots._keep = AsyncScript(redis, details._KEEP)  # type: ignore[assignment]
+        self.reclaiming = Script(redis, leases.RECLAIM)
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
         claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Claimant(name, name))

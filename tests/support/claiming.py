@@ -12,10 +12,9 @@ from credhook.events import Event
 from credhook.store import Keys
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search import EventSummary, Selection
-from credhook.worker.queue.claim import Claim, Claimant
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claim, Claimant, Claims
 from credhook.worker.queue.failure import worker_died
-from credhook.worker.queue.reclaim import RECLAIM
+from credhook.worker.queue.leases import RECLAIM
 from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"

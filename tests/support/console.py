@@ -11,7 +11,7 @@ import plain
 from serving import Process
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 TOKEN = "Canary-token-0123456789abcdef"
 

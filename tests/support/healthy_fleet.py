@@ -17,7 +17,7 @@ from signing import SECRET
 from tunnel import tunnel
 from waiting import until
 
-from credhook.sandbox.local.local_redis import local_redis
+from credhook.sandbox.local.environment import local_redis
 from credhook.store import Keys
 
 HANDLERS = """

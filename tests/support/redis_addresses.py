@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import trustme
 
-from credhook.sandbox.local.local_redis import find_server, free_port
+from credhook.sandbox.local.environment import find_server, free_port
 
 #: An address, and the environment that it takes.
 Reached = tuple[str, dict[str, str]]

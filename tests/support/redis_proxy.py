@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 from credhook.store import lua
 
 #: Digest of the script that searches.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from credhook.sandbox.local.local_redis import free_port, start_server
+from credhook.sandbox.local.environment import free_port, start_server
 
 
 class MortalRedis:

@@ -16,7 +16,7 @@ from growing_files import whole
 from signing import SECRET
 from waiting import until
 
-from credhook.sandbox.local.local_redis import free_port
+from credhook.sandbox.local.environment import free_port
 
 #: How a process is started.
 Start = Callable[..., "subprocess.Popen[bytes]"]

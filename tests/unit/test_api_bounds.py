@@ -10,8 +10,8 @@ import pytest
 from token_endpoint import Handler, async_api, client, credentials
 from virtual_time import in_own_time
 
-from credhook.worker.api.bounds import LONGEST_BODY, LONGEST_REFUSAL
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, NotFound, Unavailable
+from credhook.worker.api.http.exchange import LONGEST_BODY, LONGEST_REFUSAL
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 

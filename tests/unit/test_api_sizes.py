@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from credhook.worker.api.bounds import has_more_than, values
+from credhook.worker.api.http.exchange import has_more_than, values
 
 DOCUMENTS = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),

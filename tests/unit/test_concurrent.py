@@ -12,7 +12,7 @@ from waiting import until_async
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.process.concurrent import ConcurrentWorker
-from credhook.worker.queue.claim import Taken
+from credhook.worker.queue.claims import Taken
 
 NOTHING: Any = None
 

@@ -10,7 +10,7 @@ from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import Slot
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.handlers.types import FetchedEvent
-from credhook.worker.queue.claim import Claim
+from credhook.worker.queue.claims import Claim
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 CLAIM = Claim(

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from credhook import GiveUp, InvalidRequest
-from credhook.worker.attempt.outcome import distribution, fetch_failure, handler_failure, open_errors
+from credhook.worker.attempt.attempt import distribution, fetch_failure, handler_failure, open_errors
 from credhook.worker.attempt.retry import ConcurrencyReached
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.failure import Failure
 

@@ -8,7 +8,7 @@ import pytest
 from credhook import AsyncContext, Backoff, Context, FetchedEvent, Handlers, Issuance, Presentation, SyncContext
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.attempt.retry import GiveUp, Retry, after_handler
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.platform.circuit import PlatformPaused
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.process.loop_watch import LOOK_SECONDS, LoopWatch
 
 

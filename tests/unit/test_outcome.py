@@ -1,8 +1,8 @@
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
-from credhook.worker.attempt.outcome import Outcome
+from credhook.worker.attempt.attempt import Outcome
 from credhook.worker.attempt.retry import DataGone, Defer, GiveUp, Retry
-from credhook.worker.queue.claim import Settlement
+from credhook.worker.queue.claims import Settlement
 
 
 def test_nothing_ended_badly_is_nothing_to_do() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from credhook.worker.api.http.proxies import Proxies, UnsupportedProxy
+from credhook.worker.api.http.transport import Proxies, UnsupportedProxy
 
 VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 DIRECT = None

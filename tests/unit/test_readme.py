@@ -12,8 +12,8 @@ from pydantic_settings import BaseSettings
 from credhook.cli import LazyGroup
 from credhook.console.settings import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
-from credhook.worker.handlers.handler import Options
 from credhook.worker.handlers.loading import load
+from credhook.worker.handlers.registry import Options
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from credhook.worker.attempt.running import (
     ThreadRunner,
     run,
 )
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 
 NOTHING: Any = None
 

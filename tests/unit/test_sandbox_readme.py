@@ -7,7 +7,7 @@ import pytest
 from credhook.sandbox import app as _app  # noqa: F401  It registers every operation.
 from credhook.sandbox.command import sandbox
 from credhook.sandbox.operations import OPERATIONS, SandboxOperation
-from credhook.sandbox.signing import SANDBOX_SECRET
+from credhook.sandbox.sender import SANDBOX_SECRET
 from credhook.sandbox.tenant import Faults
 
 README = (Path(__file__).parents[2] / "sandbox" / "README.md").read_text(encoding="utf-8")

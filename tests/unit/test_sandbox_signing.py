@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from credhook.sandbox.signing import SANDBOX_SECRET, BadKeyError, headers, parse_key
+from credhook.sandbox.sender import SANDBOX_SECRET, BadKeyError, headers, parse_key
 
 BODY = b'{"eventType": "x"}'
 SEED = base64.b64encode(bytes(range(32))).decode()

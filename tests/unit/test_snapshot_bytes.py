@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from credhook.worker.api.models import Issuance, Presentation
-from credhook.worker.attempt.snapshots import from_bytes, to_bytes
+from credhook.worker.attempt.details import from_bytes, to_bytes
 from credhook.worker.settings import WorkerSettings
 
 ISSUED, VERIFIED = "openid4vc.issuance.completed", "openid4vc.verification.data"

@@ -10,7 +10,7 @@ import pytest
 from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.testing import event, variants
 from credhook.testing.events import SCRIPTS
-from credhook.worker.api.bounds import MOST_VALUES, values
+from credhook.worker.api.http.exchange import MOST_VALUES, values
 from credhook.worker.api.models import Issuance, Presentation
 
 DATA, VERIFIED = "openid4vc.verification.data", "openid4vc.verification.verified"

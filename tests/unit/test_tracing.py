@@ -10,8 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from credhook.receiver.tracing import links, written
-from credhook.store.traces import NOT_CHOSEN, Traced
-from credhook.tracing import exporters
+from credhook.tracing import NOT_CHOSEN, Traced, exporters
 from credhook.worker.queue.group_commit import GroupCommit, Operation
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -1,6 +1,6 @@
 """How far a round may go in putting unhandled events back."""
 
-from credhook.worker.queue.unhandled import PAGE, UnhandledEvent, in_reach
+from credhook.worker.queue.replay import PAGE, UnhandledEvent, in_reach
 
 
 def page(event_type: str, *since: float) -> list[UnhandledEvent]:

@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api import responses
-from credhook.worker.api.bounds import LONGEST_BODY, BodyRefused
 from credhook.worker.api.errors import InvalidResponse, Unavailable
-from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import (
+    LONGEST_BODY,
+    BodyRefused,
+    Request,
+    Response,
+    Transport,
+    Unanswered,
+    Unsendable,
+)
 from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
 from credhook.worker.api.operations import BaseUrl, Call

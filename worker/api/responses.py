@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from credhook.worker.api.bounds import MANY, MOST_LISTED, MOST_VALUES, BodyRefused, has_more_than
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
@@ -21,7 +20,16 @@ from credhook.worker.api.errors import (
     Unavailable,
     advice,
 )
-from credhook.worker.api.http.exchange import Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import (
+    MANY,
+    MOST_LISTED,
+    MOST_VALUES,
+    BodyRefused,
+    Response,
+    Unanswered,
+    Unsendable,
+    has_more_than,
+)
 from credhook.worker.api.operations import Envelope, Operation, Page, following
 from credhook.worker.api.wire import mismatch
 

@@ -20,9 +20,8 @@ from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
 from pydantic_core import from_json
 
 from credhook.backoff import Backoff
-from credhook.worker.api.bounds import BodyRefused
 from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
-from credhook.worker.api.http.exchange import HEADERS, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.responses import error_of, parse, refusal
 from credhook.worker.api.wire import ResponseModel
 

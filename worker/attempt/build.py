@@ -16,13 +16,12 @@ from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
+from credhook.worker.attempt.details import Snapshots
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import MAX_CALLS, Slot
-from credhook.worker.attempt.snapshots import Snapshots
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.queue.claim import Claimant
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claimant, Claims
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

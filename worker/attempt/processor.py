@@ -12,9 +12,17 @@ from redis.exceptions import RedisError
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker import metrics
 from credhook.worker.api.errors import hint
-from credhook.worker.attempt.attempt import Attempt, Interruption
-from credhook.worker.attempt.details import fetch, is_stale, version
-from credhook.worker.attempt.outcome import DONE, SKIPPED, Outcome, fetch_failure, handler_failure, open_errors
+from credhook.worker.attempt.attempt import (
+    DONE,
+    SKIPPED,
+    Attempt,
+    Interruption,
+    Outcome,
+    fetch_failure,
+    handler_failure,
+    open_errors,
+)
+from credhook.worker.attempt.details import Snapshots, fetch, is_stale, version
 from credhook.worker.attempt.retry import (
     BACKOFF,
     ConcurrencyReached,
@@ -26,13 +34,10 @@ from credhook.worker.attempt.retry import (
 )
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.attempt.snapshots import Snapshots
-from credhook.worker.handlers.handler import Handler
-from credhook.worker.handlers.registry import Registry
+from credhook.worker.handlers.registry import Handler, Registry
 from credhook.worker.handlers.types import Context, FetchedEvent
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-from credhook.worker.queue.claim import Claim, Settlement
-from credhook.worker.queue.claims import Claims
+from credhook.worker.queue.claims import Claim, Claims, Settlement
 from credhook.worker.queue.failure import WORKER, Failure, credhook_version, worker_died
 from credhook.worker.queue.leases import Leases
 from credhook.worker.settings import WorkerSettings

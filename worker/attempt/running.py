@@ -17,7 +17,7 @@ import structlog
 
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 from credhook.worker.handlers.types import Context, FetchedEvent
 
 log = structlog.get_logger("credhook.worker")

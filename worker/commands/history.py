@@ -21,7 +21,7 @@ from credhook.store import (
     State,
     ending,
 )
-from credhook.store.traces import Traced
+from credhook.tracing import Traced
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500

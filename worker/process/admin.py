@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from credhook.listener.admin import AdminListener, create_admin
 from credhook.metrics.counting import gathered
-from credhook.metrics.target_figures import TargetFigures
+from credhook.metrics.figures import TargetFigures
 from credhook.store import Keys
 from credhook.store.connection import open_redis
 from credhook.store.health import examine

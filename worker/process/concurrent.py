@@ -24,9 +24,9 @@ from rq.suspension import WORKERS_SUSPENDED
 from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
-from credhook.stopping import stops
 from credhook.store import State
 from credhook.store.health import hint
+from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
 from credhook.worker.attempt.build import build_worker
@@ -34,7 +34,7 @@ from credhook.worker.attempt.slots import Slot, Slots
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process.jobs import EventJob
 from credhook.worker.process.supervisor import HAND_BACK
-from credhook.worker.queue.claim import Claim, Claimant, Taken
+from credhook.worker.queue.claims import Claim, Claimant, Taken
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

@@ -30,7 +30,7 @@ from credhook.store.announcements import (
 )
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.shared_circuit import circuit_key
-from credhook.worker.queue.reclaim import reclaim
+from credhook.worker.queue.leases import reclaim
 from credhook.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:

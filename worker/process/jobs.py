@@ -25,15 +25,15 @@ from rq.worker import WorkerStatus
 from credhook import tracing
 from credhook.logs import configure_logs
 from credhook.metrics.counting import flush
-from credhook.stopping import stop_on
 from credhook.store import Keys, State
 from credhook.store.job import FAILURE_TTL, event_of
+from credhook.supervisor import stop_on
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.build import build_worker
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
-from credhook.worker.queue.claim import NotClaimed
+from credhook.worker.queue.claims import NotClaimed
 from credhook.worker.settings import WorkerSettings
 
 log = structlog.get_logger("credhook.worker")

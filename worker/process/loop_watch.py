@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from credhook.logs.places import is_authors, place
-from credhook.worker.handlers.handler import Handler
+from credhook.worker.handlers.registry import Handler
 
 log = structlog.get_logger("credhook.worker")
 

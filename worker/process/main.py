@@ -21,10 +21,10 @@ from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
-from credhook.stopping import stop_on
 from credhook.store import Keys
 from credhook.store.connection import check_schema, open_redis_sync
 from credhook.store.health import hint
+from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
@@ -32,7 +32,7 @@ from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.process.loop_watch import LOOK_SECONDS, LoopWatch
 from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
-from credhook.worker.queue.reclaim import reclaim_all
+from credhook.worker.queue.leases import reclaim_all
 from credhook.worker.queue.sweeper import Sweeper
 from credhook.worker.settings import WorkerSettings
 

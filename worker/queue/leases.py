@@ -1,16 +1,29 @@
-"""Leases of a process: all are renewed in one round trip, until they are released or lost."""
+"""Leases of processes: renewed while a process works, and reclaimed when it has died.
+
+A supervisor sees its worker die. The process that takes its place notes the death before anything else. If a whole host
+dies, other workers miss its heartbeat; then the death does not count against any event. Leases lapse by themselves for
+deaths that no process has seen.
+"""
 
 import asyncio
+import itertools
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, cast
+from zlib import crc32
 
 import structlog
+from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.worker.queue.claim import Claim
-from credhook.worker.queue.claims import Claims
+from credhook.store import Keys, lua
+from credhook.store.job import job_fields, job_id
+from credhook.worker.queue.claims import Claim, Claims
+from credhook.worker.queue.failure import worker_died
 
 log = structlog.get_logger("credhook.worker")
 
@@ -70,3 +83,75 @@ class Leases:
             if one.claim.event_id in lost and self._held.get(one.claim.event_id) is one:
                 del self._held[one.claim.event_id]
                 one.lost()
+
+
+#: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
+IN_TRANSIT_MS: Final = 5_000
+
+PUT_BACK: Final = lua.load("put_back.lua")
+RECLAIM: Final = lua.load("reclaim.lua")
+
+
+class PutBack:
+    """Puts events of one queue back into RQ's queue."""
+
+    def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
+        """Keep a record that cannot be read for `retention` seconds."""
+        self._store_keys = Keys(queue)
+        self._retention = retention
+        self._script = redis.register_script(PUT_BACK)
+
+    def __call__(self, event_id: str, *, in_transit: int = IN_TRANSIT_MS, first: bool = False) -> int | bytes:
+        """Put one event back, to the head of the queue if it is `first`.
+
+        Returns:
+            1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
+        """
+        queue, name = self._store_keys.queue, event_id.encode(errors="surrogateescape")
+        # The same in all rounds, but different for each event: events that died together should not return together.
+        chance = crc32(name) / 2**32
+        push = "LPUSH" if first else "RPUSH"
+        arguments: list[str | int | float | bytes] = [
+            *(name, job_id(queue, event_id), in_transit, chance, self._retention, push),
+            *itertools.chain.from_iterable(job_fields(queue, datetime.now(UTC)).items()),
+        ]
+        return cast("int | bytes", self._script(keys=[self._store_keys.prefix], args=arguments))
+
+
+def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
+    """Note a death, and put the events of the dead process at the head of the queue.
+
+    Args:
+        redis: client of the store.
+        token: the dead process's.
+        how: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
+        queue: name of the queue.
+        retention: seconds that a record is kept that cannot be read.
+
+    Returns:
+        True if Redis has noted the death.
+    """
+    keys = Keys(queue)
+    put_back = PutBack(redis, queue=queue, retention=retention)
+    try:
+        redis.zrem(keys.workers, token)
+        script = redis.register_script(RECLAIM)
+        held = script(keys=[keys.prefix], args=[token, how, json.dumps(worker_died().counted()), retention])
+        became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
+    except RedisError as error:
+        log.warning("death_not_noted", error=type(error).__name__)
+        return False
+    with suppress(RedisError):  # It lapses by itself.
+        redis.hdel(keys.handlers, token)
+    log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
+
+    from credhook.worker import metrics
+
+    metrics.RECLAIMED.add(by=became.count(1))
+    return True
+
+
+def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
+    """Reclaim for each of the dead, `<token>:<how>`, and return the deaths that Redis could not note."""
+    deaths = [(one, *one.split(":")) for one in died]
+    return [one for one, token, how in deaths if not reclaim(redis, token, how, queue=queue, retention=retention)]

@@ -1,14 +1,21 @@
-"""Puts events that are settled back into the queue: for an operator who asks for it, or because a handler has come."""
+"""Put settled events back into the queue: for an operator who asks for it, or because a handler has come.
+
+Each process puts back the unhandled events that its own handlers want, at its start and in each round of its sweeper.
+Workers without the handler may run beside it. They may take such an event again and settle it as unhandled: it then
+waits for the next round. So an event costs them one claim a round and no attempt.
+"""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple, cast
 
+import structlog
 from redis import Redis
 
-from credhook.store import Keys, lua
+from credhook.store import ONLY, Keys, State, lua
 from credhook.store.job import job_fields, job_id
 
 #: Characters of it that are kept.
@@ -66,3 +73,89 @@ class Replay:
         for event_id, state in events:
             arguments += event_id.encode(errors="surrogateescape"), job_id(index.queue, event_id), state
         return cast(Sequence[bytes], self._script(keys=[index.prefix], args=arguments))
+
+
+log = structlog.get_logger("credhook.worker")
+
+#: Events of one type in one round at most; and events in one script, which keeps Redis busy for a few milliseconds.
+PAGE: Final = 2_000
+BATCH: Final = 200
+
+
+class UnhandledEvent(NamedTuple):
+    """An unhandled event; `since` is when a worker last had no handler for it, in ms."""
+
+    name: bytes
+    type: str
+    since: float
+
+
+class Unhandled:
+    """The unhandled events of one queue, for a process that has handlers."""
+
+    def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
+        """Put back events of the types in `wanted`: event type → names of the handlers that this process has."""
+        self._redis = redis
+        self._store_keys = Keys(queue)
+        self._replay = Replay(redis, queue=queue)
+        self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
+        #: Number of events of a type, from the oldest on, that the next round leaves out: they wait for other workers.
+        self._start = Counter[str]()
+
+    def put_back(self) -> int:
+        """Put back the events that this process has a handler for, in their order, and return their number.
+
+        Two processes that do so at once put back each event once.
+
+        Raises:
+            RedisError: Redis failed; some may have been put back.
+        """
+        pages = self._pages()
+        found = in_reach(pages)
+        ours = self._ours(found)
+        put_back = Counter[str]()
+        for batch in (ours[start : start + BATCH] for start in range(0, len(ours), BATCH)):
+            settled = [Settled(one.name.decode(errors="surrogateescape"), State.UNHANDLED) for one in batch]
+            outcomes = zip(batch, self._replay(settled, how=How.RESUME), strict=True)
+            put_back.update(one.type for one, outcome in outcomes if outcome == b"replayed")
+        if put_back:
+            log.info("unhandled_put_back", count=put_back.total())
+        if any(len(page) == PAGE for page in pages):
+            self._start.update(one.type for one in found)
+            self._start.subtract(put_back)
+        else:
+            self._start.clear()
+        return put_back.total()
+
+    def _pages(self) -> list[list[UnhandledEvent]]:
+        """Return the next events of each type, from the oldest on."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for event_type in self._wanted:
+            start = self._start[event_type]
+            pipeline.zrange(self._store_keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
+        return [
+            [UnhandledEvent(name, event_type, since) for name, since in reply]
+            for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
+        ]
+
+    def _ours(self, found: Sequence[UnhandledEvent]) -> list[UnhandledEvent]:
+        """Return the events that a handler is here for, by when they came."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for one in found:
+            pipeline.hmget(self._store_keys.event.encode() + one.name, "received", ONLY)
+        ours: list[tuple[int, UnhandledEvent]] = []
+        for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
+            received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.
+            names = (only or b"").decode(errors="replace").split()
+            if not names or not self._wanted[one.type].isdisjoint(names):
+                ours.append((int(received or 0), one))
+        return [one for _, one in sorted(ours)]
+
+
+def in_reach(pages: Sequence[Sequence[UnhandledEvent]]) -> list[UnhandledEvent]:
+    """Return the events that can be put back now without overtaking an older event of another type.
+
+    `pages` holds the oldest events of each type; a full page may have others behind it.
+    """
+    until = min((page[-1].since for page in pages if len(page) == PAGE), default=float("inf"))
+    return [one for page in pages for one in page if one.since <= until]

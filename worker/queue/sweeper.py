@@ -26,8 +26,8 @@ from credhook.store.job import event_of, job_id
 from credhook.store.lease import LEASE
 from credhook.worker import metrics
 from credhook.worker.queue.group_commit import is_unwell
-from credhook.worker.queue.reclaim import IN_TRANSIT_MS, PutBack
-from credhook.worker.queue.unhandled import Unhandled
+from credhook.worker.queue.leases import IN_TRANSIT_MS, PutBack
+from credhook.worker.queue.replay import Unhandled
 
 log = structlog.get_logger("credhook.sweeper")
 

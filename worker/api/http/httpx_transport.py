@@ -11,8 +11,7 @@ from typing import Final, cast
 
 import httpx
 
-from credhook.worker.api.bounds import read
-from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
+from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable, read
 
 #: Our own doing: nothing was sent.
 _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError)

@@ -1,18 +1,21 @@
-"""The figures of one queue, read from Redis at each scrape. A scrape writes nothing."""
+"""Figures read at each scrape: those of one queue from Redis, and those of one process. A scrape writes nothing."""
 
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from credhook.certificate import valid_until
 from credhook.store import Keys
-from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
 from credhook.store.counts import EventCounts, read_counts, request_counts
+from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
 
 
@@ -93,6 +96,47 @@ def _workers(announcements: Mapping[Any, Any], now: float) -> GaugeMetricFamily:
     family = GaugeMetricFamily("credhook_workers", "Worker processes that are alive, by version.", labels=["version"])
     alive = [one for one in announced(announcements) if one.renewed >= (now - ANNOUNCEMENT_SECONDS) * 1_000]
     versions = Counter(str(json.loads(one.text)["version"]) for one in alive)
-    for version, number in sorted(versions.items()) or [("unknown", 0)]:
-        family.add_metric([version], number)
+    for name, number in sorted(versions.items()) or [("unknown", 0)]:
+        family.add_metric([name], number)
     return family
+
+
+class TargetFigures:
+    """The figures of one target. Alerts use `min` over all targets."""
+
+    def __init__(
+        self, examine: Callable[[], Awaitable[Sequence[Check]]], *, part: str, certificate: Path | None = None
+    ) -> None:
+        """Read the certificate once. `part` is `receiver` or `worker`."""
+        self._examine = examine
+        self._part = part
+        self._expires = valid_until(certificate).timestamp() if certificate else None
+
+    async def __call__(self) -> list[Metric]:
+        """Return all figures."""
+        checks = {check.name: check for check in await self._examine()}
+        redis = checks.pop("redis", None)
+        ready = not any(check.failed for check in (*checks.values(), *([redis] if redis else [])))
+        up = GaugeMetricFamily("credhook_up", "1 if /readyz says ready, else 0.", labels=["part"])
+        up.add_metric([self._part], ready)
+        build = GaugeMetricFamily("credhook_build_info", "1 for the version that runs.", labels=["part", "version"])
+        build.add_metric([self._part, version()], 1)
+        answers = redis is None or redis.passed
+        reached = GaugeMetricFamily("credhook_redis_up", "1 if Redis answers, else 0.", answers)
+        passed = GaugeMetricFamily(
+            "credhook_redis_check",
+            "1 if the check of Redis passes, else 0; see /readyz.",
+            labels=["check", "severity"],
+        )
+        for check in checks.values():
+            passed.add_metric([check.name, "warning" if check.warning else "critical"], check.passed)
+        found: list[Metric] = [up, build, reached, *([passed] if checks else [])]
+        if self._expires is not None:
+            expires = GaugeMetricFamily(
+                "credhook_certificate_expiry_timestamp_seconds",
+                "When the certificate expires, in seconds since the epoch.",
+                labels=["part"],
+            )
+            expires.add_metric([self._part], self._expires)
+            found.append(expires)
+        return found
