@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 import trustme
+from fleet_harness import FleetHarness, Stub
 from harness import PLAIN, Harness
 from hypothesis import HealthCheck, settings
 from log_configuration import own_logs
@@ -108,3 +109,17 @@ def harness(tmp_path: Path, redis_url: str, sandbox: Platform) -> Iterator[Harne
     yield harness
     sandbox.clear()
     harness.redis.close()
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """A platform that is told what to answer."""
+    with Stub().running() as stub:
+        yield stub
+
+
+@pytest.fixture
+def rig(tmp_path: Path, redis_url: str, stub: Stub) -> Iterator[FleetHarness]:
+    rig = FleetHarness(tmp_path, redis_url, stub)
+    yield rig
+    rig.redis.close()

@@ -1,12 +1,10 @@
 """Causes stay right when workers are killed while handlers fail."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fleet_harness import FleetHarness, Stub
+from fleet_harness import FleetHarness
 from harness import COMPLETED
 from stored_events import INDEX
 from waiting import until
@@ -34,12 +32,9 @@ COUNT = 200
 
 
 @pytest.fixture
-def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
-    with Stub().running() as stub:
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.plugin(BUGS)
-        yield rig
-        rig.redis.close()
+def rig(rig: FleetHarness) -> FleetHarness:
+    rig.plugin(BUGS)
+    return rig
 
 
 def standing(redis: Any, cause_id: str) -> set[int]:

@@ -1,7 +1,7 @@
 """What an attempt leaves behind: records, snapshots, and the state of its resource that handlers have seen."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -35,10 +35,9 @@ def dated(call: Call) -> Answer:
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        stub.answer = dated
-        yield stub
+def stub(stub: Stub) -> Stub:
+    stub.answer = dated
+    return stub
 
 
 class Told:

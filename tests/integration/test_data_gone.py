@@ -1,11 +1,10 @@
 """Presented data that the platform gives out once: it is handled, or the event says that it is gone."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from commands import credhook
-from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from fleet_harness import Answer, Call, FleetHarness, presentation
 from waiting import until
 
 DATA = "openid4vc.verification.data"
@@ -51,14 +50,6 @@ def first(number: int, then: Platform, before: Platform) -> Platform:
 
 
 GONE = [pytest.param(empty, id="without attributes"), pytest.param(unknown, id="not found")]
-
-
-@pytest.fixture
-def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
-    with Stub().running() as stub:
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        yield rig
-        rig.redis.close()
 
 
 def given(rig: FleetHarness) -> list[tuple[str, ...]]:

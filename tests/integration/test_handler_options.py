@@ -1,7 +1,6 @@
 """What an author has said about a handler, kept by an attempt: a real Redis, a stub of the platform."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,10 +22,9 @@ def answer(call: Call) -> Answer:
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        stub.answer = answer
-        yield stub
+def stub(stub: Stub) -> Stub:
+    stub.answer = answer
+    return stub
 
 
 class Plugin:

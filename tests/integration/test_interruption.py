@@ -1,7 +1,7 @@
 """An attempt that is broken off after any turn of the event loop: no handler begins any more, and none runs on."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
@@ -22,12 +22,6 @@ SLACK = 3
 
 #: Where turns are counted from until an attempt is broken off: its beginning, and amid its handlers, which run at once.
 PLACES = ("", "second begins")
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        yield stub
 
 
 class Notes:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from fleet_harness import Answer, Call, FleetHarness, Stub, well
+from fleet_harness import Answer, Call, FleetHarness, well
 from serving import Process
 from waiting import until
 
@@ -24,12 +24,9 @@ async def handled(event, context):
 
 
 @pytest.fixture
-def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
-    with Stub().running() as stub:
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.plugin(HANDLER)
-        yield rig
-        rig.redis.close()
+def rig(rig: FleetHarness) -> FleetHarness:
+    rig.plugin(HANDLER)
+    return rig
 
 
 @contextmanager

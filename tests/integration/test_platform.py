@@ -3,19 +3,17 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fleet_harness import Answer, Stub
 from fleet_members import (
     DOWN,
     WELL,
-    Stub,
     fetching,
     member,
     members,
     paused_briefly,
-    serving,
 )
 from redis import Redis
 from redis_server import mortal_redis
@@ -30,16 +28,17 @@ from credhook.worker.platform.shared_circuit import circuit_key
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serving() as platform:
-        yield platform
+def stub(stub: Stub) -> Stub:
+    stub.answer = lambda _: WELL
+    stub.takes = 0.01
+    return stub
 
 
 # Pauses that the platform asks for.
 
 
 async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (503, {"Retry-After": "600"})
+    stub.answer = lambda _: Answer(503, retry_after="600")
     async with members(4, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
         with capture_logs() as logs:
@@ -55,13 +54,13 @@ async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> Non
                     assert refused.retry_after is not None
                     assert 300 < refused.retry_after < 601
                     assert refused.operation == "presentations.get"
-    assert len(stub.arrivals) == 1
+    assert len(stub.calls) == 1
     assert [entry["event"] for entry in logs] == ["platform_paused"]
     assert (logs[0]["cause"], logs[0]["seconds"]) == ("503", pytest.approx(600, abs=60))
 
 
 async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "600"})
+    stub.answer = lambda _: Answer(429, retry_after="600")
     async with member(redis_url, stub.url) as one:
         await one.call()
         await one.breaker.aclose()
@@ -70,12 +69,12 @@ async def test_a_process_that_starts_during_a_pause_keeps_to_it(redis_url: str, 
             if first == "admit":
                 assert await late.breaker.admit(1) == 0
             assert isinstance(await late.call(), PlatformPaused)
-    assert len(stub.arrivals) == 1
+    assert len(stub.calls) == 1
 
 
 async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str, stub: Stub) -> None:
     waits = iter(("300", "1200", "2"))
-    stub.answer = lambda _: (429, {"Retry-After": next(waits)})
+    stub.answer = lambda _: Answer(429, retry_after=next(waits))
     stub.takes = 0.1
     async with members(3, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
@@ -121,7 +120,7 @@ async def test_while_one_probes_all_other_calls_are_refused(redis_url: str, stub
             assert isinstance(await one.call_in_thread(), PlatformPaused)
             assert isinstance(await one.fetch(), PlatformPaused)
         assert await prober.breaker.admit(10) == 0
-        assert len(stub.arrivals) == 1
+        assert len(stub.calls) == 1
         assert await prober.fetch() == "verified"
         await until_async(lambda: not any(one.breaker.retry_in() for one in others), what="the good news")
         assert [await one.breaker.admit(10) for one in fleet] == [1, 1, 1]
@@ -205,7 +204,7 @@ async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_
 
 
 async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, redis_client: Redis, stub: Stub) -> None:
-    answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, (429, {"Retry-After": "1"})])
+    answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, Answer(429, retry_after="1")])
     stub.answer = lambda _: next(answers)
     stub.takes = 0.1
     seen: set[str] = set()
@@ -237,7 +236,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
                 assert not any(isinstance(end, PlatformPaused) for end in ends)
                 assert isinstance(await one.call(), PlatformPaused)
                 await until_async(lambda: not one.breaker.pause(), what="the pause's end")
-                stub.answer = lambda _: (429, {"Retry-After": "600"})
+                stub.answer = lambda _: Answer(429, retry_after="600")
                 assert await one.breaker.admit(5) == 1
                 assert not isinstance(await one.fetch(), PlatformPaused)
                 assert await one.breaker.admit(5) == 0
@@ -252,7 +251,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
 async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
-    stub.answer = lambda _: (429, {"Retry-After": "600"})
+    stub.answer = lambda _: Answer(429, retry_after="600")
     async with member(redis_url, stub.url) as one:
         await one.call()
         await one.breaker.aclose()

@@ -1,10 +1,10 @@
 """Rare interleavings of the probe with other calls and with messages to the fleet."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
-from fleet_members import DOWN, Stub, member, members, paused_briefly, serving
+from fleet_harness import Stub
+from fleet_members import DOWN, WELL, member, members, paused_briefly
 from redis import Redis
 from waiting import until_async
 
@@ -13,9 +13,10 @@ from credhook.worker.platform.shared_circuit import circuit_key
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serving() as platform:
-        yield platform
+def stub(stub: Stub) -> Stub:
+    stub.answer = lambda _: WELL
+    stub.takes = 0.01
+    return stub
 
 
 async def test_whoever_was_refused_because_another_tries_may_try_next(redis_url: str, stub: Stub) -> None:
@@ -65,12 +66,12 @@ async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
 ) -> None:
     async with members(1, redis_url, stub.url) as (one,):
         await paused_briefly([one], stub)
-        calls = len(stub.arrivals)
+        calls = len(stub.calls)
         assert await one.breaker.admit(1) == 1
         (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
         redis_client.set(probe, "another's", px=60_000)
         assert isinstance(await one.fetch(), PlatformPaused)
-        assert len(stub.arrivals) == calls
+        assert len(stub.calls) == calls
 
 
 async def test_what_happens_while_the_others_are_told_is_told_next(

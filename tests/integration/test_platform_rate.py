@@ -3,11 +3,12 @@
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fleet_members import Stub, callers, members, serving
+from fleet_harness import Stub
+from fleet_members import WELL, callers, members
 from redis.exceptions import RedisError
 from redis_server import MortalRedis, mortal_redis
 from serving import Process
@@ -21,9 +22,10 @@ STALLS, STALLED, MOVING = 4, 1.5, 0.5
 
 
 @pytest.fixture
-def stub() -> Iterator[Stub]:
-    with serving() as platform:
-        yield platform
+def stub(stub: Stub) -> Stub:
+    stub.answer = lambda _: WELL
+    stub.takes = 0.01
+    return stub
 
 
 def stall_redis(redis: MortalRedis, processes: list[Process]) -> None:
@@ -61,15 +63,15 @@ def test_a_fleet_keeps_to_the_rate(tmp_path: Path, stub: Stub, stall: Callable[.
         mortal_redis(tmp_path) as redis,
         callers(tmp_path, redis.url, stub.url, rate=RATE, at_once=AT_ONCE) as processes,
     ):
-        until(lambda: len(stub.arrivals) > RATE, what="a bucketful")
+        until(lambda: len(stub.calls) > RATE, what="a bucketful")
         for _ in range(STALLS):
             stall(redis, processes)
             time.sleep(MOVING)
-        count = len(stub.arrivals)
-        until(lambda: len(stub.arrivals) > count + RATE, what="calls after it")
+        count = len(stub.calls)
+        until(lambda: len(stub.calls) > count + RATE, what="calls after it")
     # One second of calls, and the permitted calls that a busy machine held back: at most all that are under way.
     # And one more, since Redis and the test read different clocks.
-    assert most_beyond(RATE, stub.arrivals) <= RATE + len(processes) * AT_ONCE + 1
+    assert most_beyond(RATE, [call.at for call in stub.calls]) <= RATE + len(processes) * AT_ONCE + 1
 
 
 async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
@@ -83,7 +85,7 @@ async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path
                 for refused in (await each.call(), await each.call_in_thread()):
                     assert isinstance(refused, PlatformPaused)
                 assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
-            assert len(stub.arrivals) == 4
+            assert len(stub.calls) == 4
             redis.start()
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             assert await one.call() == await other.call_in_thread() == "verified"

@@ -20,7 +20,7 @@ import forked_process
 import plain
 import pytest
 from accepting import RANGE, READ
-from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
+from fleet_harness import Answer, Call, FleetHarness, presentation
 from redis import Redis
 from redis_keys import INDEX, job_id
 from rq import Queue
@@ -104,15 +104,12 @@ def in_thread(event, context):
 
 
 @pytest.fixture
-def rig(tmp_path: Path, redis_url: str) -> Iterator[FleetHarness]:
-    with Stub().running() as stub:
-        stub.token = TOKEN
-        stub.answer = answer
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
-        rig.plugin(CARELESS)
-        yield rig
-        rig.redis.close()
+def rig(rig: FleetHarness) -> FleetHarness:
+    rig.stub.token = TOKEN
+    rig.stub.answer = answer
+    rig.environment |= {"CREDHOOK_CLIENT_SECRET": SECRET, "CREDHOOK_LOG_LEVEL": "debug"}
+    rig.plugin(CARELESS)
+    return rig
 
 
 #: What the platform answers besides presentations: errors that repeat what they should not, and things out of contract.

@@ -5,13 +5,12 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import commands
 import httpx
 import plain
 import pytest
-from fleet_harness import Answer, FleetHarness, Stub, presentation
+from fleet_harness import Answer, FleetHarness, presentation
 from serving import Process, Receiver, receiver, running
 from signing import SECRET, body, headers
 from trace_collector import Collected, Collector, collecting
@@ -60,13 +59,10 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, redis_url: str, collector: Collector) -> Iterator[FleetHarness]:
-    with Stub().running() as stub:
-        stub.answer = lambda call: presentation(call.resource, {"given": CANARY})
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.environment |= collector.environment
-        yield rig
-        rig.redis.close()
+def rig(rig: FleetHarness, collector: Collector) -> FleetHarness:
+    rig.stub.answer = lambda call: presentation(call.resource, {"given": CANARY})
+    rig.environment |= collector.environment
+    return rig
 
 
 @contextmanager

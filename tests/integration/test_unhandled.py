@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import MappingProxyType
@@ -35,12 +35,6 @@ from credhook.worker.queue.sweeper import Sweeper
 COMPLETED, OFFERED, FAILED = (f"openid4vc.issuance.{one}" for one in ("completed", "offered", "failed"))
 #: What a worker wants that has come with the handler.
 NEW: Mapping[str, tuple[str, ...]] = {COMPLETED: ("new.handle",), OFFERED: ("new.handle", "new.look")}
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with Stub().running() as stub:
-        yield stub
 
 
 class Fleet:

@@ -97,6 +97,7 @@ class Stub:
         token: what the token endpoint grants.
         grant: what it answers instead.
         connections: those that are open.
+        under_way: how many requests for details are not answered yet.
     """
 
     def __init__(self) -> None:
@@ -108,6 +109,7 @@ class Stub:
         self.grant: Answer | None = None
         self.url = ""
         self.connections: set[asyncio.Transport] = set()
+        self.under_way = 0
         self._of_resource: Counter[str] = Counter()
         self._loop = asyncio.new_event_loop()
         self._listens = threading.Event()
@@ -144,6 +146,7 @@ class Stub:
         self._of_resource[resource] += 1
         call = Call(time.time(), resource, self._of_resource[resource], len(self.calls) + 1)
         self.calls.append(call)
+        self.under_way += 1
         answer = self.answer(call)
         self.answered[answer.status] += 1
         return answer
@@ -174,7 +177,11 @@ class _Connection(asyncio.Protocol):
         if path == "/token":
             self._send(self._stub.grant or granted(self._stub.token))
         else:
-            self._loop.call_later(self._stub.takes, self._send, self._stub.ask(path.rpartition("/")[2]))
+            self._loop.call_later(self._stub.takes, self._answer, self._stub.ask(path.rpartition("/")[2]))
+
+    def _answer(self, answer: Answer) -> None:
+        self._stub.under_way -= 1
+        self._send(answer)
 
     def _send(self, answer: Answer) -> None:
         if self._transport.is_closing():

@@ -1,16 +1,13 @@
-"""A fleet within one process, and its platform. Members share only what is in Redis."""
+"""A fleet within one process. Members share only what is in Redis."""
 
 import asyncio
-import http.server
-import threading
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from caller import credentials, fetch_for_ever
-from in_thread import in_thread
+from fleet_harness import Answer, Stub
 from serving import Process
 from waiting import until_async
 
@@ -21,72 +18,8 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 CALLER = Path(__file__).parent / "caller.py"
 
-Answer = tuple[int, dict[str, str]]
-WELL: Answer = (200, {})
-DOWN: Answer = (500, {})
-BODY = b'{"data": {"id": "p", "status": "verified"}}'
-
-
-class Stub:
-    """A platform of one answer, that notes when it is called.
-
-    Attributes:
-        url: its root.
-        answer: what the call of that number gets, counted from 1.
-        takes: seconds that each call takes.
-        arrivals: when each call came, in monotonic seconds.
-        most: how many were under way at once, at most.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.answer: Callable[[int], Answer] = lambda _: WELL
-        self.takes = 0.01
-        self.arrivals: list[float] = []
-        self.under_way = self.most = 0
-        self._lock = threading.Lock()
-
-    def call(self) -> Answer:
-        with self._lock:
-            self.arrivals.append(time.monotonic())
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
-            answer = self.answer(len(self.arrivals))
-        time.sleep(self.takes)
-        with self._lock:
-            self.under_way -= 1
-        return answer
-
-
-@contextmanager
-def serving() -> Iterator[Stub]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            status, headers = platform.call()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(BODY)))
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(BODY)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The library's name.
-            pass
-
-    class Server(http.server.ThreadingHTTPServer):
-        request_queue_size = 512  # With its own 5 a call would be late by the second in which TCP tries again.
-
-        def handle_error(self, *_: object) -> None:
-            pass  # A caller that was killed.
-
-    server = Server(("127.0.0.1", 0), Handler)
-    platform = Stub(f"http://127.0.0.1:{server.server_port}")
-    with in_thread(server):
-        yield platform
+WELL = Answer(body={"data": {"id": "p", "status": "verified"}})
+DOWN = Answer(500)
 
 
 class Member:
@@ -185,7 +118,7 @@ def callers(tmp_path: Path, redis_url: str, url: str, *, rate: float = 0, at_onc
 
 async def paused_briefly(fleet: list[Member], stub: Stub) -> None:
     """Let the platform have asked for a second, which is over."""
-    stub.answer = lambda _: (429, {"Retry-After": "1"})
+    stub.answer = lambda _: Answer(429, retry_after="1")
     await fleet[0].call()
     stub.answer = lambda _: WELL
     await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the pause")
