@@ -79,6 +79,17 @@ async def test_a_worker_that_lost_its_lease_still_records_its_handlers(queue: Ev
     assert (queue.record("m1")["h:a.b"], queue.record("m1")["state"]) == ("done", "accepted")
 
 
+async def test_an_event_that_waited_for_another_is_queued_when_a_worker_that_drains_settles_that(
+    queue: EventQueue,
+) -> None:
+    await queue.accept("e1/r", "e2/r")
+    first = await queue.take_one()
+    other = queue.worker("other")
+    assert (await other.take(10)).claims == ()
+    assert await queue.worker().settle(first, DONE, follow=False) == (True, None)
+    assert (await take_one(other)).event_id == "e2"  # At once: without the sweeper.
+
+
 async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e2/r")
     first = await queue.take_one("stalled")
