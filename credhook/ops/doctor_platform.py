@@ -195,9 +195,9 @@ def _post(connection: http.client.HTTPSConnection, path: str) -> PublicAnswer:
 
 def _receivers(setup: Setup) -> tuple[Sequence[ReceiverProcess] | None, str]:
     """Return the live receivers, None if Redis cannot be asked; and our queue."""
-    if setup.ledger is None:
+    if setup.store is None:
         return None, ""
-    settings = setup.ledger
+    settings = setup.store
     try:
         with open_briefly(RedisAddress.parse(settings.redis_url.get_secret_value())) as redis:
             return read_receivers(redis, queues_of(redis) | {settings.queue}), settings.queue

@@ -67,10 +67,10 @@ TRIALS: Final[tuple[tuple[str | int, ...], ...]] = (
 
 def check_redis(setup: Setup) -> Iterator[Finding]:
     """Run all checks of this module. If Redis is not reached, the others are skipped."""
-    if setup.ledger is None:
+    if setup.store is None:
         yield from (skipped(name, "the settings do not say which Redis") for name in NAMES)
         return
-    settings = setup.ledger
+    settings = setup.store
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with open_briefly(address) as redis:
         try:

@@ -21,7 +21,7 @@ from credhook.worker.settings import EndpointSettings, WorkerSettings
 #: Days before its end from which a certificate is reported.
 CERTIFICATE_DAYS: Final = 14
 NAMES: Final = (
-    *("settings.ledger", "settings.receiver", "settings.worker", "settings.endpoint", "settings.unknown"),
+    *("settings.store", "settings.receiver", "settings.worker", "settings.endpoint", "settings.unknown"),
     *("certificate.receiver", "certificate.client", "traces.extra"),
 )
 #: Variables that are set on every receiver's host, or every worker's, and on no other host.
@@ -44,7 +44,7 @@ class Setup:
         now: returns epoch seconds.
     """
 
-    ledger: StoreSettings | None
+    store: StoreSettings | None
     receiver: ReceiverSettings | None
     worker: WorkerSettings | None
     endpoint: EndpointSettings | None
@@ -67,7 +67,7 @@ class Setup:
                 return None
 
         return cls(
-            ledger=read("ledger", StoreSettings),
+            store=read("store", StoreSettings),
             receiver=read("receiver", ReceiverSettings, *_RECEIVERS),
             worker=read("worker", WorkerSettings, *_WORKERS),
             endpoint=read("endpoint", EndpointSettings, "CREDHOOK_PUBLIC_URL"),
@@ -85,7 +85,7 @@ class Setup:
 def check_settings(setup: Setup) -> Iterator[Finding]:
     """Check settings, certificates and extras. Nothing outside this process is asked."""
     for name, absent in (
-        ("ledger", ""),
+        ("store", ""),
         ("receiver", "this host has no receiver's secrets"),
         ("worker", "this host knows no platform"),
         ("endpoint", "CREDHOOK_PUBLIC_URL is not set here"),

@@ -14,7 +14,7 @@ from credhook import store
 from credhook.events import EVENT_TYPES, REPEATABLE, URGENT
 from credhook.store import job
 
-#: The constants of the ledger and of its jobs, and its states: `$ACCEPTED` and so on.
+#: The constants of the store and of its jobs, and its states: `$ACCEPTED` and so on.
 _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
     **{
         name: value

@@ -6,7 +6,7 @@ with:
 
 - the first one's is written, and confirmed by a Redis that fsyncs each write, before the second begins: a run of the
   first that begins after a run of the second has begun is one too many;
-- the second one's is written together with the event's end, whose time the ledger keeps: a run that begins later is one
+- the second one's is written together with the event's end, whose time the store keeps: a run that begins later is one
   too many. Redis and handlers share a clock.
 
 A run that ended, but whose process died before Redis had its mark, is repeated: that is what "at least once" means.

@@ -119,7 +119,7 @@ async def test_who_has_lost_the_event_to_another_is_told_when_it_settles(made: A
     assert record(redis_client, "e1")["h:test.second"].startswith("done ")
 
 
-@pytest.mark.parametrize("swallowing", ["the snapshots", "the ledger"])
+@pytest.mark.parametrize("swallowing", ["the snapshots", "the store"])
 async def test_an_interruption_that_something_has_swallowed_is_noticed_before_the_next_handler(
     made: Attempts, told: Told, monkeypatch: pytest.MonkeyPatch, swallowing: str
 ) -> None:

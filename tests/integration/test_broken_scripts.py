@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from accepting import everything
-from breakable_store import DONE, Ledger
+from breakable_store import DONE, BreakableStore
 from claiming import INDEX
 from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, AsyncScript, Script, forbidding, full, misshapen
 from redis import Redis
@@ -28,146 +28,146 @@ pytestmark = pytest.mark.usefixtures("in_memory")
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 
-Step = Callable[[Ledger], Coroutine[Any, Any, Script]]
-Run = Callable[[Ledger], Coroutine[Any, Any, None]]
+Step = Callable[[BreakableStore], Coroutine[Any, Any, Script]]
+Run = Callable[[BreakableStore], Coroutine[Any, Any, None]]
 
 EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
 
 
-async def accepting(ledger: Ledger) -> None:
-    outcomes = ledger.deliver(*EVENTS, ("q1", "new.type", ""), ("e1", COMPLETED, "r1"), ("e1", COMPLETED, "r9"))
+async def accepting(store: BreakableStore) -> None:
+    outcomes = store.deliver(*EVENTS, ("q1", "new.type", ""), ("e1", COMPLETED, "r1"), ("e1", COMPLETED, "r9"))
     if b"unreadable" in outcomes:
         raise ResponseError("503")
 
 
-async def delivered(ledger: Ledger) -> Script:
-    return ledger.accept
+async def delivered(store: BreakableStore) -> Script:
+    return store.accept
 
 
-async def to_be_taken(ledger: Ledger) -> Script:
+async def to_be_taken(store: BreakableStore) -> Script:
     """One of them a retry that is due."""
-    ledger.deliver(*EVENTS)
-    (claim,) = (await ledger.claims.take(1, urgent=1)).claims
-    await ledger.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
-    return ledger.claims._take  # type: ignore[return-value]
+    store.deliver(*EVENTS)
+    (claim,) = (await store.claims.take(1, urgent=1)).claims
+    await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
+    return store.claims._take  # type: ignore[return-value]
 
 
-async def taking(ledger: Ledger) -> None:
-    for claim in await ledger.take():
-        await ledger.handle(claim)
+async def taking(store: BreakableStore) -> None:
+    for claim in await store.take():
+        await store.handle(claim)
 
 
-async def isolated(ledger: Ledger) -> Script:
-    ledger.deliver(EVENTS[0])
-    ledger.redis.hset(EVENT + "e1", "killed", 1)
-    assert await ledger.take() == []
-    return ledger.claims._take  # type: ignore[return-value]
+async def isolated(store: BreakableStore) -> Script:
+    store.deliver(EVENTS[0])
+    store.redis.hset(EVENT + "e1", "killed", 1)
+    assert await store.take() == []
+    return store.claims._take  # type: ignore[return-value]
 
 
-async def taking_alone(ledger: Ledger) -> None:
-    for claim in await ledger.take(idle=True):
-        await ledger.handle(claim)
+async def taking_alone(store: BreakableStore) -> None:
+    for claim in await store.take(idle=True):
+        await store.handle(claim)
 
 
-async def popped(ledger: Ledger) -> Script:
-    ledger.deliver(EVENTS[0])
-    ledger.redis.lpop(INDEX.jobs)
-    return ledger.claims._claim  # type: ignore[return-value]
+async def popped(store: BreakableStore) -> Script:
+    store.deliver(EVENTS[0])
+    store.redis.lpop(INDEX.jobs)
+    return store.claims._claim  # type: ignore[return-value]
 
 
-async def claiming(ledger: Ledger) -> None:
-    claim = await ledger.claims.claim("e1")
+async def claiming(store: BreakableStore) -> None:
+    claim = await store.claims.claim("e1")
     if isinstance(claim, Claim):
-        await ledger.handle(claim)
+        await store.handle(claim)
 
 
-async def planted(ledger: Ledger) -> Script:
-    ledger.deliver(EVENTS[0])
-    Queue("credhook", connection=ledger.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
-    return ledger.claims._take  # type: ignore[return-value]
+async def planted(store: BreakableStore) -> Script:
+    store.deliver(EVENTS[0])
+    Queue("credhook", connection=store.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
+    return store.claims._take  # type: ignore[return-value]
 
 
-async def taken(ledger: Ledger) -> Script:
-    ledger.deliver(*EVENTS)
-    ledger.redis.set("test:claim", "")
-    ledger.claims._held = await ledger.take()  # type: ignore[attr-defined]
-    return ledger.claims._write  # type: ignore[return-value]
+async def taken(store: BreakableStore) -> Script:
+    store.deliver(*EVENTS)
+    store.redis.set("test:claim", "")
+    store.claims._held = await store.take()  # type: ignore[attr-defined]
+    return store.claims._write  # type: ignore[return-value]
 
 
 def settling(settlement: Settlement) -> Run:
-    async def run(ledger: Ledger) -> None:
-        held: list[Claim] = ledger.claims._held  # type: ignore[attr-defined]
+    async def run(store: BreakableStore) -> None:
+        held: list[Claim] = store.claims._held  # type: ignore[attr-defined]
         for claim in held:
             with suppress(ResponseError):
-                _, following = await ledger.claims.settle(claim, settlement, follow=True)
+                _, following = await store.claims.settle(claim, settlement, follow=True)
                 if following:
-                    await ledger.handle(following)
+                    await store.handle(following)
         if settlement.records:
-            ledger.handled |= {claim.event_id for claim in held}
+            store.handled |= {claim.event_id for claim in held}
 
     return run
 
 
-async def recording(ledger: Ledger) -> None:
-    held: list[Claim] = ledger.claims._held  # type: ignore[attr-defined]
-    await ledger.claims.record(held[0], "test.second", "dead: ValueError", failure=FAILED[0])
-    await ledger.claims.record(held[0], "test.first", "done")
-    ledger.handled.add(held[0].event_id)
+async def recording(store: BreakableStore) -> None:
+    held: list[Claim] = store.claims._held  # type: ignore[attr-defined]
+    await store.claims.record(held[0], "test.second", "dead: ValueError", failure=FAILED[0])
+    await store.claims.record(held[0], "test.first", "done")
+    store.handled.add(held[0].event_id)
 
 
-async def renewing(ledger: Ledger) -> None:
-    await ledger.claims.renew(ledger.claims._held)  # type: ignore[attr-defined]
+async def renewing(store: BreakableStore) -> None:
+    await store.claims.renew(store.claims._held)  # type: ignore[attr-defined]
 
 
-async def lost_by_rq(ledger: Ledger) -> Script:
-    await taken(ledger)
-    ledger.pass_time()
-    return ledger.putting_back
+async def lost_by_rq(store: BreakableStore) -> Script:
+    await taken(store)
+    store.pass_time()
+    return store.putting_back
 
 
-async def putting_back(ledger: Ledger) -> None:
-    ledger.sweeper.run()
+async def putting_back(store: BreakableStore) -> None:
+    store.sweeper.run()
 
 
-async def died(ledger: Ledger) -> Script:
-    await taken(ledger)
-    return ledger.reclaiming
+async def died(store: BreakableStore) -> Script:
+    await taken(store)
+    return store.reclaiming
 
 
-async def reclaiming(ledger: Ledger) -> None:
-    ledger.reclaiming([INDEX.prefix], ["w", "1", json.dumps(worker_died().counted()), 3_600])
+async def reclaiming(store: BreakableStore) -> None:
+    store.reclaiming([INDEX.prefix], ["w", "1", json.dumps(worker_died().counted()), 3_600])
 
 
-async def unhandled(ledger: Ledger) -> Script:
-    ledger.deliver(*EVENTS[:2])
-    for claim in await ledger.take():
-        await ledger.claims.settle(claim, Settlement(State.UNHANDLED, "NoHandler", spend=False))
-    return ledger.resuming
+async def unhandled(store: BreakableStore) -> Script:
+    store.deliver(*EVENTS[:2])
+    for claim in await store.take():
+        await store.claims.settle(claim, Settlement(State.UNHANDLED, "NoHandler", spend=False))
+    return store.resuming
 
 
-async def resuming(ledger: Ledger) -> None:
-    ledger.sweeper.unhandled.put_back()
+async def resuming(store: BreakableStore) -> None:
+    store.sweeper.unhandled.put_back()
 
 
-async def given_up(ledger: Ledger) -> Script:
-    ledger.deliver(*EVENTS[:2])
-    for claim in await ledger.take():
-        await ledger.claims.settle(claim, Settlement(State.DEAD, "no"))
-    return ledger.replaying
+async def given_up(store: BreakableStore) -> Script:
+    store.deliver(*EVENTS[:2])
+    for claim in await store.take():
+        await store.claims.settle(claim, Settlement(State.DEAD, "no"))
+    return store.replaying
 
 
-async def replaying(ledger: Ledger) -> None:
+async def replaying(store: BreakableStore) -> None:
     for one in ("e1", "u1"):
-        ledger.replay(one, "dead")
+        store.replay(one, "dead")
 
 
-async def showing(ledger: Ledger) -> Script:
-    await taken(ledger)
-    return ledger.snapshots._keep  # type: ignore[return-value]
+async def showing(store: BreakableStore) -> Script:
+    await taken(store)
+    return store.snapshots._keep  # type: ignore[return-value]
 
 
-async def keeping(ledger: Ledger) -> None:
-    await ledger.snapshots.keep("e1", b"{}")
+async def keeping(store: BreakableStore) -> None:
+    await store.snapshots.keep("e1", b"{}")
 
 
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
@@ -197,13 +197,13 @@ CASES: dict[str, tuple[Step, Run]] = {
 async def looked_at(redis: Redis, prepare: Step, run: Run) -> tuple[list[bytes], set[bytes]]:
     """The commands that the script runs, and the keys that they name."""
     redis.flushall()
-    ledger = Ledger(redis)
-    broken = await prepare(ledger)
+    store = BreakableStore(redis)
+    broken = await prepare(store)
     original = type(broken).__call__
     plain = broken.__class__
     watched = type("Watched", (plain,), {"__call__": _looking_once(original, plain)})
     broken.__class__ = watched
-    await run(ledger)
+    await run(store)
     commands: Any = redis.lrange("test:commands", 0, -1)
     keys: Any = redis.smembers("test:keys")
     assert commands
@@ -228,19 +228,19 @@ def _looking_once(original: Any, plain: Any) -> Any:
 async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Callable[[Script], None]) -> None:
     """Promises 1 and 4, whatever has happened to the script once."""
     redis.flushall()
-    ledger = Ledger(redis)
-    sabotage(await prepare(ledger))
+    store = BreakableStore(redis)
+    sabotage(await prepare(store))
     try:
-        await run(ledger)
+        await run(store)
     except ResponseError:
         acknowledged = False
     else:
         acknowledged = True
     if name == "accept" and not acknowledged:  # They were answered with 503, and come again.
-        await accepting(ledger)
+        await accepting(store)
     if name == "replay":  # So does the operator.
-        await replaying(ledger)
-    await ledger.recover()
+        await replaying(store)
+    await store.recover()
     for key in redis.scan_iter(EVENT + "*"):
         webhook_id, record = key.decode().removeprefix(EVENT), redis.hgetall(key)
         state = record[b"state"].decode()
@@ -252,7 +252,7 @@ async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Cal
             assert redis.zscore(INDEX.dead, webhook_id) is not None
             continue
         assert state == State.DONE, record
-        assert webhook_id in ledger.handled
+        assert webhook_id in store.handled
     expected = EXPECTED.get(name, {"e1"})
     assert expected <= {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
     if name != "claim":  # There RQ itself sees to its job.

@@ -294,7 +294,7 @@ async def test_a_full_redis_takes_renewals_and_settlements_and_records_wait(queu
         with capture_logs() as lines:
             recording = asyncio.create_task(claims.record(one, "a.b", "done"))
             await until_async(lambda: lines, what="the refusal of the record")
-        assert [line["event"] for line in lines] == ["ledger_unreachable"]
+        assert [line["event"] for line in lines] == ["store_unreachable"]
         assert await claims.renew([one, two]) == []
         assert await claims.settle(two, DONE) == (True, None)
     finally:

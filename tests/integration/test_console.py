@@ -19,7 +19,7 @@ from console import TOKEN, Console, console, fields
 from fleet_harness import Answer, Call, FleetHarness, Stub, presentation
 from forked_process import Forked
 from harness import DATA, Harness
-from large_ledger import RARE_TYPE, fill
+from large_store import RARE_TYPE, fill
 from redis import Redis
 from stored_events import HANDLED, INDEX, plant, plant_many
 from waiting import until
@@ -213,7 +213,7 @@ def test_a_job_is_followed_to_its_end(ada: httpx.Client, redis_client: Redis) ->
     assert text.rstrip().endswith("event: end\ndata:")
 
 
-def test_what_the_pages_ask_of_redis_does_not_grow_with_the_ledger(
+def test_what_the_pages_ask_of_redis_does_not_grow_with_the_store(
     running: Console, ada: httpx.Client, redis_client: Redis, in_memory: None
 ) -> None:
     fill(redis_client, 20_000)

@@ -92,7 +92,7 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
 
 def test_the_first_page_is_live_until_it_is_paused(running: Console, scripted: Chrome, redis_client: Redis) -> None:
     browser = logged_in(scripted, running)
-    # The console looks at the ledger every second: its first page may still show what the test before has left.
+    # The console looks at the store every second: its first page may still show what the test before has left.
     until(lambda: "300 events were given up" in text(browser, ".attention"), what="the remark")
     until(lambda: text(browser, ".live .said") == "live", what="the stream")
     plant(redis_client, "another", State.DEAD)

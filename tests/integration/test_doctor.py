@@ -170,7 +170,7 @@ BROKEN = {
     "PING is forbidden, and more": Broken(lambda one: one.user("~* &* +@all -ping -time"), "redis.permissions", "fail", "PING, TIME", "+ping +time"),
     "INFO is forbidden": Broken(lambda one: one.user("~* &* +@all -info"), "redis.reached", "fail", "does not tell about itself", "+info"),
     "a misspelt variable": Broken(set_(CREDHOOK_QUEU="x"), "settings.unknown", "warn", "CREDHOOK_QUEU is not a setting", "did you mean CREDHOOK_QUEUE?"),
-    "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.ledger", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
+    "a wrong value": Broken(set_(CREDHOOK_RETENTION="soon"), "settings.store", "fail", "CREDHOOK_RETENTION", "deploy/README.md", code=2),
     "a key that is none": Broken(set_(CREDHOOK_WEBHOOK_SECRETS="whsec_short"), "settings.receiver", "fail", "CREDHOOK_WEBHOOK_SECRETS", "keys are separated by spaces", code=2),
     "one setting of the platform is missing": Broken(set_(CREDHOOK_CLIENT_SECRET=""), "settings.worker", "fail", "CREDHOOK_CLIENT_SECRET: is not set", "deploy/README.md", code=2),
     "a public URL without TLS": Broken(set_(CREDHOOK_PUBLIC_URL="http://inbox.example/webhooks"), "settings.endpoint", "fail", "CREDHOOK_PUBLIC_URL: should be an https://", "deploy/README.md", code=2),

@@ -182,7 +182,7 @@ def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> N
         assert post(process, "o") == 202
 
 
-def test_metrics_count_outcomes_refusals_and_what_the_ledger_holds(tmp_path: Path, redis_url: str) -> None:
+def test_metrics_count_outcomes_refusals_and_what_the_store_holds(tmp_path: Path, redis_url: str) -> None:
     with administered(tmp_path, redis_url) as (process, admin):
         assert [post(process), post(process)] == [202, 202]
         assert plain.post(process.url, content=body()).status_code == 400

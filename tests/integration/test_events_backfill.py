@@ -112,7 +112,7 @@ def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) 
 
 
 def test_a_delivery_that_comes_while_it_runs_is_not_accepted_again(redis_client: Redis, redis_url: str) -> None:
-    """What arrives after the ledger was looked through is noted, and found by the script that accepts."""
+    """What arrives after the store was looked through is noted, and found by the script that accepts."""
     redis_client.sadd(INDEX.arrivals, "run x")
     accept(redis_url, "m1", OFFERED, "iss_1")
     assert redis_client.sismember(INDEX.arrivals, f"{OFFERED} iss_1")

@@ -9,7 +9,7 @@ import pytest
 from accepting import accept, everything, inbox_on, record
 from events_command import Run
 from harness import COMPLETED, DATA
-from large_ledger import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
+from large_store import COMMON_HANDLER, RARE_HANDLER, RARE_TYPE, fill
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
@@ -52,7 +52,7 @@ async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_ledger_holds(
+def test_what_a_command_looks_at_is_what_it_returns_and_not_what_the_store_holds(
     redis_client: Redis, events: Run
 ) -> None:
     fill(redis_client, MANY)

@@ -101,7 +101,7 @@ def test_all_that_becomes_of_events_is_a_line_for_everybody_who_watches(harness:
     assert {one["resource_id"] for one in of_first} == {first}
     lines = told.splitlines()
     assert len(lines) == len(changes) == 6
-    assert "canary" not in told or "canary" in str(harness.reaches("m2", "dead"))  # No more than the ledger says.
+    assert "canary" not in told or "canary" in str(harness.reaches("m2", "dead"))  # No more than the store says.
     assert f"  {second}  m2  " in only
     assert len(only.splitlines()) == 1
     assert " waiting      issuance.completed        " in told

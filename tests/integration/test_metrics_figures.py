@@ -160,7 +160,7 @@ def seen(monitor: Any) -> list[list[str]]:
             found.append(words)
 
 
-async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_ledger_as_of_an_empty_one(
+async def test_a_scrape_writes_nothing_and_asks_as_much_of_a_full_store_as_of_an_empty_one(
     target: Target, redis_client: Redis
 ) -> None:
     asked = []

@@ -12,7 +12,7 @@ OLD, NEW = "old-key-of-thirty-two-characters", "new-key-of-thirty-two-characters
 
 @pytest.fixture(autouse=True)
 def events(redis_client: Redis) -> None:
-    """Two events in the ledger: nothing is kept of any other."""
+    """Two events in the store: nothing is kept of any other."""
     for event_id in ("e1", "e2"):
         redis_client.hset("credhook:credhook:event:" + event_id, "state", "accepted")
 
@@ -21,7 +21,7 @@ def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
     return Snapshots(client, "credhook", SecretStr(key) if key else None)
 
 
-async def test_what_is_kept_is_found_and_noted_in_the_ledger(async_redis: redis.asyncio.Redis) -> None:
+async def test_what_is_kept_is_found_and_noted_in_the_store(async_redis: redis.asyncio.Redis) -> None:
     kept = snapshots(async_redis)
     assert await kept.find("e1") is None
     await kept.keep("e1", b"details")

@@ -18,7 +18,7 @@ from credhook.cli import COMMANDS
 ROOT = Path(__file__).parents[2]
 
 #: What a project may well have of its own. Whoever imports it instead of ours is told.
-STRANGERS = ("worker", "receiver", "sandbox", "settings", "cli", "events", "logs", "ledger", "jobs", "tests/__init__")
+STRANGERS = ("worker", "receiver", "sandbox", "settings", "cli", "events", "logs", "store", "jobs", "tests/__init__")
 
 PLUGIN = """
 from credhook import EVENT_TYPES, Context, FetchedEvent, GiveUp, Handlers, Issuance, Retry

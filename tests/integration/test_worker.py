@@ -326,7 +326,7 @@ async def slow(event, context):
     assert record(harness.redis, "m1")["state"] == "done"
 
 
-def test_the_command_line_shows_what_the_ledger_remembers(harness: Harness) -> None:
+def test_the_command_line_shows_what_the_store_remembers(harness: Harness) -> None:
     resource_id = harness.happens("m1")
     with harness.worker():
         harness.reaches("m1", "done")

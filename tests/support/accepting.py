@@ -1,4 +1,4 @@
-"""Events in the ledger as the receiver leaves them, without the socket."""
+"""Events in the store as the receiver leaves them, without the socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook", strict: bool =
 
 
 def record(redis: Redis, webhook_id: str) -> dict[str, str]:
-    """What the ledger says of it."""
+    """What the store says of it."""
     fields: dict[Any, Any] = redis.hgetall("credhook:credhook:event:" + webhook_id)
     return {name.decode(): value.decode() for name, value in fields.items()}
 

@@ -20,8 +20,8 @@ class Attempts:
     """One worker's processor, and what it works with.
 
     Attributes:
-        redis: the ledger's client.
-        claims: the ledger as this worker sees it.
+        redis: the store's client.
+        claims: the store as this worker sees it.
         processor: what makes the attempts.
         slot: the clients for one event at a time.
     """

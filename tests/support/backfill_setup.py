@@ -1,4 +1,4 @@
-"""A platform, a receiver and a ledger, between which deliveries are lost; and `credhook events backfill`."""
+"""A platform, a receiver and a store, between which deliveries are lost; and `credhook events backfill`."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float =
 
     Args:
         folder: for their files.
-        redis_url: the ledger's.
+        redis_url: the store's.
         authority: that certifies the receiver.
         scale: what the sender's waits are multiplied by; it gives up after 100,000 of these seconds.
     """

@@ -1,4 +1,4 @@
-"""A ledger whose scripts may all break off, with workers and a sweeper that are no processes."""
+"""A store whose scripts may all break off, with workers and a sweeper that are no processes."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +24,8 @@ from credhook.worker.queue.sweeper import Sweeper
 DONE = {"test.first": "done"}
 
 
-class Ledger:
-    """The ledger, all of its scripts, and which events have been handled."""
+class BreakableStore:
+    """The store, all of its scripts, and which events have been handled."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis: Any = redis

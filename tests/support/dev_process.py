@@ -101,7 +101,7 @@ class Dev:
         return done.stdout
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """The ledger, by webhook-id."""
+        """The store, by webhook-id."""
         lines = self.events("list", "--limit", "100000", "--json").splitlines()
         return {record["webhook_id"]: record for record in map(json.loads, lines)}
 

@@ -205,7 +205,7 @@ class FleetHarness:
     Attributes:
         folder: where the workers are started, and where their logs are.
         stub: the platform.
-        redis: the ledger.
+        redis: the store.
         environment: of every worker.
     """
 
@@ -257,7 +257,7 @@ class FleetHarness:
         return Process(log, "-m", "credhook.worker", *options, environment=self.environment | settings)
 
     def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-        """What the ledger says of each."""
+        """What the store says of each."""
         ids = list(webhook_ids)
         pipeline = self.redis.pipeline(transaction=False)
         for webhook_id in ids:
@@ -269,7 +269,7 @@ class FleetHarness:
         return record(self.redis, webhook_id)
 
     def reaches(self, webhook_id: str, state: str, within: float = 60.0) -> dict[str, str]:
-        """The ledger's record, once it is in that state; as it was then, for it may go on."""
+        """The store's record, once it is in that state; as it was then, for it may go on."""
         return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}", within=within)
 
     def settles(self, within: float = 60.0) -> None:

@@ -65,5 +65,5 @@ class Harness:
         return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
 
     def reaches(self, webhook_id: str, state: str) -> dict[str, str]:
-        """The ledger's record, once it is in that state; as it was then, for it may go on."""
+        """The store's record, once it is in that state; as it was then, for it may go on."""
         return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}")

@@ -38,7 +38,7 @@ class Clinic:
 
     Attributes:
         folder: where handlers are, and commands run.
-        redis: the ledger.
+        redis: the store.
         receiver: behind the public URL.
         sandbox: the platform.
         authority: whom everybody trusts.

@@ -1,4 +1,4 @@
-"""Events planted in the ledger as receiver and worker leave them, and what is there afterwards."""
+"""Events planted in the store as receiver and worker leave them, and what is there afterwards."""
 
 import time
 from collections.abc import Mapping

@@ -29,7 +29,7 @@ CLAIM = Claim(
 )
 
 
-class Ledger:
+class BreakableStore:
     """Takes a while to write down that a handler has ended.
 
     Attributes:
@@ -56,11 +56,11 @@ async def test_the_end_of_each_of_many_handlers_is_written_once() -> None:
     for number in range(100):
         handler(number)
     settings = cast(Any, SimpleNamespace(concurrency=1, handler_timeout=60.0, max_attempts=3))
-    ledger, attempt = Ledger(), Attempt(CLAIM)
+    store, attempt = BreakableStore(), Attempt(CLAIM)
     nothing = cast(Any, None)
-    processor = Processor(settings, cast(Any, ledger), Registry([handlers]), nothing, snapshots=nothing, states={})
+    processor = Processor(settings, cast(Any, store), Registry([handlers]), nothing, snapshots=nothing, states={})
     event = FetchedEvent("openid4vc.issuance.completed", "i1", "e1", NOW, 1, nothing)
     await processor.run_handlers(attempt, Slot(nothing, nothing, nothing), event, list(handlers), ())
-    assert sorted({*ledger.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
-    assert len(ledger.written) == 99
+    assert sorted({*store.written, *attempt.unwritten}) == sorted(one.name for one in handlers)
+    assert len(store.written) == 99
     assert len(attempt.unwritten) == 1  # Written together with the event's end.

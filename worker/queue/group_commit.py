@@ -117,7 +117,7 @@ class GroupCommit:
                     write.reply.set_result(reply)
             if unwritten:
                 wait = waits.next()
-                log.warning("ledger_unreachable", error=reason, waiting=len(unwritten), retry_in=wait)
+                log.warning("store_unreachable", error=reason, waiting=len(unwritten), retry_in=wait)
                 self._waiting = unwritten + self._waiting
                 await self._sleep(wait)
                 continue

@@ -1,4 +1,4 @@
-"""A ledger of as many events as one likes, listed as the receiver lists them, in seconds: a minute for a million.
+"""A store of as many events as one likes, listed as the receiver lists them, in seconds: a minute for a million.
 
 They came evenly over six days, the last just now. Of a thousand, 20 are dead, 1 is unhandled and the others are done;
 the newest hundred wait. Types are as frequent as their place in `EVENT_TYPES` says, the last by far the rarest; three
@@ -57,7 +57,7 @@ end
 
 
 def fill(redis: Redis, number: int, *, queue: str = "credhook") -> None:
-    """Write that many events into an empty ledger."""
+    """Write that many events into an empty store."""
     now, index = int(time.time() * 1_000), Keys(queue)
     script = redis.register_script(_FILL)
     for first in range(0, number, _BLOCK):
