@@ -3,18 +3,17 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable
-from pathlib import Path
 
 import httpx
 import pytest
-from pydantic import SecretStr
 from token_endpoint import API_URL, TOKEN_URL, Handler, async_api, credentials, with_tokens
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.token import ClientCredentials, TokenAuth
+from credhook.worker.api.token import ClientCredentials
+from credhook.worker.settings import PlatformSettings
 
 GOOD = {"data": {"id": "p", "status": "verified"}}
 
@@ -159,23 +158,18 @@ async def test_no_more_calls_are_under_way_than_may_be_whatever_becomes_of_them(
 # Settings.
 
 
-class Told:
+def told(**more: str) -> PlatformSettings:
     """Settings, without an environment."""
-
-    api_url = "https://api.example/x"
-    token_url = TOKEN_URL
-    client_id = "me"
-    issuance_path = "/issued/{id}"
-    presentation_path = "/shown/{id}"
-    fetch_timeout = 2.5
-    match_ids = True
-    token_auth: TokenAuth = "post"
-    scope = None
-    audience = None
-    resource = ()
-    client_secret = SecretStr("s3cret")
-    client_certfile: Path | None = None
-    client_keyfile: Path | None = None
+    named = {
+        "CREDHOOK_API_URL": "https://api.example/x",
+        "CREDHOOK_TOKEN_URL": TOKEN_URL,
+        "CREDHOOK_CLIENT_ID": "me",
+        "CREDHOOK_CLIENT_SECRET": "s3cret",
+        "CREDHOOK_ISSUANCE_PATH": "/issued/{id}",
+        "CREDHOOK_PRESENTATION_PATH": "/shown/{id}",
+        "CREDHOOK_FETCH_TIMEOUT": "2.5",
+    }
+    return PlatformSettings.model_validate(named | more)
 
 
 async def test_a_sender_is_built_from_settings() -> None:
@@ -188,25 +182,19 @@ async def test_a_sender_is_built_from_settings() -> None:
         return response
 
     transport = httpx.MockTransport(remember)
-    auth = ClientCredentials.from_settings(Told())
-    async with AsyncApi.from_settings(Told(), auth=auth, transport=transport) as api:
+    auth = ClientCredentials.from_settings(told())
+    async with AsyncApi.from_settings(told(), auth=auth, transport=transport) as api:
         await api.presentations.get("p")
-    async with AsyncApi.from_settings(Told(), transport=transport) as other:
+    async with AsyncApi.from_settings(told(), transport=transport) as other:
         await asyncio.to_thread(SyncApi(other).issuances.get, "p")
     token = httpx.URL(TOKEN_URL).path
     assert [request.url.path for request in seen] == [token, "/x/shown/p", token, "/x/issued/p"]
     assert all(set(request.extensions["timeout"].values()) == {2.5} for request in seen)
 
 
-class Lenient(Told):
-    """Settings that say otherwise."""
-
-    match_ids = False
-
-
 async def test_the_settings_decide_if_ids_must_match() -> None:
     transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=GOOD)))
-    async with AsyncApi.from_settings(Lenient(), transport=transport) as api:
+    async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
 
 

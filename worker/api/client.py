@@ -31,49 +31,19 @@ from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
 from credhook.worker.api.operations import BaseUrl, Call
 from credhook.worker.api.responses import error_of
-from credhook.worker.api.token import ClientCredentials, ClientSettings, Token
+from credhook.worker.api.token import ClientCredentials, Token
 
 if TYPE_CHECKING:
     import httpx
+
+    from credhook.worker.settings import PlatformSettings
 
 R = TypeVar("R")
 
 _JSON: Final = {"Content-Type": "application/json"}
 
 
-class ApiSettings(ClientSettings, Protocol):
-    """What a sender needs to know, as the worker's settings have it."""
-
-    @property
-    def api_url(self) -> str:
-        """Root of the API."""
-
-    @property
-    def issuance_path(self) -> str:
-        """Path of an issuance, with `{id}`."""
-
-    @property
-    def presentation_path(self) -> str:
-        """Path of a presentation, with `{id}`."""
-
-    @property
-    def fetch_timeout(self) -> float:
-        """Seconds that one request may take."""
-
-    @property
-    def match_ids(self) -> bool:
-        """Require that details carry the id that was asked for."""
-
-    @property
-    def client_certfile(self) -> Path | None:
-        """PEM file with our certificate for TLS."""
-
-    @property
-    def client_keyfile(self) -> Path | None:
-        """PEM file with its key."""
-
-
-def transport_from(settings: ApiSettings) -> PyreqwestTransport:
+def transport_from(settings: "PlatformSettings") -> PyreqwestTransport:
     """Build the transport of one event loop to the platform and its token endpoint, for all senders to share."""
     return PyreqwestTransport(
         settings.fetch_timeout, certfile=settings.client_certfile, keyfile=settings.client_keyfile
@@ -172,7 +142,7 @@ class AsyncApi(Platform[AsyncSender]):
     @classmethod
     def from_settings(
         cls,
-        settings: ApiSettings,
+        settings: "PlatformSettings",
         *,
         auth: ClientCredentials | None = None,
         transport: "Transport | httpx.AsyncBaseTransport | None" = None,

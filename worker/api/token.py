@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
@@ -24,6 +24,9 @@ from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, 
 from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
 from credhook.worker.api.responses import error_of, parse, refusal
 from credhook.worker.api.wire import ResponseModel
+
+if TYPE_CHECKING:
+    from credhook.worker.settings import PlatformSettings
 
 #: How the client authenticates: secret in the form (`client_secret_post`, as the specification has it) or in a header
 #: (`client_secret_basic`, which every OAuth server must support).
@@ -58,25 +61,6 @@ class Token:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "headers", {**HEADERS, "Authorization": f"Bearer {self.value}"})
-
-
-class ClientSettings(Protocol):
-    """The settings of an OAuth client."""
-
-    @property
-    def token_url(self) -> str: ...  # noqa: D102
-    @property
-    def client_id(self) -> str: ...  # noqa: D102
-    @property
-    def client_secret(self) -> SecretStr: ...  # noqa: D102
-    @property
-    def token_auth(self) -> TokenAuth: ...  # noqa: D102
-    @property
-    def scope(self) -> str | None: ...  # noqa: D102
-    @property
-    def audience(self) -> str | None: ...  # noqa: D102
-    @property
-    def resource(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
 class ClientCredentials:
@@ -129,7 +113,7 @@ class ClientCredentials:
         self._refused: tuple[Token | None, float] = None, 0.0
 
     @classmethod
-    def from_settings(cls, settings: ClientSettings) -> Self:
+    def from_settings(cls, settings: "PlatformSettings") -> Self:
         """Take the credentials from the worker's settings."""
         return cls(
             settings.token_url,
