@@ -46,7 +46,7 @@ def version(rig: FleetHarness, name: str, *handlers: str) -> str:
 
 
 def fleet(rig: FleetHarness, handlers: str) -> list[Process]:
-    started = [rig.fleet(f"{handlers}{number}", CREDHOOK_HANDLERS=handlers) for number in range(WORKERS)]
+    started = [rig.worker(f"{handlers}{number}", CREDHOOK_HANDLERS=handlers) for number in range(WORKERS)]
     rig.started(*started)
     return started
 
@@ -89,7 +89,7 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         one_handler = version(rig, "one", FIRST)
         new: list[Process] = []
         for number, leaving in enumerate(old):
-            new.append(rig.fleet(f"new{number}", CREDHOOK_HANDLERS=one_handler))
+            new.append(rig.worker(f"new{number}", CREDHOOK_HANDLERS=one_handler))
             running.append(new[-1])
             part = during[number::WORKERS]
             for start in range(0, len(part), 20):
@@ -129,7 +129,7 @@ def test_with_handlers_misspelt_nothing_is_taken_and_with_none_nothing_is_lost(
     (rig.folder / "empty.py").write_text('from credhook import Handlers\nhandlers = Handlers("test")\n')
     ids = [f"m{number}" for number in range(10)]
     rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
-    misspelt = rig.fleet("misspelt", CREDHOOK_HANDLERS="rihgt")
+    misspelt = rig.worker("misspelt", CREDHOOK_HANDLERS="rihgt")
     assert misspelt.process.wait(60) == 2
     with rig.worker("empty", "--isolation", isolation, CREDHOOK_HANDLERS="empty"):
         until(lambda: states(rig, ids) == {"unhandled": len(ids)}, what="the end of what nobody handles")

@@ -117,7 +117,7 @@ class Deaths:
     def _start(self, number: int) -> Process:
         # Ten events die with each process. What ends while the mark of another is on its way to Redis is what a death
         # repeats: with thousands of ends a second it would be more than one for each.
-        return self.rig.fleet(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY=str(CONCURRENCY))
+        return self.rig.worker(f"fleet{number}", "--processes", "2", CREDHOOK_CONCURRENCY=str(CONCURRENCY))
 
     def _supply(self) -> None:
         """Keep the queue from running dry."""

@@ -10,17 +10,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httptools
-from accepting import reached, record
+from accepting import record
 from growing_files import whole_lines
-from redis import Redis
+from harness import Workers
 from redis.asyncio import Redis as AsyncRedis
-from serving import Process, running
+from serving import Process
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -199,33 +198,20 @@ class Note(NamedTuple):
     words: tuple[str, ...]
 
 
-class FleetHarness:
-    """Workers, events, the notes of handlers, and the platform.
+class FleetHarness(Workers):
+    """Workers beside a stub of the platform."""
 
-    Attributes:
-        folder: where the workers are started, and where their logs are.
-        stub: the platform.
-        redis: the store.
-        environment: of every worker.
-    """
+    header = PLUGIN
 
     def __init__(self, folder: Path, redis_url: str, stub: Stub) -> None:
-        self.folder = folder
-        self.stub = stub
-        self.redis_url = redis_url
-        self.redis = Redis.from_url(redis_url)
-        self.environment = {
-            "REDIS_URL": redis_url,
-            "CREDHOOK_HANDLERS": "plugin",
-            "CREDHOOK_LEASE": "3",
+        platform = {
             "CREDHOOK_API_URL": stub.url,
             "CREDHOOK_TOKEN_URL": f"{stub.url}/token",
             "CREDHOOK_CLIENT_ID": "fleet",
             "CREDHOOK_CLIENT_SECRET": "s3cret",
         }
-
-    def plugin(self, text: str, name: str = "plugin") -> None:
-        (self.folder / f"{name}.py").write_text(PLUGIN + text)
+        super().__init__(folder, redis_url, platform)
+        self.stub = stub
 
     def notes(self) -> list[Note]:
         return [Note(float(at), tuple(words)) for at, *words in map(str.split, whole_lines(self.folder / "notes"))]
@@ -248,14 +234,6 @@ class FleetHarness:
         for process in processes:
             until(lambda process=process: process.text.count('"worker_started"') >= each, what="the workers")  # type: ignore[misc]
 
-    def worker(self, name: str = "worker", *options: str, **settings: str) -> AbstractContextManager[Process]:
-        return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
-
-    def fleet(self, name: str, *options: str, **settings: str) -> Process:
-        """A worker that is to be killed; by name, for its log goes on in the same file."""
-        log = self.folder / f"{name}.log"
-        return Process(log, "-m", "credhook.worker", *options, environment=self.environment | settings)
-
     def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
         """What the store says of each."""
         ids = list(webhook_ids)
@@ -267,10 +245,6 @@ class FleetHarness:
 
     def record(self, webhook_id: str) -> dict[str, str]:
         return record(self.redis, webhook_id)
-
-    def reaches(self, webhook_id: str, state: str, within: float = 60.0) -> dict[str, str]:
-        """The store's record, once it is in that state; as it was then, for it may go on."""
-        return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}", within=within)
 
     def settles(self, within: float = 60.0) -> None:
         """Return once no event is open."""

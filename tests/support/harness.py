@@ -1,6 +1,5 @@
 """What a test needs to run workers against the sandbox: a harness, with a plugin to write into."""
 
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -38,19 +37,36 @@ async def first(event, context):
 """
 
 
-class Harness:
-    """What a test needs to run workers against the sandbox."""
+class Workers:
+    """A folder, a store and a platform, and the workers that are started with them."""
 
-    def __init__(self, folder: Path, redis_url: str, sandbox: Platform) -> None:
+    header = PLUGIN
+
+    def __init__(self, folder: Path, redis_url: str, platform: dict[str, str]) -> None:
         self.folder = folder
         self.redis_url = redis_url
-        self.sandbox = sandbox
         self.redis = Redis.from_url(redis_url)
-        secrets = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
-        self.environment = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "plugin", "CREDHOOK_LEASE": LEASE, **secrets}
+        self.environment = {"REDIS_URL": redis_url, "CREDHOOK_HANDLERS": "plugin", "CREDHOOK_LEASE": LEASE, **platform}
 
-    def plugin(self, text: str) -> None:
-        (self.folder / "plugin.py").write_text(PLUGIN + text)
+    def plugin(self, text: str, name: str = "plugin") -> None:
+        (self.folder / f"{name}.py").write_text(self.header + text)
+
+    def worker(self, name: str = "worker", *options: str, **settings: str) -> Process:
+        """Start a worker. Its log goes on in the file of that name."""
+        return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
+
+    def reaches(self, webhook_id: str, state: str, within: float = 60.0) -> dict[str, str]:
+        """Return the store's record once the event is in that state, as it was then."""
+        return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}", within=within)
+
+
+class Harness(Workers):
+    """Workers beside the sandbox."""
+
+    def __init__(self, folder: Path, redis_url: str, sandbox: Platform) -> None:
+        secrets = {name: value for name, value in sandbox.environment.items() if "WEBHOOK" not in name}
+        super().__init__(folder, redis_url, secrets)
+        self.sandbox = sandbox
 
     def notes(self) -> list[str]:
         return whole_lines(self.folder / "notes")
@@ -60,10 +76,3 @@ class Harness:
         resource_id = self.sandbox.make(event_type, **more)
         accept(self.redis_url, webhook_id, event_type, resource_id)
         return resource_id
-
-    def worker(self, name: str = "worker", *options: str, **settings: str) -> AbstractContextManager[Process]:
-        return running(self.folder / f"{name}.log", "worker", *options, environment=self.environment | settings)
-
-    def reaches(self, webhook_id: str, state: str) -> dict[str, str]:
-        """The store's record, once it is in that state; as it was then, for it may go on."""
-        return until(partial(reached, self.redis, webhook_id, state), what=f"{webhook_id} {state}")

@@ -5,9 +5,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import httpx
 import plain
@@ -37,6 +37,13 @@ class Process:
                 cwd=log.parent,
                 start_new_session=True,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
 
     def kill(self) -> None:
         """kill -9 of it and all its children, as when the machine dies."""
@@ -80,15 +87,10 @@ def runs(pid: int) -> bool:
         return False
 
 
-@contextmanager
-def running(log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> Iterator[Process]:
+def running(log: Path, *command: str, environment: dict[str, str], start: Start = Forked) -> Process:
+    """Start one of our commands, to be killed at the end of the block."""
     name, *options = command
-    process = Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+    return Process(log, "-m", f"credhook.{name}", *options, environment=environment, start=start)
 
 
 class Receiver(Process):
@@ -109,14 +111,7 @@ class Receiver(Process):
             return False
 
 
-@contextmanager
-def receiver(folder: Path, redis_url: str, *, options: tuple[str, ...] = (), **settings: str) -> Iterator[Receiver]:
-    process = Receiver(folder, redis_url, options=options, **settings)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+receiver = Receiver
 
 
 class Platform(Process):
@@ -151,11 +146,4 @@ class Platform(Process):
             return False
 
 
-@contextmanager
-def platform(folder: Path, *options: str) -> Iterator[Platform]:
-    process = Platform(folder, *options)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+platform = Platform
