@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import psycopg
 import pytest
 from dev_process import COMPLETED, Dev, developing
 from harness import DATA
-from in_thread import in_thread
+from in_thread import http_server
 from postgres_server import MISSING, postgres_server, programs
 from sandbox_api import FORM, TOKEN, USERS
 from signing import SECRET, sign
@@ -50,21 +49,8 @@ class Taker:
 @pytest.fixture(scope="module")
 def taker() -> Iterator[Taker]:
     taker = Taker()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            status = taker.take(self.headers, body)
-            self.send_response(status)
-            self.send_header("retry-after", "0")
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The name that is overridden.
-            pass
-
-    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
-        taker.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    with http_server(lambda asked: (taker.take(asked.headers, asked.body), {"retry-after": "0"}, b"")) as url:
+        taker.url = url + "/"
         yield taker
 
 

@@ -4,7 +4,6 @@ import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -12,7 +11,7 @@ from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Reque
 from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant
 from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
 from authlib.oauth2.rfc6750 import BearerTokenGenerator
-from in_thread import in_thread
+from in_thread import Asked, http_server
 
 CLIENT_ID, SECRET = "me:the worker", "p%w+ /~:"
 
@@ -98,32 +97,15 @@ def serving_oauth(method: str, tls: ssl.SSLContext) -> Iterator[tuple[Server, st
     """Authlib's server at `/token`, and below it an API that wants one of its tokens; and the URL of both."""
     oauth = Server(method)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        status, document = 401, dict[str, Any](errors=[])
+        if asked.method == "POST":
+            form = {name: values[0] for name, values in parse_qs(asked.body.decode(), keep_blank_values=True).items()}
+            request = Request(f"https://{asked.headers['host']}/token", asked.headers, form)
+            status, document = oauth.create_token_response(request)
+        elif asked.headers.get("authorization", "").removeprefix("Bearer ") in oauth.tokens:
+            status, document = 200, {"data": {"id": asked.path.rpartition("/")[2], "status": "verified"}}
+        return status, {}, json.dumps(document).encode()
 
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode(), keep_blank_values=True)
-            request = Request(f"https://{self.headers['host']}/token", self.headers, {k: v[0] for k, v in form.items()})
-            self._answer(*oauth.create_token_response(request))
-
-        def do_GET(self) -> None:
-            if self.headers.get("authorization", "").removeprefix("Bearer ") in oauth.tokens:
-                self._answer(200, {"data": {"id": self.path.rpartition("/")[2], "status": "verified"}})
-            else:
-                self._answer(401, {"errors": []})
-
-        def _answer(self, status: int, document: Any) -> None:
-            body = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            """Quietly."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.socket = tls.wrap_socket(server.socket, server_side=True)
-    with in_thread(server):
-        yield oauth, f"https://127.0.0.1:{server.server_address[1]}"
+    with http_server(answer, tls) as url:
+        yield oauth, url

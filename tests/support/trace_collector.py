@@ -3,10 +3,9 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from in_thread import in_thread
+from in_thread import Asked, http_server
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Sent
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
@@ -40,8 +39,8 @@ class Collector:
         may_answer: it is silent until this is set.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.received: list[bytes] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -99,21 +98,13 @@ def _read(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            collector.received.append(self.rfile.read(int(self.headers["content-length"])))
-            collector.may_answer.wait()
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+    collector = Collector()
 
-        def log_message(self, *_: Any) -> None:
-            """Not to the test's own output."""
+    def take(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        collector.received.append(asked.body)
+        collector.may_answer.wait()
+        return 200, {}, b""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.block_on_close = False
-    collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    with in_thread(server):
+    with http_server(take) as collector.url:
         yield collector
         collector.may_answer.set()

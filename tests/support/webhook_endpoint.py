@@ -9,13 +9,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
 import plain
 import trustme
-from in_thread import in_thread
+from in_thread import Asked, http_server
 from sandbox_api import authorized
 from serving import Platform
 from waiting import until
@@ -60,37 +59,19 @@ def receiving(certificate: trustme.LeafCert) -> Iterator[Receiver]:
     receiver = Receiver("")
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            with lock:
-                receiver.received.append(Received(self.headers.items(), body))
-                status = receiver.statuses.pop(0) if receiver.statuses else 202
-            if receiver.hang:
-                receiver.hang.wait(20)
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("location", receiver.url)
-            self.send_header("credhook-outcome", "accepted")
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  The name that is overridden.
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A sandbox that is stopped hangs up; that is no defect of this receiver."""
+    def take(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        with lock:
+            receiver.received.append(Received(asked.headers.items(), asked.body))
+            status = receiver.statuses.pop(0) if receiver.statuses else 202
+        if receiver.hang:
+            receiver.hang.wait(20)
+        location = {"location": receiver.url} if 300 <= status < 400 else {}
+        return status, {**location, "credhook-outcome": "accepted"}, b""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
-    server = Server(("127.0.0.1", 0), Handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    receiver.url = f"https://127.0.0.1:{server.server_address[1]}/webhooks"
-    with in_thread(server):
+    with http_server(take, context) as url:
+        receiver.url = f"{url}/webhooks"
         try:
             yield receiver
         finally:

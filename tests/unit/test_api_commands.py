@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
-from in_thread import in_thread
+from in_thread import Asked, http_server
 
 from credhook.worker.commands.api import api
 
@@ -54,38 +53,17 @@ class Platform:
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     url: str = ""
 
-    def handler(self) -> type[BaseHTTPRequestHandler]:
-        platform = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                content = self.rfile.read(int(self.headers.get("content-length", 0)))
-                if self.path == "/token":
-                    self.reply(200, {"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
-                else:
-                    platform.asked.append((self.command, self.path, json.loads(content) if content else None))
-                    self.reply(platform.status, platform.body)
-
-            def reply(self, status: int, body: Any) -> None:
-                content = b"" if body is None else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815  Names that the base class looks for.
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  The base class's name for it.
-                """Say nothing."""
-
-        return Handler
+    def answer(self, asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        if asked.path == "/token":
+            return 200, {}, b'{"access_token": "t", "expires_in": 300, "token_type": "Bearer"}'
+        self.asked.append((asked.method, asked.path, json.loads(asked.body) if asked.body else None))
+        return self.status, {}, b"" if self.body is None else json.dumps(self.body).encode()
 
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     platform = Platform()
-    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), platform.handler())) as server:
-        platform.url = f"http://127.0.0.1:{server.server_port}"
+    with http_server(platform.answer) as platform.url:
         yield platform
 
 
