@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fleet_harness import SHORT, SIZES
 from pyreqwest.client import ClientBuilder
 from redis import Redis
 from redis_keys import job_id
@@ -22,9 +23,6 @@ from signing import body, headers
 from waiting import until_async
 
 Breaks = Callable[[], Awaitable[None]]
-
-SHORT, LONG = "short", "long"
-SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 
 
 def ids(count: int) -> list[str]:

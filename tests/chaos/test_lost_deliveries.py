@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import trustme
 from backfill_setup import backfilled_ids, scene
-from fleet_harness import LONG, SHORT
+from fleet_harness import SHORT, SIZES
 from redis_keys import EVENT
 from waiting import until
 
 from credhook.store import Keys
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
-SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -7,11 +7,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, issuance, well
+from fleet_harness import SHORT, SIZES, Answer, Call, FleetHarness, issuance, well
 
 from credhook.worker.attempt.details import version
-
-SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 
 HOT = "iss_hot"
 #: As they are in the life of an issuance.

@@ -6,12 +6,10 @@ import time
 from datetime import datetime
 
 import pytest
-from fleet_harness import LONG, SHORT, Answer, Call, FleetHarness, well
+from fleet_harness import SHORT, SIZES, Answer, Call, FleetHarness, well
 from waiting import until
 
 from credhook.worker.platform.circuit import THRESHOLD
-
-SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 
 COMPLETED = "openid4vc.issuance.completed"
 

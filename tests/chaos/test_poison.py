@@ -5,12 +5,7 @@ import random
 
 import commands
 import pytest
-from fleet_harness import LONG, SHORT, FleetHarness
-
-SIZES = [
-    pytest.param(SHORT, id=SHORT),
-    pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
-]
+from fleet_harness import SHORT, SIZES, FleetHarness
 
 COMPLETED = "openid4vc.issuance.completed"
 

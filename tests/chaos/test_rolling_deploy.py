@@ -10,13 +10,11 @@ from collections import Counter
 
 import commands
 import pytest
-from fleet_harness import LONG, SHORT, FleetHarness
+from fleet_harness import SHORT, SIZES, FleetHarness
 from serving import Process
 from waiting import until
 
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
-SIZES = [pytest.param(SHORT, id=SHORT), pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
-COUNT = {SHORT: 200, LONG: 2_000}
 #: Workers of each version.
 WORKERS = 2
 
@@ -75,7 +73,7 @@ def credhook(rig: FleetHarness, *arguments: str, **settings: str) -> str:
 def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_that_comes_later(
     rig: FleetHarness, size: str
 ) -> None:
-    count = COUNT[size]
+    count = 200 if size == SHORT else 2_000
     ids = [f"m{number:04}" for number in range(count)]
     before, during = ids[: count // 2], ids[count // 2 :]
     running: list[Process] = []

@@ -25,7 +25,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from fleet_harness import LONG, SHORT, FleetHarness, Note, Stub
+from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
 from redis.exceptions import RedisError
 from redis_server import MortalRedis, mortal_redis
 from serving import Process, children
@@ -36,10 +36,6 @@ from credhook.receiver.inbox import StoreUnavailable
 CONCURRENCY = 10
 #: Bytes of notes between two deaths: of some tens of runs to some hundreds.
 BETWEEN = (5_000, 50_000)
-SIZES = [
-    pytest.param(SHORT, id=SHORT),
-    pytest.param(LONG, id=LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)]),
-]
 
 COMPLETED = "openid4vc.issuance.completed"
 DATA = "openid4vc.verification.data"

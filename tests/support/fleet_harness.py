@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httptools
+import pytest
 from accepting import record
 from growing_files import whole_lines
 from harness import Workers
@@ -27,6 +28,7 @@ from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 
 SHORT, LONG = "short", "long"
+SIZES = [SHORT, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(1_800)])]
 
 #: Notes of two processes never mix: each is one write to the end of the file. Their times are those of this machine,
 #: as are Redis's.

@@ -50,13 +50,12 @@ class Fuzzer:
     Attributes:
         statuses: how often each status was answered.
         parsed: how often the parser was reached.
-        forged: how often it was reached without a good signature; must stay 0.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.statuses: Counter[int] = Counter()
-        self.parsed = self.forged = 0
+        self.parsed = 0
         self._reached = False
         settings: Any = ReceiverSettings
         inbox: Any = NullInbox()
@@ -74,7 +73,6 @@ class Fuzzer:
         genuine = authentic(headers, content)
         self.statuses[status] += 1
         self.parsed += self._reached
-        self.forged += self._reached and not genuine
         assert not (self._reached and not genuine), ("the parser was reached by a forgery", headers, content)
         assert status in {202, 400, 401, 413}, (status, headers, content)
         assert status != 202 or genuine, ("a forgery was accepted", headers, content)
@@ -199,7 +197,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}")  # noqa: T201  A tool for a terminal.
     fuzzer = asyncio.run(fuzz(arguments.count, arguments.seed))
-    print(dict(fuzzer.statuses), f"parser reached {fuzzer.parsed} times, {fuzzer.forged} by a forgery")  # noqa: T201
+    print(dict(fuzzer.statuses), f"parser reached {fuzzer.parsed} times, never by a forgery")  # noqa: T201
 
 
 if __name__ == "__main__":
