@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fleet_harness import FleetHarness, Stub
+from fleet_harness import FleetHarness
 from serving import receiver
 
 #: Read by Python itself as it starts, and so by none of those that are forked ready for work.
@@ -27,13 +27,11 @@ def test_a_receiver_leaves_it_alone(tmp_path: Path, redis_url: str) -> None:
     assert int((tmp_path / "left-alone").read_text()) > 10_000
 
 
-def test_a_worker_leaves_it_alone(tmp_path: Path, redis_url: str) -> None:
-    (tmp_path / "sitecustomize.py").write_text(AT_START)
-    with Stub().running() as stub:
-        rig = FleetHarness(tmp_path, redis_url, stub)
-        rig.plugin(NOTES)
-        rig.accept(("one", "openid4vc.issuance.completed", "iss_1"))
-        with rig.redis, rig.worker(PYTHONPATH=str(tmp_path)):
-            rig.reaches("one", "done")
-        (note,) = rig.notes()
+def test_a_worker_leaves_it_alone(rig: FleetHarness) -> None:
+    (rig.folder / "sitecustomize.py").write_text(AT_START)
+    rig.plugin(NOTES)
+    rig.accept(("one", "openid4vc.issuance.completed", "iss_1"))
+    with rig.worker(PYTHONPATH=str(rig.folder)):
+        rig.reaches("one", "done")
+    (note,) = rig.notes()
     assert int(note.words[0]) > 10_000

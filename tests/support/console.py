@@ -25,14 +25,7 @@ class Console(Process):
         environment = {"REDIS_URL": redis_url, "CREDHOOK_CONSOLE_TOKEN": TOKEN} | settings
         command = ("-m", "credhook", "console", "--port", str(self.port))
         super().__init__(folder / "console.log", *command, environment=environment)
-        until(self._alive, what="the console's door")
-
-    def _alive(self) -> bool:
-        assert self.process.poll() is None, self.text
-        try:
-            return plain.get(f"{self.url}/login").is_success
-        except httpx.TransportError:
-            return False
+        until(lambda: self.answers(f"{self.url}/login"), what="the console's door")
 
     def visitor(self) -> httpx.Client:
         """Somebody who has not logged in."""
@@ -46,14 +39,7 @@ class Console(Process):
             yield client
 
 
-@contextmanager
-def console(folder: Path, redis_url: str, **settings: str) -> Iterator[Console]:
-    process = Console(folder, redis_url, **settings)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+console = Console
 
 
 def fields(page: str, action: str) -> dict[str, str]:

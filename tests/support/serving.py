@@ -62,6 +62,14 @@ class Process:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
+    def answers(self, url: str) -> bool:
+        """Return True once it answers there with success. It must not end before."""
+        assert self.process.poll() is None, self.text
+        try:
+            return plain.get(url).is_success
+        except httpx.TransportError:
+            return False
+
     @property
     def text(self) -> str:
         """What it has said, in whole lines as long as it speaks."""
@@ -104,11 +112,7 @@ class Receiver(Process):
         until(self._alive, what="the receiver's /healthz")
 
     def _alive(self) -> bool:
-        assert self.process.poll() is None, self.text
-        try:
-            return plain.get(f"http://127.0.0.1:{self.port}/healthz").is_success
-        except httpx.TransportError:
-            return False
+        return self.answers(f"http://127.0.0.1:{self.port}/healthz")
 
 
 receiver = Receiver
@@ -122,7 +126,7 @@ class Platform(Process):
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["-m", "credhook.sandbox", "--port", str(port), *options]
         super().__init__(folder / "sandbox.log", *arguments, environment={})
-        until(self._alive, what="the sandbox")
+        until(lambda: self.answers(f"{self.url}/sandbox/deliveries"), what="the sandbox")
         #: What points a worker at it, which it prints when it starts.
         self.environment = dict(re.findall(r"^(CREDHOOK_\w+)=(.*)$", self.text, re.MULTILINE))
 
@@ -137,13 +141,6 @@ class Platform(Process):
 
     def faults(self, **switched: object) -> None:
         plain.post(f"{self.url}/sandbox/faults", json=switched).raise_for_status()
-
-    def _alive(self) -> bool:
-        assert self.process.poll() is None, self.text
-        try:
-            return plain.get(f"{self.url}/sandbox/deliveries").is_success
-        except httpx.TransportError:
-            return False
 
 
 platform = Platform
