@@ -1,5 +1,5 @@
 """Run `credhook` with `python -m credhook`."""
 
-from credhook.cli import run
+from credhook.cli import main
 
-run()
+main()

@@ -9,8 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 import structlog
@@ -91,27 +90,6 @@ def cli() -> None:
     The receiver stores the events that the platform posts. Workers fetch their details and run your handlers. Every
     command reads its settings from the environment; deploy/README.md lists them.
     """
-
-
-def run(args: list[str] | None = None) -> NoReturn:
-    """Run a command and end this process with its code.
-
-    If the API client was loaded, do not finalize the interpreter. The client's own thread may still be waking an event
-    loop, and would abort the process: on a busy machine 3 of 500 commands ended with 134.
-    """
-    try:
-        main(args)
-        code: int | str | None = None
-    except SystemExit as end:
-        code = end.code
-    if "pyreqwest" not in sys.modules:
-        sys.exit(code)
-    if isinstance(code, str):
-        click.echo(code, err=True)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # Its reader is gone, or it is closed.
-            stream.flush()
-    os._exit(1 if isinstance(code, str) else code or 0)
 
 
 def main(args: list[str] | None = None) -> None:

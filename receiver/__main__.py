@@ -2,6 +2,6 @@
 
 import sys
 
-from credhook.cli import run
+from credhook.cli import main
 
-run(["receiver", *sys.argv[1:]])
+main(["receiver", *sys.argv[1:]])

@@ -2,6 +2,6 @@
 
 import sys
 
-from credhook.cli import run
+from credhook.cli import main
 
-run(["worker", *sys.argv[1:]])
+main(["worker", *sys.argv[1:]])

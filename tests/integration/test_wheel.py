@@ -52,7 +52,7 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # What we depend on: a folder named here is only looked into, so that the way to the checkout in it is not taken.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
     script = folder / ".venv/bin/credhook"
-    script.write_text(f"#!{folder}/.venv/bin/python\nfrom credhook.cli import run\nrun()\n")
+    script.write_text(f"#!{folder}/.venv/bin/python\nfrom credhook.cli import main\nmain()\n")
     script.chmod(0o755)
     for name in STRANGERS:
         path = folder / f"{name}.py"

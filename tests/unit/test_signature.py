@@ -221,8 +221,8 @@ def test_a_public_key_written_in_a_second_way_is_refused(y: int) -> None:
 
 def test_a_key_does_not_show_itself() -> None:
     key: Key = parse_key(SECRET)
-    assert SECRET[6:20] not in repr(key)
-    assert "Webhook" not in repr(key)
+    raw = base64.b64decode(SECRET.removeprefix("whsec_"))
+    assert not any(part in repr(key) for part in (SECRET[6:20], repr(raw)[2:20], "Webhook"))
 
 
 pieces = st.sampled_from([b"webhook-id", b"webhook-timestamp", b"webhook-signature"])
