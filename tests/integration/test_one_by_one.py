@@ -1,14 +1,11 @@
 """Workers that fork for each event, ours and RQ's own: they keep to what the fleet knows of the platform as all do."""
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pytest
 from fleet_harness import Answer, Call, FleetHarness, well
 from serving import Process
+from stock_rq import stock_worker
 from waiting import until
 
 #: A stock worker imports everything anew for each event.
@@ -29,22 +26,9 @@ def rig(rig: FleetHarness) -> FleetHarness:
     return rig
 
 
-@contextmanager
-def stock(rig: FleetHarness, **settings: str) -> Iterator[Process]:
-    """`rq worker` on our queue."""
-    rq = str(Path(sys.executable).parent / "rq")
-    arguments = ("worker", "--url", rig.redis_url, "--serializer", "json", "--with-scheduler", "credhook")
-    environment = {"PYTHONPATH": str(rig.folder), **rig.environment, **settings}
-    process = Process(rig.folder / "stock.log", rq, *arguments, environment=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-
-
-def forking(rig: FleetHarness, kind: str, **settings: str) -> AbstractContextManager[Process]:
+def forking(rig: FleetHarness, kind: str, **settings: str) -> Process:
     if kind == "stock":
-        return stock(rig, **settings)
+        return stock_worker(rig, "--with-scheduler", **settings)
     return rig.worker("worker", "--isolation", "fork", **settings)
 
 

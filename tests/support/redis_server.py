@@ -1,9 +1,8 @@
 """A Redis that dies and comes back."""
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from credhook.sandbox.local.environment import free_port, start_server
 
@@ -27,11 +26,11 @@ class MortalRedis:
         self._server.kill()
         self._server.wait()
 
+    def __enter__(self) -> Self:
+        return self
 
-@contextmanager
-def mortal_redis(folder: Path) -> Iterator[MortalRedis]:
-    redis = MortalRedis(folder)
-    try:
-        yield redis
-    finally:
-        redis.kill()
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+mortal_redis = MortalRedis

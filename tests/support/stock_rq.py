@@ -1,12 +1,10 @@
 """RQ as it is shipped: its command, and its worker on our queue."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import forked_process
-from harness import Harness
+from harness import Workers
 from serving import Process
 
 RQ = str(Path(sys.executable).parent / "rq")
@@ -19,14 +17,8 @@ def rq(*arguments: str) -> str:
     return done.stdout
 
 
-@contextmanager
-def stock_worker(harness: Harness, *options: str) -> Iterator[Process]:
-    """`rq worker` on our queue."""
-    arguments = ("worker", "--url", harness.redis_url, "--serializer", "json", *options, "credhook")
-    environment = {"PYTHONPATH": str(harness.folder), **harness.environment}
-    process = Process(harness.folder / "stock.log", RQ, *arguments, environment=environment)
-    try:
-        yield process
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+def stock_worker(workers: Workers, *options: str, **settings: str) -> Process:
+    """Start `rq worker` on our queue."""
+    arguments = ("worker", "--url", workers.redis_url, "--serializer", "json", *options, "credhook")
+    environment = {"PYTHONPATH": str(workers.folder), **workers.environment, **settings}
+    return Process(workers.folder / "stock.log", RQ, *arguments, environment=environment)
