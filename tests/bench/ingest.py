@@ -5,7 +5,6 @@ Every competitor gets the same signed deliveries, one process, one core, and a R
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 import time
@@ -323,8 +322,6 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
 @report.OUT
 def main(*, competitors: str, latency: bool, small: bool, out: Path, **amounts: Any) -> None:
     """Measure the receiver beside its peers: tables, and ingest.json and ingest.md with the same."""
-    if shutil.which("wrk") is None:
-        raise click.ClickException("wrk is missing: install it (Debian: apt install wrk)")
     plan = _SMALL if small else replace(_PLAN, **amounts)
     names = [STRICT.name, BARE.name, GROUPED.name] if small else competitors.split(",")
     able = chosen(names, RECEIVERS)

@@ -1,6 +1,7 @@
 """Results: rounds of figures in JSON, and their tables for a terminal and for the README."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +72,8 @@ def targets(rows: Iterable[Sequence[str]]) -> Sheet:
 @contextmanager
 def measuring(name: str, out: Path, results: dict[str, Any]) -> Iterator[Path]:
     """Run the block on the load's cores, with a folder for its files, and write the results even if a run fails."""
+    if shutil.which("wrk") is None:
+        raise click.ClickException("wrk is missing: install it (Debian: apt install wrk)")
     out.mkdir(parents=True, exist_ok=True)
     with machine.on(machine.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
         try:
