@@ -21,6 +21,7 @@ def test_nothing_of_an_erased_event_is_left(redis_client: Redis, redis_url: str,
     job = job_id("doomed:1")
     redis_client.set(SNAPSHOT + "doomed:1", "sealed")
     redis_client.set(RESOURCE + "r_doomed", "3:0")
+    redis_client.rpush(INDEX.history + "doomed:1", "{}")
     redis_client.hset(INDEX.locks, mapping={"r_doomed": "doomed:1 1 1 w", "r_third": "kept 1 1 w"})
     for key in (INDEX.dead, INDEX.quarantined, INDEX.leases):
         redis_client.zadd(key, {"doomed:1": 1})
