@@ -11,6 +11,7 @@ from accepting import record
 from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
+from redis_keys import EVENT
 
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
@@ -234,3 +235,14 @@ async def test_a_failure_counts_although_another_handler_is_held_up(made: Attemp
     told.ends["first"] = Unavailable("down", operation="x")
     assert (await made.next()).spend
     run.release()
+
+
+@pytest.mark.parametrize(("killed", "state", "ran"), [(1, State.DONE, 2), (2, State.DEAD, 0)])
+async def test_an_event_that_has_killed_two_workers_is_given_up_without_a_fetch(
+    made: Attempts, told: Told, stub: Stub, redis_client: Redis, killed: int, state: State, ran: int
+) -> None:
+    await made.accept("e1", DATA, "pre_1")
+    redis_client.hset(EVENT + "e1", "killed", killed)
+    settlement, _ = await made.make(Attempt(await made.claim_of("e1")))
+    assert settlement
+    assert (settlement.state, len(told.ran), len(stub.calls)) == (state, ran, min(ran, 1))
