@@ -102,8 +102,10 @@ def test_honest_deliveries_go_on_under_more_slow_senders_than_files_may_be_open(
     with exposed(tmp_path, redis_url, tls=tls, files=224) as (process, public, _):
         with attack(public, [DRIPPED_HEADS, DRIPPED_BODIES, SILENCE] * 60):
             until(lambda: '"made_room"' in process.text, what="the first that gives way")
-            statuses = honest(public, 1.5)
-        assert statuses.keys() == {202}
+            statuses = Counter(deliver(public, f"honest_{number}") for number in range(20))
+        # A sender may come just when no slow one has kept us waiting for long enough: it is asked to come again.
+        assert statuses.keys() <= {202, 503}
+        assert statuses[202] > 3 * statuses[503], statuses
         lines = [json.loads(line) for line in process.text.splitlines()]
         assert [line["allowed"] for line in lines if line["event"] == "fewer_connections"] == [128]
         assert sum(line["event"] == "senders_cut_off" and line["reason"] == "made_room" for line in lines) == 1
