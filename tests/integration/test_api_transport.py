@@ -261,6 +261,21 @@ async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
         assert server.connections == 2
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 100\r\n\r\n",
+        b"Content-Length: 100\r\n\r\nshort",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nshort\r\nzz\r\n",
+    ],
+    ids=["no body", "a part", "a broken chunk"],
+)
+async def test_a_refusal_whose_body_breaks_off_keeps_its_status(rest: bytes) -> None:
+    async with serving(b"HTTP/1.1 429 X\r\nRetry-After: 7\r\n" + rest, close=True) as (server, transport):
+        answer = await transport.send(Request("GET", server.url, {}, None, repeatable=True))
+    assert (answer.status, answer.headers["retry-after"]) == (429, "7")
+
+
 async def test_a_refusal_is_read_up_to_its_bound_and_takes_its_connection_along() -> None:
     body = b"x" * 50_000_000
     async with serving(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(body), body) as (server, transport):
