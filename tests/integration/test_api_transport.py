@@ -437,7 +437,8 @@ from credhook.worker.api.http.transport import PyreqwestTransport
 async def main():
     transport = PyreqwestTransport(30.0)
     request = Request("GET", sys.argv[1], {}, None, repeatable=True)
-    await asyncio.gather(*(transport.send(request) for _ in range(16)))
+    # A busy machine refuses or resets some of so many connections at once. Only the end counts here.
+    await asyncio.gather(*(transport.send(request) for _ in range(16)), return_exceptions=True)
     await transport.aclose()
 
 asyncio.run(main())
