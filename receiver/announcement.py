@@ -44,8 +44,8 @@ class Announcer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Announce these settings and counts. `clock`: monotonic seconds, as for the inbox and the refusals."""
-        index = Keys(settings.queue)
-        self._key, self._jobs = index.receivers, index.jobs
+        keys = Keys(settings.queue)
+        self._key, self._jobs = keys.receivers, keys.jobs
         self._script = redis.register_script(ANNOUNCE)
         self._redis = redis
         self._inbox = inbox

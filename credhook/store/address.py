@@ -1,4 +1,4 @@
-"""`REDIS_URL` in all its forms, taken apart: without redis-py, which is a fifth of what a supervisor imports."""
+"""Parse `REDIS_URL` in all its forms, without redis-py: that would be a fifth of a supervisor's imports."""
 
 from dataclasses import dataclass, field
 from typing import Final, Self
@@ -15,7 +15,7 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """`REDIS_URL`, taken apart; of a Unix socket there is a path, and `service` is a master's name among Sentinels."""
+    """The parts of `REDIS_URL`. A Unix socket has only a `path`. `service` is the name of a master among Sentinels."""
 
     hosts: tuple[tuple[str, int], ...]
     service: str = ""
@@ -30,7 +30,7 @@ class RedisAddress:
         """Read the URL.
 
         Raises:
-            ValueError: it is of no form that we know. The message never holds a part of it, since that may be a secret.
+            ValueError: the URL is not valid. The message quotes no part of it, because it may hold a password.
         """
         try:
             return cls._parse(url)
@@ -62,7 +62,7 @@ class RedisAddress:
         )
 
     def __str__(self) -> str:
-        """The URL without user and password."""
+        """Return the URL without user and password."""
         if self.path:
             return f"unix://{self.path}"
         kind = "+sentinel" if self.service else ""

@@ -1,4 +1,4 @@
-"""How Redis is reached, for asynchronous and synchronous code."""
+"""Connect to Redis, for asynchronous and synchronous code."""
 
 import asyncio
 import ssl
@@ -24,11 +24,10 @@ _SERIALIZER: Final = HiredisRespSerializer()
 
 
 class _Connection(AbstractConnection):
-    """Packs commands in C, and notices when its task is cancelled during a send.
+    """A connection that packs commands in C and does not lose a cancellation during a send.
 
-    redis-py sends through `asyncio.wait_for`, which on Python 3.11 drops a cancellation that meets a finished send:
-    measured at one in five. And its packing in Python joins all arguments anew for each one: a fifteenth of the cost of
-    an event, measured.
+    redis-py sends through `asyncio.wait_for`. On Python 3.11 that drops a cancellation if the send has just finished:
+    one in five, measured. Packing in Python takes a fifteenth of the time of an event, measured.
     """
 
     def pack_command(self, *args: Any) -> list[bytes]:
@@ -41,10 +40,10 @@ class _Connection(AbstractConnection):
         return packed
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """Send, as redis-py does.
+        """Send a command.
 
         Raises:
-            asyncio.CancelledError: the task was cancelled meanwhile; the command may have been sent.
+            asyncio.CancelledError: the task was cancelled meanwhile. The command may have been sent.
         """
         task = asyncio.current_task()
         # A task that was cancelled earlier may clean up here. Only a cancellation during the send counts.
@@ -57,8 +56,8 @@ class _Connection(AbstractConnection):
                 raise asyncio.CancelledError
 
 
-def _heeding_cancellation(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
-    """Return the same client; its connections, which it has yet to open, lose no cancellation."""
+def _cancellable(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
+    """Return the same client. Its future connections lose no cancellation."""
     pool = client.connection_pool
     kind: type[AbstractConnection] = pool.connection_class
     pool.connection_class = type(f"Cancellable{kind.__name__}", (_Connection, kind), {})
@@ -66,7 +65,7 @@ def _heeding_cancellation(client: redis.asyncio.Redis) -> redis.asyncio.Redis:
 
 
 class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):
-    """Leaves none of its Sentinels connected when it is closed, as redis-py's does."""
+    """A pool that also closes the connections to its Sentinels. redis-py's leaves them open."""
 
     async def aclose(self) -> None:
         try:
@@ -76,13 +75,12 @@ class _SentinelConnectionPool(redis.asyncio.sentinel.SentinelConnectionPool):
 
 
 def open_redis(address: RedisAddress | str, **options: Any) -> redis.asyncio.Redis:
-    """An asynchronous client of that address or `REDIS_URL`; it connects when it is first used.
+    """Return an asynchronous client of the address or `REDIS_URL`. It connects at its first command.
 
-    A failed command is not sent again by itself: what may be repeated is decided where the command is known. A
-    task that is cancelled while it awaits the client is told so, each time.
+    The client does not repeat a failed command, because only the caller knows if that is safe.
 
     Raises:
-        ValueError: it is a URL of no form that we know.
+        ValueError: the URL is not valid.
     """
     address = _parsed(address)
     options = {**_options(address), "retry": Retry(NoBackoff(), 0), **options}
@@ -91,14 +89,14 @@ def open_redis(address: RedisAddress | str, **options: Any) -> redis.asyncio.Red
             address.hosts, sentinel_kwargs=_transport(address, options), **options
         )
         for each in sentinel.sentinels:
-            _heeding_cancellation(each)
+            _cancellable(each)
         master = sentinel.master_for(address.service, connection_pool_class=_SentinelConnectionPool)
-        return _heeding_cancellation(cast(redis.asyncio.Redis, master))
-    return _heeding_cancellation(redis.asyncio.Redis(**_place(address), **options))
+        return _cancellable(cast(redis.asyncio.Redis, master))
+    return _cancellable(redis.asyncio.Redis(**_place(address), **options))
 
 
 def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
-    """The same for RQ and for the command line, which are synchronous."""
+    """Return a synchronous client, for RQ and the command line. Raises as `open_redis` does."""
     address = _parsed(address)
     options = {**_options(address), **options}
     if address.service:
@@ -113,7 +111,7 @@ class WrongSchema(ResponseError):
     """Another version of credhook has written the queue's data in a different layout."""
 
 
-def check_schema(client: redis.Redis, index: Keys, *, write: bool = True) -> None:
+def check_schema(client: redis.Redis, keys: Keys, *, write: bool = True) -> None:
     """Check the queue's schema number; with `write`, write it if there is none.
 
     Raises:
@@ -121,16 +119,16 @@ def check_schema(client: redis.Redis, index: Keys, *, write: bool = True) -> Non
         RedisError: Redis failed.
     """
     if write:
-        client.set(index.schema, SCHEMA, nx=True)
-    _compare(cast("bytes | None", client.get(index.schema)))
+        client.set(keys.schema, SCHEMA, nx=True)
+    _compare(cast("bytes | None", client.get(keys.schema)))
 
 
-async def check_schema_async(client: redis.asyncio.Redis, index: Keys) -> None:
+async def check_schema_async(client: redis.asyncio.Redis, keys: Keys) -> None:
     """Check the queue's schema number; write it if there is none. Raises as `check_schema` does."""
-    found = await client.get(index.schema)
+    found = await client.get(keys.schema)
     if found is None:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
-        await client.set(index.schema, SCHEMA, nx=True)
-        found = await client.get(index.schema)
+        await client.set(keys.schema, SCHEMA, nx=True)
+        found = await client.get(keys.schema)
     _compare(found)
 
 
@@ -166,7 +164,7 @@ def _options(address: RedisAddress) -> dict[str, Any]:
 
 
 def _transport(address: RedisAddress, options: Mapping[str, Any]) -> dict[str, Any]:
-    """How any server is reached, Sentinel or Redis; `options` may say how long to wait for it."""
+    """Return the options for any server, Sentinel or Redis; `options` may hold the time-outs."""
     timeouts: dict[str, Any] = {
         name: options.get(name, REDIS_TIMEOUT) for name in ("socket_timeout", "socket_connect_timeout")
     }

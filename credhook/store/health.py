@@ -1,6 +1,6 @@
-"""Checks that a Redis loses no events, and advice for when it fails. Pure, except the two commands that ask.
+"""Check that Redis loses no events, and give advice when it fails.
 
-Advice does not repeat Redis's own words, which may quote a value. It names a refused command only.
+The advice never quotes Redis, whose messages may hold values. It may name a refused command.
 """
 
 import re
@@ -25,21 +25,21 @@ from redis.sentinel import MasterNotFoundError
 
 from credhook.store.connection import WrongSchema
 
-#: Below it `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects are missing.
+#: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
-#: From it on `WAITAOF` says when a write has been fsynced.
+#: Older versions lack `WAITAOF`, which returns once a write was fsynced.
 WAITAOF: Final = (7, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so, or had better be.
+    """The result of one check.
 
     Attributes:
-        name: of the check, stable; metrics and probes show it.
-        passed: whether it is so.
-        remedy: what to do if it is not.
-        warning: whether what was promised is kept all the same; readiness then stays.
+        name: stable name, shown in metrics and probes.
+        passed: True if the check passed.
+        remedy: advice for a check that did not pass.
+        warning: True if no promise depends on the check. The process stays ready.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Check:
 
     @property
     def failed(self) -> bool:
-        """Whether it is not so, and a promise depends on it."""
+        """Return True if the check did not pass and a promise depends on it."""
         return not self.passed and not self.warning
 
     @property
     def verdict(self) -> str:
-        """How it is shown: "ok", or what to do."""
+        """Return "ok" or the remedy."""
         if self.passed:
             return "ok"
         return f"warning: {self.remedy}" if self.warning else self.remedy
@@ -62,19 +62,19 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a Redis says of itself.
+    """The configuration and condition of a Redis.
 
     Attributes:
         version: major and minor.
-        appendonly: whether it keeps an append-only file.
-        fsync: `always`, `everysec`, `no`, or "" where it will not tell.
-        eviction: its policy when memory is full.
-        cluster: whether it is one.
-        master: whether it takes writes, rather than repeating another's.
-        full: whether its memory is used up.
-        writes_fail: whether the last write to its append-only file failed.
-        unbounded: whether it takes more and more memory, until the system ends it.
-        fsync_pauses: whether it stops fsyncing for as long as it writes its append-only file anew.
+        appendonly: True if it keeps an append-only file.
+        fsync: `always`, `everysec`, `no`, or "" if it does not tell.
+        eviction: the policy for a full memory.
+        cluster: True for a cluster.
+        master: False for a replica.
+        full: True if the memory is used up.
+        writes_fail: True if the last write to the append-only file failed.
+        unbounded: True if there is no limit on its memory.
+        fsync_pauses: True if it does not fsync while it rewrites the append-only file.
     """
 
     version: tuple[int, int]
@@ -90,17 +90,17 @@ class Facts:
 
     @property
     def fsyncs_each_write(self) -> bool:
-        """Whether a reply means that the write has reached the disk."""
+        """Return True if a reply means that the write is on disk."""
         return self.appendonly and self.fsync == "always" and not self.fsync_pauses
 
     @property
     def fsyncs_each_second(self) -> bool:
-        """Whether a write reaches the disk within about a second, as far as it tells."""
+        """Return True if a write is on disk within about a second, as far as Redis tells."""
         return self.fsync != "no" and not self.fsync_pauses
 
     @property
     def can_wait(self) -> bool:
-        """Whether `WAITAOF` can tell when it has."""
+        """Return True if `WAITAOF` can wait for the fsync."""
         return self.appendonly and self.version >= WAITAOF
 
 
@@ -108,7 +108,7 @@ async def ask(redis: Redis) -> Facts:
     """Ask Redis for the facts.
 
     Raises:
-        RedisError: it does not answer.
+        RedisError: Redis does not answer.
     """
     info = await redis.info()
     try:
@@ -136,7 +136,7 @@ def read(info: Mapping[str, Any], config: Mapping[Any, Any]) -> Facts:
 
 
 def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
-    """What must be so, with `strict` for `CREDHOOK_DURABILITY=strict`."""
+    """Return all checks; `strict` is for `CREDHOOK_DURABILITY=strict`."""
     return (
         *promises(facts, strict=strict),
         Check("memory", not facts.full, "Redis is full and refuses writes; raise maxmemory"),
@@ -151,7 +151,7 @@ def checks(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
 
 
 def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
-    """What must be so for a 202 to be true. Redis would not refuse a write for the lack of it, so the receiver does."""
+    """Return the checks on which each 202 depends. Redis accepts writes if they fail, so the receiver refuses."""
     version = ".".join(map(str, facts.version))
     if strict:
         fsync = Check(
@@ -175,7 +175,7 @@ def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
             facts.eviction == "noeviction",
             f"maxmemory-policy is {facts.eviction}: a full Redis would drop events; set noeviction",
         ),
-        # Most refuse writes. One with `replica-read-only no` takes them, until its master's data replaces its own.
+        # A replica with `replica-read-only no` accepts writes, until its master's data replaces them.
         Check("master", facts.master, "Redis is a replica; REDIS_URL should name the master, or Sentinel"),
         Check("append_only_file", facts.appendonly, "a restart of Redis would lose events; set appendonly yes"),
         fsync,
@@ -183,7 +183,7 @@ def promises(facts: Facts, *, strict: bool) -> tuple[Check, ...]:
 
 
 def unanswered(error: Exception) -> str:
-    """What to say of a Redis that has not told about itself: why, and what to do; no values."""
+    """Return why Redis did not report its facts, and what to do. The text holds no values."""
     if isinstance(error, NoPermissionError):
         return f"Redis does not tell about itself; {hint(error)}"
     if isinstance(error, ResponseError):  # Such as BUSY, while a script runs for too long.
@@ -200,15 +200,15 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     return (Check("redis", True, ""), *checks(facts, strict=strict))
 
 
-#: How Redis 6 and 7 name the command that they refuse, alone or within a script.
+#: How Redis 6 and 7 name a refused command, alone or within a script.
 _COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
-#: How they say within a script that the user lacks a permission: Redis 6 without naming it.
+#: How they report a missing permission within a script. Redis 6 does not name it.
 _REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL failure in script")
 
 _FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
 _REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
 _LOADING: Final = "Redis loads its data: wait"
-#: What fsyncs always does not outlive a disk that is full: it ends, rather than refuse writes.
+#: With `appendfsync always`, a full disk ends Redis.
 _GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
 _LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
 
@@ -266,7 +266,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _advice(error: BaseException) -> str:
-    """Return what to do about this error, or nothing if that is unknown."""
+    """Return what to do about this error, or "" if that is unknown."""
     said = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_certificate(error)

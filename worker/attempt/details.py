@@ -50,25 +50,25 @@ class Snapshots:
     def __init__(self, redis: Redis, queue: str, key: SecretStr | None) -> None:
         """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
         self._redis = redis
-        self._index = Keys(queue)
+        self._keys = Keys(queue)
         self._keep = redis.register_script(_KEEP)
         keys = key.get_secret_value().split() if key else ()
         self._ciphers = tuple(_cipher(each) for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
-        name, sealed = self._index.snapshot + event_id, b""
+        name, sealed = self._keys.snapshot + event_id, b""
         if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._ciphers:
             nonce = secrets.token_bytes(_NONCE_BYTES)
             # The name is authenticated too: a snapshot moved to another event cannot be opened.
             sealed = nonce + self._ciphers[0].encrypt(nonce, details, name.encode())
-        await self._keep(keys=[name, self._index.event + event_id], args=[sealed, LIFETIME])
+        await self._keep(keys=[name, self._keys.event + event_id], args=[sealed, LIFETIME])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""
-        name = self._index.snapshot + event_id
+        name = self._keys.snapshot + event_id
         sealed = await self._redis.get(name) if self._ciphers else None
         if not isinstance(sealed, bytes):
             return None

@@ -86,7 +86,7 @@ class Backfill:
     ) -> None:
         """Prepare; `retention` is in seconds. `advance` gets the number of resources and records read since."""
         self._redis = redis
-        self._index = Keys(queue)
+        self._keys = Keys(queue)
         self._retention = retention
         self._advance = advance
         self._clock = clock
@@ -163,30 +163,30 @@ class Backfill:
         events = [Event(missing.types[0], missing.resource) for missing in batch]
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
         outcomes = await self._script(
-            keys=[self._index.prefix],
-            args=accept_arguments(named, queue=self._index.queue, retention=self._retention, now=datetime.now(UTC)),
+            keys=[self._keys.prefix],
+            args=accept_arguments(named, queue=self._keys.queue, retention=self._retention, now=datetime.now(UTC)),
         )
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
 
     async def _start_notes(self) -> None:
         self._accepts = True
         async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.sadd(self._index.arrivals, self._name)
-            pipeline.expire(self._index.arrivals, _NOTING_SECONDS)
+            pipeline.sadd(self._keys.arrivals, self._name)
+            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
             await pipeline.execute()
 
     async def _keep_notes(self) -> bool:
         """Return True if deliveries have noted what they bring since `_start_notes`; let them go on."""
         async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.sismember(self._index.arrivals, self._name)
-            pipeline.expire(self._index.arrivals, _NOTING_SECONDS)
+            pipeline.sismember(self._keys.arrivals, self._name)
+            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
             noted, _ = await pipeline.execute()
         return bool(noted)
 
     async def _records(self) -> AsyncIterator[tuple[str, str]]:
         """Yield resource and type of every event in the store, some perhaps twice."""
         keys: list[bytes] = []
-        async for key in self._redis.scan_iter(match=self._index.event + "*", count=_RECORDS):
+        async for key in self._redis.scan_iter(match=self._keys.event + "*", count=_RECORDS):
             keys.append(key)
             if len(keys) == _RECORDS:
                 for record in await self._read(keys):
@@ -200,7 +200,7 @@ class Backfill:
             for key in keys:
                 pipeline.hmget(key, "resource", "type")
             if self._accepts:  # Reading a large store must not outlast the notes.
-                pipeline.expire(self._index.arrivals, _NOTING_SECONDS)
+                pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
             replies = await pipeline.execute()
         self._advance(len(keys))
         return [(resource.decode(), kind.decode()) for resource, kind in replies[: len(keys)] if resource and kind]

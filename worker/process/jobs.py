@@ -132,7 +132,7 @@ class IsolatingWorker(ForkingWorker):
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: False if `work` returned because Redis failed.
         self.stop_asked = False
-        self._store_keys = Keys(queue)
+        self._keys = Keys(queue)
         super().__init__(
             [queue], name=name, connection=connection, serializer=JSONSerializer, log_job_description=False
         )
@@ -143,11 +143,11 @@ class IsolatingWorker(ForkingWorker):
             super().execute_job(job, queue)
             return
         log.error("jobs_refused", jobs=[job.id], hint="another client of this Redis has enqueued them")
-        refused = self._store_keys.refused + job.id
+        refused = self._keys.refused + job.id
         pipeline = self.connection.pipeline()
         pipeline.rename(job.key, refused)
         pipeline.expire(refused, FAILURE_TTL)
-        pipeline.lrem(self._store_keys.intermediate, 1, job.id)
+        pipeline.lrem(self._keys.intermediate, 1, job.id)
         pipeline.execute()
 
     def _install_signal_handlers(self) -> None:

@@ -1,8 +1,8 @@
-"""What a worker does to the store: take events, keep them, record progress, settle.
+"""Claim events, renew the claims, record progress, and settle.
 
-A claim is a lease with a fence. Only its holder can settle the event. A process that stalled for longer than
-its lease learns of it, and leaves the event to the next holder. A handler's end is recorded under any token, because it
-stays true when the claim is lost.
+A claim is a lease with a fence. Only its holder can settle the event. A process that stalls for longer than its lease
+loses the claim, and its settlement is refused. The end of a handler is recorded in any case: it stays true when the
+claim is lost.
 
 An event and its RQ job move in one script: a job is always in a list. Jobs keep RQ's format, so that `rq info`
 shows the queue; tests/integration/test_rq_contract.py compares.
@@ -71,7 +71,7 @@ class Claim(NamedTuple):
         only: if not empty, only these handlers run.
         pending: the handlers that it has been waiting for since an earlier attempt.
         causes: its open errors: who has failed → id of the cause.
-        trace: its trace, as credhook/tracing/__init__.py writes it; None if the receiver does not trace.
+        trace: its trace context, see credhook/tracing/__init__.py; None if the receiver does not trace.
     """
 
     event_id: str
@@ -100,7 +100,7 @@ class Claim(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """The result of an attempt, as it is written down.
+    """The result of an attempt, to be written to the store.
 
     Attributes:
         state: where the event stands now; `accepted` hands it back untried.
@@ -109,7 +109,7 @@ class Settlement(NamedTuple):
         spend: True if the attempt counts.
         records: handler → how it ended, for handlers that are not recorded yet.
         only: the handlers that an `unhandled` event waits for, if others of its type are here.
-        pending: the handlers that have not ended; written down as long as the event is open.
+        pending: the handlers that have not ended; stored as long as the event is open.
         sealed: True if presented data may have been kept for another attempt.
         latest: rank and `updatedAt`, in ms, of the state that handlers have seen now.
         failures: failures that have not been counted yet.
@@ -254,8 +254,7 @@ class Claims:
         self._worker = worker or Claimant("", "")
         self._redis = redis
         self._queue = queue
-        self._store_keys = Keys(queue)
-        self._keys = [self._store_keys.prefix]
+        self._keys = Keys(queue)
         self._claim = redis.register_script(CLAIM)
         self._take = redis.register_script(TAKE)
         self._write = redis.register_script(WRITE)
@@ -266,7 +265,7 @@ class Claims:
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
         arguments: list[str | int] = [event_id, job_id(self._queue, event_id), self._lease_ms]
-        reply = await self._claim(keys=self._keys, args=arguments)
+        reply = await self._claim(keys=[self._keys.prefix], args=arguments)
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
     async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
@@ -286,7 +285,7 @@ class Claims:
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
         arguments: list[str | int] = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
-        due, candidates, refused, *rest = await self._take(keys=self._keys, args=arguments)
+        due, candidates, refused, *rest = await self._take(keys=[self._keys.prefix], args=arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in rest[: min(refused, _MOST_NAMED)]]
             hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
@@ -294,7 +293,7 @@ class Claims:
         return Taken(tuple(claims_from(rest[refused:])), None if due < 0 else due / 1000, bool(candidates))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
-        """Write down the result of an attempt.
+        """Write the result of an attempt.
 
         Args:
             claim: the event's.
@@ -365,7 +364,7 @@ class Claims:
             RedisError: Redis could not be asked.
         """
         names = list(limits)
-        keys = [self._store_keys.leases, *(self._store_keys.running + name for name in names)]
+        keys = [self._keys.leases, *(self._keys.running + name for name in names)]
         full: int = await self._semaphore(keys=keys, args=[claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()])
         return names[full - 1] if full else None
 
@@ -374,13 +373,13 @@ class Claims:
 
         BLMOVE from the head of the list to the same head waits for a job without taking it.
         """
-        jobs = self._store_keys.jobs
+        jobs = self._keys.jobs
         seconds = max(_SHORTEST_WAIT_SECONDS, seconds)
         await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         arguments = [self._retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
-        return list(_replies(await self._write(keys=self._keys, args=arguments)))
+        return list(_replies(await self._write(keys=[self._keys.prefix], args=arguments)))
 
 
 def _replies(flat: Sequence[Any]) -> Iterator[Any]:

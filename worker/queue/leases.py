@@ -97,7 +97,7 @@ class PutBack:
 
     def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
         """Keep a record that cannot be read for `retention` seconds."""
-        self._store_keys = Keys(queue)
+        self._keys = Keys(queue)
         self._retention = retention
         self._script = redis.register_script(PUT_BACK)
 
@@ -107,7 +107,7 @@ class PutBack:
         Returns:
             1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
         """
-        queue, name = self._store_keys.queue, event_id.encode(errors="surrogateescape")
+        queue, name = self._keys.queue, event_id.encode(errors="surrogateescape")
         # The same in all rounds, but different for each event: events that died together should not return together.
         chance = crc32(name) / 2**32
         push = "LPUSH" if first else "RPUSH"
@@ -115,7 +115,7 @@ class PutBack:
             *(name, job_id(queue, event_id), in_transit, chance, self._retention, push),
             *itertools.chain.from_iterable(job_fields(queue, datetime.now(UTC)).items()),
         ]
-        return cast("int | bytes", self._script(keys=[self._store_keys.prefix], args=arguments))
+        return cast("int | bytes", self._script(keys=[self._keys.prefix], args=arguments))
 
 
 def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:

@@ -1,8 +1,8 @@
-"""Put settled events back into the queue: for an operator who asks for it, or because a handler has come.
+"""Put settled events back into the queue, for an operator or because a handler was added.
 
-Each process puts back the unhandled events that its own handlers want, at its start and in each round of its sweeper.
-Workers without the handler may run beside it. They may take such an event again and settle it as unhandled: it then
-waits for the next round. So an event costs them one claim a round and no attempt.
+Each process puts back the unhandled events of its own handlers, at its start and in each round of its sweeper. A worker
+without the handler may claim such an event and settle it as unhandled again. The event then waits for the next round.
+It costs one claim per round and no attempt.
 """
 
 import json
@@ -18,52 +18,58 @@ from redis import Redis
 from credhook.store import ONLY, Keys, State, lua
 from credhook.store.job import job_fields, job_id
 
-#: Characters of it that are kept.
+#: Characters of an operator's name that the history keeps.
 _LONGEST_NAME: Final = 100
 
 REPLAY: Final = lua.load("replay.lua")
 
 
 class How(StrEnum):
-    """What of an event is remembered when it is put back, as the script has it."""
+    """How an event starts when it is put back; see replay.lua."""
 
-    #: It is as if it had just been accepted.
+    #: As if it had just been accepted.
     ANEW = ""
-    #: Likewise, and waiting events become due at once.
+    #: As if it had just been accepted. Waiting events become due at once.
     NOW = "now"
-    #: It goes on where it stood.
+    #: With its attempts and its ended handlers.
     RESUME = "resume"
 
 
 class Settled(NamedTuple):
-    """An event, and the state in which it is to be put back: once it has left that state, it is left alone."""
+    """An event and its state. The event is put back only if it is still in this state."""
 
     event_id: str
     state: str
 
 
 class Replay:
-    """Puts back events of one queue, up to a few hundred at once: Redis does nothing else meanwhile."""
+    """Puts back events of one queue. Pass a few hundred at once at most: Redis does nothing else meanwhile."""
 
     def __init__(self, redis: Redis, *, queue: str, by: str = "") -> None:
-        """Put events into `queue`, whichever they came by; `by`: who wants it, for each event's history."""
-        self._store_keys = Keys(queue)
+        """Put events into `queue`. `by` names the operator in each event's history."""
+        self._keys = Keys(queue)
         self._by = by
         self._script = redis.register_script(REPLAY)
 
     def __call__(
         self, events: Sequence[Settled], *, how: How = How.ANEW, handler: str = "", types: Iterable[str] = ()
     ) -> Sequence[bytes]:
-        """Put them back, in this order; what became of each: `replayed`, or the script's word for why it was left.
+        """Put the events back, in this order.
 
-        `handler`: the one that is to run, or "" for all; of a done event it runs alone. `types`: those that it wants,
-        where that is known; otherwise it runs for events that it has ended for.
+        Args:
+            events: the events.
+            how: how each event starts.
+            handler: run this handler, or "" for all. For a done event it runs alone.
+            types: event types of the handler. If they are unknown, events that it has ended for are put back.
+
+        Returns:
+            The outcome of each event: `replayed`, or the reason why it was left, see replay.lua.
 
         Raises:
             RedisError: Redis failed; some may have been put back.
         """
-        index = self._store_keys
-        fields = job_fields(index.queue, datetime.now(UTC))
+        queue = self._keys.queue
+        fields = job_fields(queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
         entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
         history = json.dumps({"replayed": {name: value for name, value in entry.items() if value}})
@@ -71,8 +77,8 @@ class Replay:
         for name, value in fields.items():
             arguments += name, value
         for event_id, state in events:
-            arguments += event_id.encode(errors="surrogateescape"), job_id(index.queue, event_id), state
-        return cast(Sequence[bytes], self._script(keys=[index.prefix], args=arguments))
+            arguments += event_id.encode(errors="surrogateescape"), job_id(queue, event_id), state
+        return cast(Sequence[bytes], self._script(keys=[self._keys.prefix], args=arguments))
 
 
 log = structlog.get_logger("credhook.worker")
@@ -96,7 +102,7 @@ class Unhandled:
     def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
         """Put back events of the types in `wanted`: event type → names of the handlers that this process has."""
         self._redis = redis
-        self._store_keys = Keys(queue)
+        self._keys = Keys(queue)
         self._replay = Replay(redis, queue=queue)
         self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
         #: Number of events of a type, from the oldest on, that the next round leaves out: they wait for other workers.
@@ -132,7 +138,7 @@ class Unhandled:
         pipeline = self._redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]
-            pipeline.zrange(self._store_keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
+            pipeline.zrange(self._keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
         return [
             [UnhandledEvent(name, event_type, since) for name, since in reply]
             for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
@@ -142,7 +148,7 @@ class Unhandled:
         """Return the events that a handler is here for, by when they came."""
         pipeline = self._redis.pipeline(transaction=False)
         for one in found:
-            pipeline.hmget(self._store_keys.event.encode() + one.name, "received", ONLY)
+            pipeline.hmget(self._keys.event.encode() + one.name, "received", ONLY)
         ours: list[tuple[int, UnhandledEvent]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.

@@ -73,7 +73,7 @@ class Sweeper:
             wanted: event type → names of the handlers that this process has for it.
         """
         self._redis = redis
-        self._store_keys = Keys(queue)
+        self._keys = Keys(queue)
         self._name = name
         self._put_back = PutBack(redis, queue=queue, retention=retention)
         #: Each process does this, since the leader may lack a handler.
@@ -125,19 +125,19 @@ class Sweeper:
 
     def _leads(self) -> bool:
         """Become or remain the leader. After three rounds without the leader another process takes its place."""
-        return bool(self._lease(keys=[self._store_keys.leader], args=[self._name, self._leads_for_ms]))
+        return bool(self._lease(keys=[self._keys.leader], args=[self._name, self._leads_for_ms]))
 
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
-        index = self._store_keys
-        for key in (index.dead, *index.all_unhandled, index.quarantined, index.unreadable, index.leases):
+        keys = self._keys
+        for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
             self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
-        self._redis.zremrangebyscore(index.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
-        clean_worker_registry(Queue(index.queue, connection=self._redis))
+        self._redis.zremrangebyscore(keys.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
+        clean_worker_registry(Queue(keys.queue, connection=self._redis))
 
     def _sweep_index(self, now: int) -> None:
         """Remove expired events from the event index, in bounded steps."""
-        keys = [self._store_keys.prefix, *self._store_keys.event_indexes()]
+        keys = [self._keys.prefix, *self._keys.event_indexes()]
         before = now - self._retention * 1_000 - _SETTLED_MS
         for _ in range(_INDEX_PAGES):
             self._next = cast("list[int]", self._sweep(keys=keys, args=[before, *self._next, _INDEX_PAGE]))
@@ -150,20 +150,20 @@ class Sweeper:
         The queue is worked off in order: a job that moved after the head of the queue did will come up. So a long queue
         need not be read to its end.
         """
-        index = self._store_keys
-        jobs = cast(list[bytes], self._redis.lrange(index.jobs, 0, HEAD - 1))
+        keys = self._keys
+        jobs = cast(list[bytes], self._redis.lrange(keys.jobs, 0, HEAD - 1))
         until: float = now - IN_TRANSIT_MS
         if len(jobs) == HEAD:
             until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
-        scheduled = cast(list[bytes], self._redis.zrangebyscore(index.scheduled, overdue, "+inf"))
+        scheduled = cast(list[bytes], self._redis.zrangebyscore(keys.scheduled, overdue, "+inf"))
         in_lists = {*jobs, *scheduled}
         found: list[str] = []
         for start in itertools.count(self._start, PAGE):
-            page = cast(list[bytes], self._redis.zrangebyscore(index.open, 0, until, start=start, num=PAGE))
+            page = cast(list[bytes], self._redis.zrangebyscore(keys.open, 0, until, start=start, num=PAGE))
             ids = [one.decode(errors="surrogateescape") for one in page]
-            found += (one for one in ids if job_id(index.queue, one).encode() not in in_lists)
+            found += (one for one in ids if job_id(keys.queue, one).encode() not in in_lists)
             if len(page) < PAGE or len(found) >= MOST:
                 # Events that stay where they are must not hide the events behind them.
                 self._start = 0 if len(page) < PAGE else start + PAGE
@@ -172,9 +172,9 @@ class Sweeper:
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """Return when the first of these jobs' events moved, in ms; 0 if none of them is open."""
-        named = (event_of(self._store_keys.queue, job.decode(errors="surrogateescape")) for job in jobs)
+        named = (event_of(self._keys.queue, job.decode(errors="surrogateescape")) for job in jobs)
         ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
-        moved = self._redis.zmscore(self._store_keys.open, cast(list[str], ids)) if ids else []
+        moved = self._redis.zmscore(self._keys.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
 
 
