@@ -1,7 +1,7 @@
 """Group commit: while one script is on its way, the next operations wait and go out together.
 
-While Redis is away, full or read-only, operations wait without limit: the fence decides if a claim still stands, not the
-time. An operation that a healthy Redis refuses fails alone.
+While Redis is away, full or read-only, operations wait without limit: the fence decides if a claim still stands. An
+operation that a healthy Redis refuses fails alone.
 """
 
 import asyncio
