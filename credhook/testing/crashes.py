@@ -12,11 +12,11 @@ import functools
 import inspect
 import sysconfig
 import traceback
+import types
 import warnings
 from collections.abc import Awaitable, Collection, Coroutine, Generator
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
 from typing import Any, Final
 
 #: Folders of code that is not the author's.
@@ -41,7 +41,7 @@ class CrashPoint:
         crashed_at: where it died, as `file:line`, or "".
     """
 
-    def __init__(self, at: int | None = None, *, own: CodeType | None = None) -> None:
+    def __init__(self, at: int | None = None, *, own: types.CodeType | None = None) -> None:
         """`at`: the await to die at, counted from 1. `own`: the handler's code, author's wherever it is installed."""
         self._at = at
         self._own = own
@@ -56,7 +56,7 @@ class CrashPoint:
         """
         before = asyncio.all_tasks()
         try:
-            await (_Steps(result, self) if inspect.iscoroutine(result) else result)
+            await (self._stepped(result) if inspect.iscoroutine(result) else result)
         except BaseException as error:
             if not self.crashed_at:
                 raise
@@ -67,7 +67,32 @@ class CrashPoint:
             await end_tasks(asyncio.all_tasks() - before)
             raise Crashed
 
-    def find_await(self, coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:
+    @types.coroutine
+    def _stepped(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
+        """Await a coroutine step by step."""
+        error: BaseException | None = None
+        previous: object = None
+        while True:
+            try:
+                future = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration:
+                return
+            error = None
+            try:
+                awaited, place = self._find_await(coroutine)
+                if awaited is not None and awaited is not previous:
+                    previous = awaited
+                    self._count(place)
+                yield future
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001  It belongs to the coroutine.
+                if isinstance(raised, Crashed) and isinstance(future, asyncio.Future):
+                    future.add_done_callback(_retrieve)
+                error = raised
+
+    def _find_await(self, coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:
         """Return what the innermost function of the author awaits, and its place; (None, "") if there is none."""
         awaited: object = None
         inner: object = coroutine
@@ -79,49 +104,13 @@ class CrashPoint:
             inner = inner.cr_await
         return awaited, place
 
-    def count(self, place: str) -> None:
-        """Count an await.
-
-        Raises:
-            Crashed: this is the one to die at.
-        """
+    def _count(self, place: str) -> None:
         if self.crashed_at:
             return
         self.awaits += 1
         if self.awaits == self._at:
             self.crashed_at = place
             raise Crashed
-
-
-class _Steps:
-    """Awaits a coroutine step by step."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, object], point: CrashPoint) -> None:
-        self._coroutine = coroutine
-        self._point = point
-
-    def __await__(self) -> Generator[Any, None, None]:
-        error: BaseException | None = None
-        previous: object = None
-        while True:
-            try:
-                future = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
-            except StopIteration:
-                return
-            error = None
-            try:
-                awaited, place = self._point.find_await(self._coroutine)
-                if awaited is not None and awaited is not previous:
-                    previous = awaited
-                    self._point.count(place)
-                yield future
-            except GeneratorExit:
-                self._coroutine.close()
-                raise
-            except BaseException as raised:  # noqa: BLE001  It belongs to the coroutine.
-                if isinstance(raised, Crashed) and isinstance(future, asyncio.Future):
-                    future.add_done_callback(_retrieve)
-                error = raised
 
 
 async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:

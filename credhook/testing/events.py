@@ -177,22 +177,14 @@ def _read(event_type: str, document: Mapping[str, Any]) -> Any:
         raise ValueError(f"a worker would not accept these details: {error}") from None
 
 
-def _empty(_: str, document: Document) -> Document:
-    return document | {"credentials": []}
-
-
-def _no_data(_: str, document: Document) -> Document:
-    return document | {"credentials": [one | {"attributes": {}} for one in document["credentials"]]}
+def _with_attributes(document: Document, attributes: Mapping[str, Any]) -> Document:
+    return document | {"credentials": [one | {"attributes": dict(attributes)} for one in document["credentials"]]}
 
 
 def _stale(event_type: str, document: Document) -> Document:
     status = _LATER[event_type]
     issued = [one | {"status": "issued"} for one in document["credentials"]]
     return document | {"status": status, "credentials": issued}
-
-
-def _unknown_status(_: str, document: Document) -> Document:
-    return document | {"status": "notYetInventedWhenThisWasWritten"}
 
 
 def _huge(_: str, document: Document) -> Document:
@@ -202,10 +194,6 @@ def _huge(_: str, document: Document) -> Document:
     return document | {
         "credentials": [one | ({"id": f"{one['id']}-{place}"} if named else {}) for place in range(number)]
     }
-
-
-def _scripts(_: str, document: Document) -> Document:
-    return document | {"credentials": [one | {"attributes": dict(SCRIPTS)} for one in document["credentials"]]}
 
 
 def _error_object(_: str, document: Document) -> Document:
@@ -237,12 +225,14 @@ class Variant(NamedTuple):
 
 #: No form of a `data` event lacks presented data: a worker runs no handler without it.
 _VARIANTS: Final[Mapping[str, Variant]] = {
-    "empty": Variant((*_ISSUANCES, _VERIFIED), _empty),
-    "no_data": Variant((_VERIFIED,), _no_data),
+    "empty": Variant((*_ISSUANCES, _VERIFIED), lambda _, document: document | {"credentials": []}),
+    "no_data": Variant((_VERIFIED,), lambda _, document: _with_attributes(document, {})),
     "stale": Variant(tuple(_LATER), _stale),
-    "unknown_status": Variant(EVENT_TYPES, _unknown_status),
+    "unknown_status": Variant(
+        EVENT_TYPES, lambda _, document: document | {"status": "notYetInventedWhenThisWasWritten"}
+    ),
     "huge": Variant((*_ISSUANCES, _VERIFIED, _DATA), _huge),
-    "scripts": Variant((_VERIFIED, _DATA), _scripts),
+    "scripts": Variant((_VERIFIED, _DATA), lambda _, document: _with_attributes(document, SCRIPTS)),
     "error_object": Variant((_FAILED,), _error_object),
     "missing": Variant(EVENT_TYPES, _missing),
     "nulls": Variant(EVENT_TYPES, _nulls),

@@ -129,15 +129,9 @@ async def arun(
             if plugin.handler_of(subject.function) and plugin.startup_function is not None:
                 raise ValueError(f"{plugin.name} has a start-up function: say state=…, what it would have returned")
         state = None
+    api = FakeApi() if api is None else api
     trial = Trial(
-        subject,
-        event,
-        FakeApi() if api is None else api,
-        timeout=timeout,
-        max_attempts=max_attempts,
-        stale=stale,
-        state=state,
-        chance=chance,
+        subject, event, api, timeout=timeout, max_attempts=max_attempts, stale=stale, state=state, chance=chance
     )
     if crash_after is not None:
         await trial.crash(crash_after + 1)

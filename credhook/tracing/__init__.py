@@ -2,9 +2,8 @@
 
 OpenTelemetry is imported only if traces are wanted. If it is not installed, events are handled without traces.
 
-A record keeps its trace in 32 characters, where W3C's header takes 55. The receiver writes it, with the span that has
-sent the event. What its sampler has not chosen has an empty text, so that workers leave it alone as well. Replaying an
-event puts a mark before it, see replay.lua.
+The record of an event keeps a trace context of 32 characters; W3C's header has 55. The receiver writes it. It is empty
+for an event that was not sampled, so that workers do not trace the event either. A replay marks it, see replay.lua.
 """
 
 import os
@@ -24,37 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Tracer
 
-#: The text for an event that was not sampled.
-NOT_CHOSEN: Final = ""
-
-_WRITTEN: Final = re.compile(rf"({REPLAYED}?)([\w-]{{32}})", re.ASCII)
-_TRACE: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """The span that has sent an event: its trace's id in 32 hexadecimal digits, its own in 16.
-
-    `replayed`: whether the event has been replayed since.
-    """
-
-    trace: str
-    span: str
-    replayed: bool = False
-
-    @classmethod
-    def read(cls, text: str) -> "Traced | None":
-        """Return what `str` has written, or None if the event was not sampled."""
-        written = _WRITTEN.fullmatch(text)
-        if written is None:
-            return None
-        ids = urlsafe_b64decode(written[2])
-        return cls(ids[:_TRACE].hex(), ids[_TRACE:].hex(), bool(written[1]))
-
-    def __str__(self) -> str:
-        return REPLAYED * self.replayed + urlsafe_b64encode(bytes.fromhex(self.trace + self.span)).decode()
-
-
 log = structlog.get_logger("credhook")
 
 #: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
@@ -64,7 +32,40 @@ LAST_SPANS: Final = 1.0
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
+#: The text for an event that was not sampled.
+NOT_CHOSEN: Final = ""
+
+_WRITTEN: Final = re.compile(rf"({REPLAYED}?)([\w-]{{32}})", re.ASCII)
+_TRACE_BYTES: Final = 16
+
 _provider: Optional["TracerProvider"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The trace context of an event.
+
+    Attributes:
+        trace: id of the trace, 32 hexadecimal digits.
+        span: id of the receiver's span, 16 hexadecimal digits.
+        replayed: True if the event was replayed.
+    """
+
+    trace: str
+    span: str
+    replayed: bool = False
+
+    @classmethod
+    def read(cls, text: str) -> "Traced | None":
+        """Parse the text that `str` returns. Return None if the event was not sampled."""
+        written = _WRITTEN.fullmatch(text)
+        if written is None:
+            return None
+        ids = urlsafe_b64decode(written[2])
+        return cls(ids[:_TRACE_BYTES].hex(), ids[_TRACE_BYTES:].hex(), bool(written[1]))
+
+    def __str__(self) -> str:
+        return REPLAYED * self.replayed + urlsafe_b64encode(bytes.fromhex(self.trace + self.span)).decode()
 
 
 def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
