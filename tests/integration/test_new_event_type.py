@@ -1,4 +1,4 @@
-"""A new event type is a row in `credhook/events.py` and a row in the sandbox's table, and nothing else."""
+"""A new event type is a row in `credhook/events.py` and in the sandbox's table; a new resource is a row and a model."""
 
 import os
 import shutil
@@ -6,39 +6,133 @@ import subprocess
 import sys
 from pathlib import Path
 
+from in_thread import Asked, http_server
+
 ROOT = Path(__file__).parents[2]
-NEW = "openid4vc.issuance.revoked"
-#: File → the row after which the new one stands, and the new row.
-ROWS = {
+
+NEW_TYPE = "openid4vc.issuance.revoked"
+#: File → the line after which the new one stands, and the new line.
+ROWS_OF_TYPE = {
     "credhook/events.py": (
         'EventType("openid4vc.issuance.expired", rank=3),\n',
-        f'        EventType("{NEW}", rank=4),\n',
+        f'        EventType("{NEW_TYPE}", rank=4),\n',
     ),
     "sandbox/events.py": (
         '"openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),\n',
-        f'    "{NEW}": EventRule("issuance", "revoked", ("completed",), ("revoked", "revoked")),\n',
+        f'    "{NEW_TYPE}": EventRule("issuance", "revoked", ("completed",), ("revoked", "revoked")),\n',
     ),
 }
 
+NEW_RESOURCE = """
+ORDER: Final = Resource("order", "orders", ("orderId",), "/orders/{id}", (EventType("shop.order.paid", rank=1),))
+"""
+NEW_MODEL = """
+class Order(Stateful):
+    id: str
+    sum: int
+    updated_at: ObservedTimestamp | None = None
 
-def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_tables(tmp_path: Path) -> None:
-    for folder in ("credhook", "receiver", "worker", "sandbox"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Procfile", tmp_path)
-    for name, (before, row) in ROWS.items():
-        text = (tmp_path / name).read_text()
+"""
+ROWS_OF_RESOURCE = {
+    "credhook/events.py": (
+        '        EventType("openid4vc.verification.data", rank=3, urgent=True),\n    ),\n)\n',
+        NEW_RESOURCE,
+    ),
+    "worker/api/models.py": ("    updated_at: ObservedTimestamp | None = None\n\n\n#: Resource ", NEW_MODEL),
+}
+ACCEPT = """
+import asyncio, sys
+from credhook.events import Event
+from credhook.receiver.inbox import Inbox
+from credhook.store.connection import open_redis
+
+async def main():
+    inbox = Inbox(open_redis(sys.argv[1]), queue="default", retention=600)
+    event = Event.parse(b'{"eventType": "shop.order.paid", "payload": {"orderId": "order-1"}}')
+    print((await inbox.accept("msg_1", event)).value)
+    await inbox.aclose()
+
+asyncio.run(main())
+"""
+HANDLER = """
+from pathlib import Path
+from credhook import Handlers
+
+handlers = Handlers("shop")
+
+@handlers.on("shop.order.paid")
+async def ship(event, context):
+    again = await context.api.orders.get(event.resource_id)
+    Path("shipped").write_text(f"{type(event.details).__name__} {event.details.id} {event.details.sum} {again.status}")
+"""
+
+
+def copy_of_the_house(folder: Path, rows: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Copy the code with these lines added. Return the environment that runs the copy."""
+    for name in ("credhook", "receiver", "worker", "sandbox"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Procfile", folder)
+    for name, (before, row) in rows.items():
+        text = (folder / name).read_text()
         assert text.count(before) == 1
-        (tmp_path / name).write_text(text.replace(before, before + row))
+        (folder / name).write_text(text.replace(before, before + row))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
+    return {**environment, "PYTHONPATH": str(folder)}
+
+
+def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "credhook", "demo"],
-        env={**environment, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
+        [sys.executable, "-P", *arguments],
+        env=environment,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert NEW in done.stdout
-    assert "11 events, each delivered twice and handled exactly once" in done.stdout
+    return done.stdout
+
+
+def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_tables(tmp_path: Path) -> None:
+    environment = copy_of_the_house(tmp_path, ROWS_OF_TYPE)
+    printed = run(tmp_path, environment, "-m", "credhook", "demo")
+    assert NEW_TYPE in printed
+    assert "11 events, each delivered twice and handled exactly once" in printed
+
+
+def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_model(
+    tmp_path: Path, redis_url: str
+) -> None:
+    environment = copy_of_the_house(tmp_path, ROWS_OF_RESOURCE)
+    for name, before, after in (
+        ("credhook/events.py", "(ISSUANCE, PRESENTATION)", "(ISSUANCE, PRESENTATION, ORDER)"),
+        (
+            "worker/api/models.py",
+            "PRESENTATION.name: Presentation}",
+            'PRESENTATION.name: Presentation, "order": Order}',
+        ),
+    ):
+        text = (tmp_path / name).read_text()
+        assert before in text
+        (tmp_path / name).write_text(text.replace(before, after))
+    (tmp_path / "shop.py").write_text(HANDLER)
+    assert run(tmp_path, environment, "-c", ACCEPT, redis_url).endswith("accepted\n")
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        if asked.path == "/token":
+            return 200, {}, b'{"access_token": "t", "expires_in": 300, "token_type": "Bearer"}'
+        assert asked.path == "/orders/order-1"
+        return 200, {}, b'{"data": {"id": "order-1", "status": "paid", "sum": 12}}'
+
+    with http_server(answer) as url:
+        environment |= {
+            "REDIS_URL": redis_url,
+            "CREDHOOK_API_URL": url,
+            "CREDHOOK_TOKEN_URL": f"{url}/token",
+            "CREDHOOK_CLIENT_ID": "c",
+            "CREDHOOK_CLIENT_SECRET": "s",
+            "CREDHOOK_HANDLERS": "shop",
+        }
+        run(tmp_path, environment, "-m", "credhook", "worker", "--burst")
+    assert (tmp_path / "shipped").read_text() == "Order order-1 12 paid"

@@ -125,7 +125,7 @@ class AsyncApi(Platform[AsyncSender]):
         guard: Guard | None = None,
         at_once: int | None = None,
     ) -> None:
-        super().__init__(self, issuance_path=issuance_path, presentation_path=presentation_path)
+        super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
         self._base_url = BaseUrl(api_url)
         self._match_ids = match_ids
         self._auth = auth
@@ -252,7 +252,7 @@ class SyncApi(Platform[SyncSender]):
     """
 
     def __init__(self, api: AsyncApi) -> None:
-        super().__init__(self, **api.paths)
+        super().__init__(self, api.paths)
         self._api = api
         self._loop = asyncio.get_running_loop()
         self._loops_thread = threading.get_ident()

@@ -5,17 +5,18 @@ With an asynchronous sender `api.users.list()` is an awaitable of users, with a 
 two overloads of `sent.__get__` say so to the type checker, arguments included.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from pydantic import ValidationError
 
-from credhook.events import ISSUANCE, PRESENTATION
+from credhook.events import PRESENTATION, RESOURCES
 from credhook.worker.api import operations
 from credhook.worker.api.errors import InvalidRequest
 from credhook.worker.api.models import (
+    MODELS,
     CertificateRecord,
     CertificateRequest,
     Endpoint,
@@ -222,16 +223,22 @@ class Wallet(Namespace[S]):
 
 
 class Platform(Generic[S]):
-    """The platform, noun by noun, for one sender.
+    """The platform, noun by noun, for one sender. Each of `RESOURCES` is an attribute named after its namespace.
 
     Attributes:
-        paths: The paths that are settings, by the names of the arguments.
+        paths: Resource → path of its details, if that is not the default.
     """
 
-    def __init__(self, sender: S, *, issuance_path: str, presentation_path: str) -> None:
-        self.paths: Final = {"issuance_path": issuance_path, "presentation_path": presentation_path}
-        self.issuances = Resources(sender, Reading(ISSUANCE.namespace, Issuance, issuance_path))
-        self.presentations = Presentations(sender, Reading(PRESENTATION.namespace, Presentation, presentation_path))
+    issuances: Resources[S, Issuance]
+    presentations: Presentations[S]
+
+    def __init__(self, sender: S, paths: Mapping[str, str]) -> None:
+        self.paths: Final = paths
+        for resource in RESOURCES:
+            kind = Presentations if resource is PRESENTATION else Resources
+            path = paths.get(resource.name, resource.path)
+            reading = Reading[Any](resource.namespace, MODELS[resource.name], path)
+            setattr(self, resource.namespace, kind(sender, reading))
         self.endpoints = Endpoints(sender)
         self.presets = Presets(sender)
         self.templates = Templates(sender)
