@@ -147,7 +147,8 @@ class FakeApi(AsyncApi):
 
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""
-        path = self.paths[f"{resource_of(event.type).name}_path"].replace("{id}", event.resource_id)
+        resource = resource_of(event.type)
+        path = self.paths.get(resource.name, resource.path).replace("{id}", event.resource_id)
         written = event.details.model_dump_json(by_alias=True, exclude_unset=True)
         self._recording.known[path] = b'{"data": %s}' % written.encode()
 

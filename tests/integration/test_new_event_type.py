@@ -11,35 +11,40 @@ from in_thread import Asked, http_server
 ROOT = Path(__file__).parents[2]
 
 NEW_TYPE = "openid4vc.issuance.revoked"
-#: File → the line after which the new one stands, and the new line.
-ROWS_OF_TYPE = {
-    "credhook/events.py": (
+#: File, old text, and new text.
+Change = tuple[str, str, str]
+OLD_TYPE = '"openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),\n'
+ADD_TYPE: list[Change] = [
+    (
+        "credhook/events.py",
         'EventType("openid4vc.issuance.expired", rank=3),\n',
-        f'        EventType("{NEW_TYPE}", rank=4),\n',
+        f'EventType("openid4vc.issuance.expired", rank=3),\n        EventType("{NEW_TYPE}", rank=4),\n',
     ),
-    "sandbox/events.py": (
-        '"openid4vc.issuance.expired": EventRule("issuance", "expired", ("offered",), ("expired", "expired")),\n',
-        f'    "{NEW_TYPE}": EventRule("issuance", "revoked", ("completed",), ("revoked", "revoked")),\n',
+    (
+        "sandbox/events.py",
+        OLD_TYPE,
+        f'{OLD_TYPE}    "{NEW_TYPE}": EventRule("issuance", "revoked", ("completed",), ("revoked", "revoked")),\n',
     ),
-}
+]
 
-NEW_RESOURCE = """
+ORDER = """
 ORDER: Final = Resource("order", "orders", ("orderId",), "/orders/{id}", (EventType("shop.order.paid", rank=1),))
+RESOURCES: Final = (ISSUANCE, PRESENTATION, ORDER)
 """
-NEW_MODEL = """
+MODEL = """
 class Order(Stateful):
     id: str
     sum: int
     updated_at: ObservedTimestamp | None = None
 
+
+class ListedResource(Stateful):
 """
-ROWS_OF_RESOURCE = {
-    "credhook/events.py": (
-        '        EventType("openid4vc.verification.data", rank=3, urgent=True),\n    ),\n)\n',
-        NEW_RESOURCE,
-    ),
-    "worker/api/models.py": ("    updated_at: ObservedTimestamp | None = None\n\n\n#: Resource ", NEW_MODEL),
-}
+ADD_RESOURCE: list[Change] = [
+    ("credhook/events.py", "RESOURCES: Final = (ISSUANCE, PRESENTATION)\n", ORDER),
+    ("worker/api/models.py", "class ListedResource(Stateful):\n", MODEL),
+    ("worker/api/models.py", "PRESENTATION.name: Presentation}", 'PRESENTATION.name: Presentation, "order": Order}'),
+]
 ACCEPT = """
 import asyncio, sys
 from credhook.events import Event
@@ -47,7 +52,7 @@ from credhook.receiver.inbox import Inbox
 from credhook.store.connection import open_redis
 
 async def main():
-    inbox = Inbox(open_redis(sys.argv[1]), queue="default", retention=600)
+    inbox = Inbox(open_redis(sys.argv[1]), queue="credhook", retention=600)
     event = Event.parse(b'{"eventType": "shop.order.paid", "payload": {"orderId": "order-1"}}')
     print((await inbox.accept("msg_1", event)).value)
     await inbox.aclose()
@@ -67,15 +72,15 @@ async def ship(event, context):
 """
 
 
-def copy_of_the_house(folder: Path, rows: dict[str, tuple[str, str]]) -> dict[str, str]:
-    """Copy the code with these lines added. Return the environment that runs the copy."""
+def changed_copy(folder: Path, changes: list[Change]) -> dict[str, str]:
+    """Copy the code, with these changes. Return the environment that runs the copy."""
     for name in ("credhook", "receiver", "worker", "sandbox"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Procfile", folder)
-    for name, (before, row) in rows.items():
+    for name, old, new in changes:
         text = (folder / name).read_text()
-        assert text.count(before) == 1
-        (folder / name).write_text(text.replace(before, before + row))
+        assert text.count(old) == 1
+        (folder / name).write_text(text.replace(old, new))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
     return {**environment, "PYTHONPATH": str(folder)}
 
@@ -88,14 +93,14 @@ def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_tables(tmp_path: Path) -> None:
-    environment = copy_of_the_house(tmp_path, ROWS_OF_TYPE)
+    environment = changed_copy(tmp_path, ADD_TYPE)
     printed = run(tmp_path, environment, "-m", "credhook", "demo")
     assert NEW_TYPE in printed
     assert "11 events, each delivered twice and handled exactly once" in printed
@@ -104,18 +109,7 @@ def test_a_new_event_type_is_delivered_fetched_and_handled_once_it_is_in_both_ta
 def test_a_new_resource_is_accepted_fetched_and_handled_once_it_has_a_row_and_a_model(
     tmp_path: Path, redis_url: str
 ) -> None:
-    environment = copy_of_the_house(tmp_path, ROWS_OF_RESOURCE)
-    for name, before, after in (
-        ("credhook/events.py", "(ISSUANCE, PRESENTATION)", "(ISSUANCE, PRESENTATION, ORDER)"),
-        (
-            "worker/api/models.py",
-            "PRESENTATION.name: Presentation}",
-            'PRESENTATION.name: Presentation, "order": Order}',
-        ),
-    ):
-        text = (tmp_path / name).read_text()
-        assert before in text
-        (tmp_path / name).write_text(text.replace(before, after))
+    environment = changed_copy(tmp_path, ADD_RESOURCE)
     (tmp_path / "shop.py").write_text(HANDLER)
     assert run(tmp_path, environment, "-c", ACCEPT, redis_url).endswith("accepted\n")
 
