@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AliasGenerator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
@@ -76,10 +76,19 @@ def _address(value: str | None) -> str | None:
     return value
 
 
-class StoreSettings(BaseSettings):
-    """The settings that all processes share: Redis, queue, retention, admin listener."""
+class Settings(BaseSettings):
+    """Settings from the environment. The variable of a field is `CREDHOOK_` and its name, unless the field names it."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        frozen=True,
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
+        alias_generator=AliasGenerator(validation_alias=lambda name: f"CREDHOOK_{name.upper()}"),
+    )
+
+
+class StoreSettings(Settings):
+    """The settings that all processes share: Redis, queue, retention, admin listener."""
 
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis)] = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
@@ -90,19 +99,16 @@ class StoreSettings(BaseSettings):
     queue: str = Field(
         "credhook",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        validation_alias="CREDHOOK_QUEUE",
         description="Name of the RQ queue between receiver and workers.",
     )
     retention: int = Field(
         7 * 86_400,
         ge=3_600,
         le=3_650 * 86_400,
-        validation_alias="CREDHOOK_RETENTION",
         description="Seconds that a settled event is remembered, and its duplicates recognised.",
     )
     admin: Annotated[str | None, AfterValidator(_address)] = Field(
         None,
-        validation_alias="CREDHOOK_ADMIN",
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
 

@@ -17,17 +17,17 @@ from credhook.backoff import Backoff
 #: SIGTERM from a supervisor, Ctrl-C, and SIGHUP from a terminal or a session that is closed.
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-#: How a child ends that was told to stop before it could listen.
+#: Exit codes of a child that was told to stop before it handled signals.
 TOLD_EARLY: Final = frozenset(-one for one in _STOPS)
 
 
 def stops() -> tuple[signal.Signals, ...]:
-    """Those that are to be heard. `nohup` stays obeyed: where it has a SIGHUP ignored, that stays ignored."""
+    """Return the signals that stop a process. If `nohup` has set SIGHUP to be ignored, it stays ignored."""
     return tuple(one for one in _STOPS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN)
 
 
 def stop_on(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Call the handler at each of them."""
+    """Call the handler at each signal that stops a process."""
     for one in stops():
         signal.signal(one, handler)
 

@@ -24,39 +24,31 @@ class ReceiverSettings(StoreSettings):
     port: int = Field(8000, ge=0, le=65_535, validation_alias="PORT", description="Port that the receiver binds.")
     tls_certfile: FilePath | None = Field(
         None,
-        validation_alias="CREDHOOK_TLS_CERTFILE",
         description="PEM certificate chain; with it the receiver speaks HTTPS itself. Default: a proxy does.",
     )
     tls_keyfile: FilePath | None = Field(
         None,
-        validation_alias="CREDHOOK_TLS_KEYFILE",
         description="PEM private key of the certificate, if it is not in the same file.",
     )
-    webhook_path: str = Field(
-        "/webhooks", validation_alias="CREDHOOK_WEBHOOK_PATH", description="Path that deliveries are posted to."
-    )
+    webhook_path: str = Field("/webhooks", description="Path that deliveries are posted to.")
     webhook_secrets: Annotated[SecretStr | None, NoDecode] = Field(
         None,
-        validation_alias="CREDHOOK_WEBHOOK_SECRETS",
         description="Space-separated `whsec_…` (HMAC) and `whpk_…` (ed25519 public) keys; all are accepted, "
         "so that keys can be rotated.",
     )
     path_secret: SecretStr | None = Field(
         None,
-        validation_alias="CREDHOOK_PATH_SECRET",
         description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
         "22 or more letters, digits, `-` and `_`.",
     )
     insecure: bool = Field(
         False,
-        validation_alias="CREDHOOK_INSECURE",
         description="`1` starts the receiver with neither keys nor a path secret. For local trials only.",
     )
     tolerance: int = Field(
         300,
         ge=1,
         le=86_400,
-        validation_alias="CREDHOOK_TOLERANCE",
         description="Seconds that a signature's timestamp may lie in the past or the future; less than half of "
         "`CREDHOOK_RETENTION`.",
     )
@@ -64,14 +56,12 @@ class ReceiverSettings(StoreSettings):
         65_536,
         ge=1_024,
         le=16_777_216,
-        validation_alias="CREDHOOK_MAX_BODY",
         description="Bytes that a delivery's body may have.",
     )
     max_connections: int = Field(
         1_024,
         ge=8,
         le=1_000_000,
-        validation_alias="CREDHOOK_MAX_CONNECTIONS",
         description="Connections that each receiver process keeps open, fewer where `ulimit -n` is lower. When they "
         "are used up, the slowest senders are cut off and new ones get 503. The default is for 1 GiB of memory.",
     )
@@ -79,12 +69,10 @@ class ReceiverSettings(StoreSettings):
         10.0,
         ge=0.5,
         le=3_600.0,
-        validation_alias="CREDHOOK_REQUEST_TIMEOUT",
         description="Seconds within which a TLS handshake must be done, and a whole request be there.",
     )
     durability: Literal["strict", "standard"] = Field(
         "strict",
-        validation_alias="CREDHOOK_DURABILITY",
         description="`strict` answers 202 once the event has been fsynced (`appendfsync always`, or `WAITAOF` from "
         "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
         "second of events when power fails.",

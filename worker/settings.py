@@ -5,10 +5,11 @@ from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode
 
 from credhook.certificate import check_certificate
-from credhook.settings import StoreSettings
+from credhook.events import ISSUANCE, PRESENTATION
+from credhook.settings import Settings, StoreSettings
 
 #: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
 _SHORTEST_KEY: Final = 32
@@ -67,60 +68,48 @@ Scope = Annotated[str, AfterValidator(_scope)]
 ResourceUri = Annotated[str, AfterValidator(_resource_uri)]
 
 
-class PlatformSettings(BaseSettings):
+class PlatformSettings(Settings):
     """Settings of the platform's API and of our credentials. `credhook endpoints` and `credhook api` need no others."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
-
     api_url: HttpUrl = Field(
-        validation_alias="CREDHOOK_API_URL",
         description="Root of the platform's API, `{base_url}` in its specification.",
     )
     token_url: HttpUrl = Field(
-        validation_alias="CREDHOOK_TOKEN_URL",
         description="The identity provider's token endpoint, whole.",
     )
-    client_id: str = Field(validation_alias="CREDHOOK_CLIENT_ID", description="OAuth 2.0 client id.")
-    client_secret: SecretStr = Field(validation_alias="CREDHOOK_CLIENT_SECRET", description="OAuth 2.0 client secret.")
+    client_id: str = Field(description="OAuth 2.0 client id.")
+    client_secret: SecretStr = Field(description="OAuth 2.0 client secret.")
     token_auth: Literal["post", "basic"] = Field(
         "post",
-        validation_alias="CREDHOOK_TOKEN_AUTH",
         description="How client id and secret go to the token endpoint: `post` in the form (`client_secret_post`), "
         "`basic` in a header (`client_secret_basic`).",
     )
     scope: Scope | None = Field(
         None,
-        validation_alias="CREDHOOK_SCOPE",
         description="Scopes that the token is asked for, separated by spaces. Default: what the server gives.",
     )
     audience: str | None = Field(
         None,
-        validation_alias="CREDHOOK_AUDIENCE",
         description="Audience that the token is asked for, where the server wants one.",
     )
     resource: Annotated[tuple[ResourceUri, ...], NoDecode] = Field(
         (),
-        validation_alias="CREDHOOK_RESOURCE",
         description="Absolute URIs that the token is asked for (RFC 8707), separated by spaces.",
     )
     client_certfile: FilePath | None = Field(
         None,
-        validation_alias="CREDHOOK_CLIENT_CERTFILE",
         description="PEM certificate chain that the platform and its token endpoint are shown, where they ask for one.",
     )
     client_keyfile: FilePath | None = Field(
         None,
-        validation_alias="CREDHOOK_CLIENT_KEYFILE",
         description="PEM private key of that certificate, not encrypted, if it is not in the same file.",
     )
     issuance_path: DetailPath = Field(
-        "/me-creds/api/credentials/{id}",
-        validation_alias="CREDHOOK_ISSUANCE_PATH",
+        ISSUANCE.path,
         description="Path of an issuance's details below the API URL.",
     )
     presentation_path: DetailPath = Field(
-        "/me-creds/api/presentations/{id}",
-        validation_alias="CREDHOOK_PRESENTATION_PATH",
+        PRESENTATION.path,
         description="Path of a presentation's details below the API URL.",
     )
     fetch_timeout: float = Field(
@@ -128,12 +117,10 @@ class PlatformSettings(BaseSettings):
         gt=0,
         le=3_600,
         allow_inf_nan=False,
-        validation_alias="CREDHOOK_FETCH_TIMEOUT",
         description="Seconds that one request to the platform may take, an hour at most.",
     )
     match_ids: bool = Field(
         True,
-        validation_alias="CREDHOOK_MATCH_IDS",
         description="`0` accepts details that carry another id than the one asked for, "
         "from a platform that names them otherwise.",
     )
@@ -150,25 +137,19 @@ class PlatformSettings(BaseSettings):
         return tuple(value.split()) if isinstance(value, str) else value
 
 
-class EndpointSettings(BaseSettings):
+class EndpointSettings(Settings):
     """Setting of the URL that the platform delivers to. `credhook endpoints plan`, `apply` and `doctor` need it."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
-
     public_url: Annotated[str, AfterValidator(_https_url)] = Field(
-        validation_alias="CREDHOOK_PUBLIC_URL",
         description="The receiver's https URL as the platform reaches it, path and path secret included.",
     )
 
 
-class HandlerSettings(BaseSettings):
+class HandlerSettings(Settings):
     """Setting of the handlers to load. `credhook handlers` needs no other."""
-
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
 
     handlers: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        validation_alias="CREDHOOK_HANDLERS",
         description="`module` or `module:object`, comma-separated. "
         "Default: every `credhook.handlers` entry point that is installed, or else a handler that logs.",
     )
@@ -187,35 +168,30 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
     handler_timeout: float = Field(
         60.0,
         gt=0,
-        validation_alias="CREDHOOK_HANDLER_TIMEOUT",
         description="Seconds that one handler may take for one event.",
     )
     max_attempts: int = Field(
         12,
         ge=1,
         le=100,
-        validation_alias="CREDHOOK_MAX_ATTEMPTS",
         description="Attempts at one event before it is kept as `dead`. The default ends after 8 hours on average.",
     )
     concurrency: int = Field(
         100,
         ge=1,
         le=1_000,
-        validation_alias="CREDHOOK_CONCURRENCY",
         description="Events that one worker process has under way at most.",
     )
     grace: float = Field(
         20.0,
         ge=0,
         le=3_600,
-        validation_alias="CREDHOOK_GRACE",
         description="Seconds that events under way get after SIGTERM; then they are handed back to the queue.",
     )
     lease: float = Field(
         15.0,
         ge=1,
         le=300,
-        validation_alias="CREDHOOK_LEASE",
         description="Seconds that a claim lasts unless renewed. The events of a dead process are requeued sooner: when "
         "its supervisor sees it die, or after 6 seconds of silence (0.4 of this if that is more).",
     )
@@ -223,13 +199,11 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         None,
         gt=0,
         allow_inf_nan=False,
-        validation_alias="CREDHOOK_RATE",
         description="Requests per second that all workers together make to the platform, with bursts of one second's "
         "worth; while Redis does not answer, no new ones. Default: no limit but the platform's own.",
     )
     snapshot_key: Annotated[SecretStr | None, AfterValidator(_keys)] = Field(
         None,
-        validation_alias="CREDHOOK_SNAPSHOT_KEY",
         description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
         "random characters. Of several, separated by spaces, the first seals and all open. Default: it is not kept.",
     )
