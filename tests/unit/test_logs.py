@@ -189,6 +189,7 @@ def test_every_event_is_one_line_with_all_its_fields_whatever_they_hold(
         ("error", "error"),
         ("exception", "error"),
         ("critical", "critical"),
+        ("fatal", "critical"),
     ],
 )
 def test_a_handlers_logger_has_all_the_methods_of_a_logger(
@@ -293,12 +294,3 @@ def test_what_asyncio_quotes_of_a_callback_is_cut() -> None:
     configure_logs(output)
     logging.getLogger("asyncio").error("Exception in callback fail({'name': 'Jane'}) at plugin.py:3\nhandle: <Handle>")
     assert json.loads(output.getvalue())["event"] == "Exception in callback fail"
-
-
-@pytest.mark.parametrize("method", ["debug", "info", "warning", "warn", "error", "exception", "critical", "fatal"])
-def test_a_handlers_logger_has_every_method_that_loggers_have(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.setenv("CREDHOOK_LOG_LEVEL", "debug")
-    output = io.StringIO()
-    configure_logs(output)
-    getattr(structlog.get_logger("a"), method)("happened", id="i1")
-    assert json.loads(output.getvalue())["id"] == "i1"

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
+from credhook.console.settings import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import in_force, settings_errors
+from credhook.settings import KNOWN, correction, in_force, settings_errors, unknown_settings
 from credhook.worker.settings import EndpointSettings, WorkerSettings
 
 PLATFORM = {
@@ -282,3 +284,55 @@ def test_a_wrong_setting_ends_the_process_with_2_before_it_does_anything(command
 def test_the_receiver_holds_no_api_credentials_and_the_worker_no_signing_secrets() -> None:
     assert not {name for name in ReceiverSettings.model_fields if "client" in name or "token" in name}
     assert not {name for name in WorkerSettings.model_fields if "webhook" in name or "path_secret" in name}
+
+
+# Variables that are not settings.
+
+
+def test_what_is_known_is_what_is_read() -> None:
+    read = {
+        str(one.validation_alias)
+        for settings in (ReceiverSettings, WorkerSettings, EndpointSettings, ConsoleSettings)
+        for one in settings.model_fields.values()
+    }
+    others = {"CREDHOOK_LOG", "CREDHOOK_LOG_LEVEL", "CREDHOOK_DEV", "CREDHOOK_SANDBOX_URL"}
+    assert {one for one in read if one.startswith("CREDHOOK_")} | others == KNOWN
+    root = Path(__file__).parents[2]
+    texts = [path.read_text() for room in ("credhook", "receiver", "worker") for path in (root / room).rglob("*.py")]
+    assert {name for text in texts for name in re.findall(r'environ\S*"(CREDHOOK_\w+)"', text)} <= KNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CREDHOOK_HANDLER", "CREDHOOK_HANDLERS"),
+        ("CREDHOOK_APIURL", "CREDHOOK_API_URL"),
+        ("CREDHOOK_WEBHOOK_SECRET", "CREDHOOK_WEBHOOK_SECRETS"),
+        ("CREDHOOK_LOGLEVEL", "CREDHOOK_LOG_LEVEL"),
+        ("credhook_concurency", "CREDHOOK_CONCURRENCY"),
+    ],
+)
+def test_it_is_named_with_the_nearest(name: str, meant: str) -> None:
+    assert unknown_settings([name, "PATH", meant]) == [name]
+    assert correction(name) == f"{name} is not a setting; did you mean {meant}?"
+
+
+def test_what_resembles_no_setting_is_named_alone() -> None:
+    assert unknown_settings(["CREDHOOK_FROBNICATION"]) == ["CREDHOOK_FROBNICATION"]
+    assert correction("CREDHOOK_FROBNICATION") == "CREDHOOK_FROBNICATION is not a setting; deploy/README.md lists them"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "credhook_handlers",
+        "CREDHOOK_SERVICE_HOST",
+        "CREDHOOK_PORT_8000_TCP_ADDR",
+        "CREDHOOK_RECEIVER_SERVICE_PORT_HTTP",
+        "CREDHOOK_RECEIVER_PORT",
+        "CREDHOOKS_HANDLER",
+        "REDIS_URLS",
+    ],
+)
+def test_what_is_read_or_is_not_ours_is_left_alone(name: str) -> None:
+    assert unknown_settings([name]) == []
