@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import INSTANCE_KEY, RefusalLog
+from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCE, ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
@@ -57,7 +57,6 @@ class Announcer:
             queue=settings.queue,
             version=version(),
             host=socket.gethostname(),
-            instance_key=INSTANCE_KEY,
             strict=settings.durability == "strict",
             # Without secrets, not even as a digest. A receiver with another secret shows by its refusals.
             config_fingerprint=fingerprint(

@@ -4,12 +4,10 @@ The sender gets the platform's own `errors` envelope (specification, section Err
 broken. Neither has the path, since it may be the secret.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Mapping
-from hashlib import blake2s
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 from starlette.responses import Response
@@ -27,12 +25,6 @@ log = structlog.get_logger("credhook.receiver")
 RETRY_AFTER: Final = 5
 #: Log lines a minute for each reason. Senders without a key could fill the disk; `credhook_refusals` counts all.
 MAX_LOGGED: Final = 20
-
-_HALF: Final = 8
-
-#: This process's key, 32 hexadecimal digits. It is announced in Redis, so `credhook doctor` can tell which process has
-#: answered: each error id of ours is half random and half a keyed digest of that. To others it is an id like any other.
-INSTANCE_KEY: Final = secrets.token_hex(16)
 
 
 class TooLarge(Exception):
@@ -105,22 +97,4 @@ def answer(refusal: Exception) -> Response:
 
 def envelope(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with one of the platform's error objects."""
-    return Response(errors_body(status, detail, error_id()), status, headers, media_type="application/json")
-
-
-def error_id(key: str = INSTANCE_KEY) -> str:
-    """Return an id for an error object, different each time."""
-    return str(_signed_id(uuid4().bytes[:_HALF], key))
-
-
-def has_made(key: str, text: str) -> bool:
-    """Return True if the process with that instance key has made the error id."""
-    try:
-        return UUID(text) == _signed_id(UUID(text).bytes[:_HALF], key)
-    except ValueError:
-        return False
-
-
-def _signed_id(chance: bytes, key: str) -> UUID:
-    digest = blake2s(chance, key=key.encode(), digest_size=_HALF).digest()
-    return UUID(bytes=chance + digest, version=4)
+    return Response(errors_body(status, detail, str(uuid4())), status, headers, media_type="application/json")

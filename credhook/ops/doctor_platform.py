@@ -11,15 +11,10 @@ from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from redis.exceptions import RedisError
-
 from credhook.events import EVENT_TYPES
 from credhook.ops.doctor_redis import of_clock
 from credhook.ops.doctor_settings import Setup, of_certificate
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
-from credhook.ops.fleet import ReceiverProcess, open_briefly, queues_of, read_receivers
-from credhook.receiver.refusals import has_made
-from credhook.store.address import RedisAddress
 from credhook.worker.api.client import AsyncApi, transport_from
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.exchange import HEADERS, Request, Transport, Unanswered, Unsendable
@@ -132,17 +127,17 @@ def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Seq
 
 
 class PublicAnswer(NamedTuple):
-    """The answer of the public URL; `id` is the one in the body's error object, or ""."""
+    """The answer of the public URL. `is_refusal` is True if the body has an error object, as a receiver's has."""
 
     status: int
-    id: str
+    is_refusal: bool
 
 
 def check_public_url(setup: Setup) -> Iterator[Finding]:
-    """Check that the public URL is reached, has a valid certificate, and leads to one of our receivers.
+    """Check that the public URL is reached, has a valid certificate, and leads to a receiver.
 
-    A delivery without headers is posted. A receiver refuses it before it asks Redis, and the id in its answer tells
-    which process it was (receiver/refusals.py). Nothing is stored; the receiver's log has one more line.
+    A delivery without headers is posted. A receiver refuses it before it asks Redis. Nothing is stored; the receiver's
+    log has one more line.
     """
     if setup.endpoint is None:
         yield from (skipped(name, "CREDHOOK_PUBLIC_URL is missing or wrong") for name in URL_NAMES)
@@ -171,7 +166,7 @@ def check_public_url(setup: Setup) -> Iterator[Finding]:
     except (OSError, http.client.HTTPException) as error:
         yield _unreached("public_url.receiver", shown(url), error)
     else:
-        yield of_answer(answer, *_receivers(setup))
+        yield of_answer(answer)
     finally:
         connection.close()
 
@@ -187,22 +182,10 @@ def _post(connection: http.client.HTTPSConnection, path: str) -> PublicAnswer:
     response = connection.getresponse()
     body = response.read(_ANSWER_BYTES)
     try:
-        identity = str(json.loads(body)["errors"][0]["id"])
+        is_refusal = "id" in json.loads(body)["errors"][0]
     except (ValueError, LookupError, TypeError):
-        identity = ""
-    return PublicAnswer(response.status, identity)
-
-
-def _receivers(setup: Setup) -> tuple[Sequence[ReceiverProcess] | None, str]:
-    """Return the live receivers, None if Redis cannot be asked; and our queue."""
-    if setup.store is None:
-        return None, ""
-    settings = setup.store
-    try:
-        with open_briefly(RedisAddress.parse(settings.redis_url.get_secret_value())) as redis:
-            return read_receivers(redis, queues_of(redis) | {settings.queue}), settings.queue
-    except (RedisError, OSError):
-        return None, settings.queue
+        is_refusal = False
+    return PublicAnswer(response.status, is_refusal)
 
 
 def _unreached(name: str, url: str, error: Exception) -> Finding:
@@ -231,22 +214,14 @@ def _bad_certificate(error: ssl.SSLCertVerificationError) -> Finding:
     return fail("public_url.certificate", f"senders refuse the certificate: {error.verify_message}", remedy)
 
 
-def of_answer(answer: PublicAnswer, receivers: Sequence[ReceiverProcess] | None, queue: str) -> Finding:
-    """Check that one of our receivers answered and takes deliveries; None stands for unknown receivers. Pure."""
-    name = "public_url.receiver"
-    if not receivers:
-        return skipped(name, "no receiver is known: Redis is not reached, or no receiver has announced itself")
-    receiver = next((one for one in receivers if has_made(one.instance_key, answer.id)), None)
-    if receiver is None:
-        what = f"the server there, which answers {answer.status}, is no receiver of this Redis"
-        return fail(name, what, "check CREDHOOK_PUBLIC_URL, the proxy's back end, and that REDIS_URL is the receiver's")
+def of_answer(answer: PublicAnswer) -> Finding:
+    """Check that a receiver answered and takes deliveries at this path. Pure."""
+    name, server = "public_url.receiver", "check CREDHOOK_PUBLIC_URL and the proxy's back end"
+    if not answer.is_refusal:
+        return fail(name, f"the server there, which answers {answer.status}, is no receiver", server)
     if answer.status == _NOT_FOUND:
-        what = f"it leads to the receiver on {receiver.host}, which takes no deliveries at this path"
-        return fail(name, what, "let CREDHOOK_PUBLIC_URL end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do")
+        remedy = f"let it end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; {server}"
+        return fail(name, "the server there takes no deliveries at this path", remedy)
     if answer.status != _BAD_REQUEST:
-        what = f"the receiver on {receiver.host} answers {answer.status}"
-        return fail(name, what, "see delivery_refused in its log")
-    if receiver.queue != queue:
-        what = f"it leads to the receiver on {receiver.host}, whose queue is {receiver.queue} and not {queue}"
-        return fail(name, what, "set CREDHOOK_QUEUE to the same everywhere, or CREDHOOK_PUBLIC_URL to another receiver")
-    return ok(name, f"it leads to the receiver on {receiver.host}")
+        return fail(name, f"the receiver there answers {answer.status}", "see delivery_refused in its log")
+    return ok(name, "it leads to a receiver")

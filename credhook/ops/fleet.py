@@ -71,7 +71,6 @@ class ReceiverProcess(FleetProcess):
     strict: bool
     per_second: float
     idle: float | None
-    instance_key: str
     unauthenticated: int = 0
     outside_tolerance: int = 0
     refused: float | None = None
@@ -131,10 +130,9 @@ class Fleet(_Model):
         return tuple(receiver for receiver in self.receivers if receiver.queue == self.queue)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything except the receivers' keys and the digests of settings."""
-        secret = {"instance_key", "config_fingerprint"}
-        hidden: Any = {"receivers": {"__all__": secret}, "workers": {"__all__": {"config_fingerprint"}}}
-        hidden |= {"server": {"checks"}, "counts": {"oldest_age"}}
+        """Return everything except the digests of settings."""
+        digests = {"__all__": {"config_fingerprint"}}
+        hidden: Any = {"receivers": digests, "workers": digests, "server": {"checks"}, "counts": {"oldest_age"}}
         return self.model_dump(mode="json", exclude=hidden)
 
 

@@ -64,7 +64,6 @@ class ReceiverAnnouncement(BaseModel):
 
     Attributes:
         queue: the queue that it writes to.
-        instance_key: recognises the ids in its error responses, see receiver/refusals.py.
         strict: True if it waits for the fsync.
         config_fingerprint: digests of the settings that all receivers of a queue should share.
         acknowledged: deliveries acknowledged in the last round.
@@ -80,7 +79,6 @@ class ReceiverAnnouncement(BaseModel):
     queue: str
     version: str
     host: str
-    instance_key: str
     strict: bool
     config_fingerprint: dict[str, str]
     acknowledged: int = 0

@@ -110,7 +110,7 @@ def elsewhere(one: Clinic) -> dict[str, str]:
 
 def receiver_with(*, older: bool = False, **otherwise: Any) -> Break:
     """Announce a second receiver. Let the others be as old if they are compared with it."""
-    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "instance_key": "00", "strict": True}
+    said = {"queue": "credhook", "version": "0.1.0", "host": "r2", "strict": True}
 
     def make(one: Clinic) -> dict[str, str]:
         if older:
@@ -184,9 +184,8 @@ BROKEN = {
     "the public certificate soon expires": Broken(lambda one: one.public(certificate(one, days=5)), "public_url.certificate", "warn", "expires in 5 days", "renew the certificate"),
     "the public certificate has another name": Broken(lambda one: one.public(certificate(one, name="other.example")), "public_url.certificate", "fail", "mismatch", "CREDHOOK_PUBLIC_URL's host"),
     "the public certificate is nobody's": Broken(lambda one: one.public(certificate(one, authority=trustme.CA())), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
-    "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "is no receiver of this Redis", "the proxy's back end"),
+    "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(certificate(one), path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
-    "the public URL leads to another queue": Broken(set_(CREDHOOK_QUEUE="other"), "public_url.receiver", "fail", "whose queue is credhook and not other", "CREDHOOK_QUEUE"),
     "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "did you mean clinic_handlers?"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.token", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
     "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.token", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),

@@ -8,22 +8,15 @@ from typing import Any
 import httpx
 from redis import Redis
 from redis_keys import RECEIVERS
-from serving import Receiver, receiver
+from serving import receiver
 from signing import body, headers
 from waiting import until
 
-from credhook.receiver.refusals import has_made
 from credhook.store.announcements import announced
 
 
 def said(redis: Redis) -> list[dict[str, Any]]:
     return [json.loads(one.text) for one in announced(redis.hgetall(RECEIVERS))]
-
-
-def refused(server: Receiver) -> str:
-    """The id of the error object that a stranger gets."""
-    with httpx.Client() as client:
-        return str(client.post(server.url).json()["errors"][0]["id"])
 
 
 def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
@@ -36,14 +29,6 @@ def test_it_says_what_it_is_and_nothing_that_is_secret(tmp_path: Path, redis_cli
         assert 0 < redis_client.pttl(RECEIVERS) <= 60_000
         assert server.stop() == 0
     assert said(redis_client) == []  # It has said farewell.
-
-
-def test_each_process_is_known_by_its_answers(tmp_path: Path, redis_client: Redis, redis_url: str) -> None:
-    with receiver(tmp_path, redis_url, options=("--workers", "2")) as server:
-        until(lambda: len(said(redis_client)) == 2, what="both announcements")
-        keys = [one["instance_key"] for one in said(redis_client)]
-        for one in [refused(server) for _ in range(10)]:
-            assert [has_made(key, one) for key in keys].count(True) == 1
 
 
 def test_receivers_with_different_settings_can_be_told_from_each_other_and_their_secrets_cannot(

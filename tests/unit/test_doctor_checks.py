@@ -12,8 +12,6 @@ from credhook.ops.doctor import exit_code, line
 from credhook.ops.doctor_platform import PublicAnswer, of_answer
 from credhook.ops.doctor_redis import TRIALS, refused
 from credhook.ops.findings import CheckGroup, Finding, examine, fail, ok, skipped, split_remedy, warn
-from credhook.ops.fleet import ReceiverProcess
-from credhook.receiver.refusals import error_id
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,28 +83,17 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
     assert refused(trials, replies) == (["HSET"], ["keys"])
 
 
-RECEIVER = ReceiverProcess(
-    queue="q", host="r1", version="1", age=1.0, strict=True, per_second=0.0, idle=None, instance_key=32 * "a"
-)
-OURS = error_id(RECEIVER.instance_key)
-
-
 @pytest.mark.parametrize(
-    ("answer", "receivers", "verdict", "words"),
+    ("answer", "verdict", "words"),
     [
-        (PublicAnswer(400, OURS), [RECEIVER], "ok", "r1"),
-        (PublicAnswer(404, OURS), [RECEIVER], "fail", "no deliveries at this path"),
-        (PublicAnswer(500, OURS), [RECEIVER], "fail", "answers 500"),
-        (PublicAnswer(400, error_id(32 * "b")), [RECEIVER], "fail", "is no receiver of this Redis"),
-        (PublicAnswer(301, ""), [RECEIVER], "fail", "answers 301"),
-        (PublicAnswer(400, OURS), [RECEIVER.model_copy(update={"queue": "x"})], "fail", "whose queue is x"),
-        (PublicAnswer(400, OURS), [], "skipped", "no receiver has announced itself"),
-        (PublicAnswer(400, OURS), None, "skipped", "Redis is not reached"),
+        (PublicAnswer(400, is_refusal=True), "ok", "a receiver"),
+        (PublicAnswer(404, is_refusal=True), "fail", "no deliveries at this path"),
+        (PublicAnswer(500, is_refusal=True), "fail", "answers 500"),
+        (PublicAnswer(400, is_refusal=False), "fail", "is no receiver"),
+        (PublicAnswer(301, is_refusal=False), "fail", "answers 301"),
     ],
 )
-def test_where_the_public_url_leads(
-    answer: PublicAnswer, receivers: list[ReceiverProcess] | None, verdict: str, words: str
-) -> None:
-    found = of_answer(answer, receivers, "q")
+def test_where_the_public_url_leads(answer: PublicAnswer, verdict: str, words: str) -> None:
+    found = of_answer(answer)
     assert found.verdict == verdict
     assert words in found.what
