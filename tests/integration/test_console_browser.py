@@ -26,8 +26,8 @@ PAGES = ("/", "/causes", "/events", "/events?state=dead", "/event?id=story", "/r
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Console]:
-    with console(tmp_path_factory.mktemp("console"), redis_server) as process:
+def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
+    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
         yield process
 
 

@@ -25,8 +25,8 @@ POSTED = sorted(route.path for route in ROUTES if "POST" in (route.methods or ()
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Console]:
-    with console(tmp_path_factory.mktemp("console"), redis_server) as process:
+def running(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Console]:
+    with console(tmp_path_factory.mktemp("console"), module_redis) as process:
         yield process
 
 

@@ -43,14 +43,14 @@ class Listeners:
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[int]:
+def patient(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[int]:
     """The port of a receiver that gives senders the time that it gives them anywhere."""
-    with receiver(tmp_path_factory.mktemp("patient"), redis_server, CREDHOOK_REQUEST_TIMEOUT="60") as process:
+    with receiver(tmp_path_factory.mktemp("patient"), module_redis, CREDHOOK_REQUEST_TIMEOUT="60") as process:
         yield process.port
 
 
 @pytest.fixture(scope="module")
-def listeners(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Listeners]:
+def listeners(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Listeners]:
     folder = tmp_path_factory.mktemp("listeners")
     authority, certificate = trustme.CA(), folder / "cert.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
@@ -59,13 +59,13 @@ def listeners(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> It
     admin, port = free_port(), free_port()
     quick = {"CREDHOOK_REQUEST_TIMEOUT": "1"}
     environment = quick | {
-        "REDIS_URL": redis_server,
+        "REDIS_URL": module_redis,
         "PORT": str(port),
         "CREDHOOK_WEBHOOK_SECRETS": SECRET,
         "CREDHOOK_TLS_CERTFILE": str(certificate),
     }
     with (
-        receiver(folder, redis_server, options=(), CREDHOOK_ADMIN=f"127.0.0.1:{admin}", **quick) as plain,
+        receiver(folder, module_redis, options=(), CREDHOOK_ADMIN=f"127.0.0.1:{admin}", **quick) as plain,
         running(folder / "tls.log", "receiver", environment=environment) as encrypted,
     ):
         targets = {"public": Target(plain.port), "admin": Target(admin), "encrypted": Target(port, trust)}

@@ -29,8 +29,8 @@ def refusal(name: str) -> Refusal:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, redis_server: str) -> Iterator[Receiver]:
-    with receiver(tmp_path_factory.mktemp("receiver"), redis_server) as process:
+def server(tmp_path_factory: pytest.TempPathFactory, module_redis: str) -> Iterator[Receiver]:
+    with receiver(tmp_path_factory.mktemp("receiver"), module_redis) as process:
         yield process
 
 
