@@ -1,8 +1,8 @@
-"""The platform's nouns, for both senders from one body.
+"""The operations of the platform's API, grouped by noun. One definition serves both senders.
 
-A method here says which call its arguments make, and sends nothing: `sent` hands the call to the namespace's sender.
-With an asynchronous sender `api.users.list()` is an awaitable of users, with a synchronous one it is the users. The
-two overloads of `sent.__get__` say so to the type checker, arguments included.
+Each method returns the call for its arguments; `sent` passes the call to the namespace's sender. With an asynchronous
+sender `api.users.list()` returns an awaitable, with a synchronous sender the users. The two overloads of `sent.__get__`
+tell this to the type checker.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -199,12 +199,12 @@ class Users(Namespace[S]):
 
     @sent
     def by_external_identifier(self, external_identifier: str) -> Call[User]:
-        """Find a user by what the tenant calls them elsewhere."""
+        """Find a user by the name in another system of the tenant."""
         return operations.FIND_USER(externalIdentifier=external_identifier)
 
     @sent
     def external_identifier(self, username: str) -> Call[ExternalIdentifier]:
-        """Read what the tenant calls a user elsewhere."""
+        """Read the name of a user in another system of the tenant."""
         return operations.GET_EXTERNAL_IDENTIFIER(username=username)
 
     @sent

@@ -86,7 +86,7 @@ def is_long(operation: Operation[Any], response: Response) -> bool:
 
 def _at_once(whole: TypeAdapter[Envelope[R]], body: bytes) -> R | None:
     """Return the content of the envelope, or None if only `parse` can read the body or name its mistake."""
-    if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # Which are no JSON.
+    if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # These are not JSON.
         return None
     try:
         return cast("R", whole.validator.validate_json(body, by_alias=True, by_name=False)["data"])
@@ -196,7 +196,7 @@ def _not_understood(operation: str, status: int, wrong: str, cause: str) -> Inva
 
 
 def refusal(operation: str, response: Response, now: datetime) -> ApiError:
-    """Say by its status what an answer without success means."""
+    """Return the error for an answer without success, by its status."""
     status = response.status
     errors = error_objects(response.body)
     message = f"{operation}: the platform answered {status}{_reference(errors)}"

@@ -16,16 +16,16 @@ from pydantic_core import CoreSchema, core_schema
 
 
 def mismatch(error: ValidationError) -> str:
-    """Say where the first mistake is and of what kind, in one line that does not repeat any value."""
+    """Return the place and kind of the first mistake in one line, without any value."""
     first = error.errors(include_input=False, include_context=False, include_url=False)[0]
     place = ".".join(str(step) for step in first["loc"]) or "the whole"
     return f"{place}: {first['type'].replace('_', ' ')}"
 
 
 class NoneAsEmpty:
-    """Read null, where a list was observed, as an empty one.
+    """Read null as an empty list.
 
-    A `BeforeValidator` says it in a line, and has the list made twice where models are read from bytes.
+    A `BeforeValidator` would be shorter, but pydantic then builds the list twice when it reads bytes.
     """
 
     @staticmethod
@@ -38,8 +38,8 @@ class NoneAsEmpty:
 class Wire(BaseModel):
     """A frozen value with a wire form.
 
-    A repr shows the fields named in `shown` and no others: a field is hidden until someone has decided that it
-    is not personal data. Validation errors do not repeat the input, for the same reason.
+    A repr shows only the fields named in `shown`. A new field stays hidden until it is known to hold no personal data.
+    Validation errors do not repeat the input, for the same reason.
     """
 
     model_config = ConfigDict(
@@ -65,32 +65,32 @@ class ResponseModel(Wire):
 
 
 class RequestModel(Wire):
-    """What we ask of the platform. A field that it does not know is a mistake of ours."""
+    """The body of a request. An unknown field is a mistake of ours."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Stateful(ResponseModel):
-    """Something with a `status`: an open word, since the platform's pages disagree on spelling and case."""
+    """A model with a `status`. Any word is valid, because the platform's pages disagree on spelling and case."""
 
     status: str
 
     def is_(self, *states: str) -> bool:
-        """Say whether the status is one of these, compared without case."""
+        """Return True if the status is one of these; case is ignored."""
         return self.status.casefold() in {state.casefold() for state in states}
 
 
 #: A timestamp where the specification promises ISO 8601.
 Timestamp = datetime
 
-#: A timestamp that was only ever observed: a `datetime` where it reads as one, otherwise the text as it came.
+#: A timestamp that the specification does not promise: a `datetime` if it can be parsed, otherwise the text.
 ObservedTimestamp = Annotated[datetime | str, Field(union_mode="left_to_right")]
 
 
 #: Identifiers of the platform, in every shape seen: `cmfw…`, `iss_…`, UUIDs, `author:code`, DIDs.
 _RESOURCE_ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 
-#: What goes into a path as it is, as nearly all ids do. To find that out takes `quote` ten times as long.
+#: Values that need no encoding in a path, as nearly all ids. `quote` would take ten times as long.
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]+")
 
 #: Characters of a username or an external identifier. No rule is published; this keeps URLs within reason.

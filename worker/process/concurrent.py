@@ -200,7 +200,7 @@ class ConcurrentWorker(BaseWorker):
         """Return how many more events may be in flight."""
         if self._stopping.is_set():
             return 0
-        # Events that only wait for their settlement hold no slot, but they are bounded as well.
+        # Events that wait for their settlement hold no slot, but their number is limited as well.
         return min(self._slots.places - len(self._attempts), 2 * self._concurrency - len(self._tasks))
 
     def _start(self, claim: Claim) -> None:
@@ -291,7 +291,7 @@ class ConcurrentWorker(BaseWorker):
         """Finish the events in flight, or hand them back when the grace time is over."""
         self._slots.evict(0)
         if self._tasks:
-            # What Redis has let us wait for meanwhile is a part of it: the supervisor waits no longer.
+            # The grace time includes waits for Redis: the supervisor waits no longer.
             spent = 0.0 if self._stopped_at is None else asyncio.get_running_loop().time() - self._stopped_at
             await asyncio.wait(self._tasks, timeout=max(0.0, self._settings.grace - spent))
         if self._tasks:
@@ -299,7 +299,7 @@ class ConcurrentWorker(BaseWorker):
             await asyncio.wait(self._tasks, timeout=_SETTLE_SECONDS)
 
     def _interrupt_all(self) -> None:
-        self._stopped_at = -math.inf  # What comes after this has no grace either.
+        self._stopped_at = -math.inf  # Events that start later get no grace time either.
         self._slots.evict(0)
         for attempt in list(self._attempts):
             attempt.interrupt(Interruption.DRAINED)
@@ -320,7 +320,7 @@ class ConcurrentWorker(BaseWorker):
 
     @property
     def in_flight(self) -> int:
-        """Number of events in flight."""
+        """Return the number of events in flight."""
         return len(self._attempts)
 
     def show_to_rq(self) -> None:

@@ -10,10 +10,10 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-#: Who has failed, where it is no handler: the fetch, and a worker process that has died. Handlers' names have a dot.
+#: Values of `who` that are no handler: the fetch, and a worker process that died. Names of handlers have a dot.
 FETCH: Final = "fetch"
 WORKER: Final = "worker"
-#: Characters that are kept of each text: a name may be as long as its author likes.
+#: Maximum characters of each text, because names may be of any length.
 _LONGEST: Final = 200
 
 
@@ -24,11 +24,11 @@ class Failure:
     Attributes:
         who: the handler's name, `fetch` or `worker`.
         what: the class of the error, and its status if it has one.
-        where: module and function of the author's code, "" if none was involved. They stay what they are when lines
-            move and when a release lies in another folder; therefore neither line nor file tells causes apart.
-        at: the same place as it is shown, `file:line function`, of this failure.
-        version: of the code that has failed.
-        milliseconds: how long the handler ran, if it did.
+        where: module and function of the author's code, or "". Neither line nor file is part of it, because both change
+            between releases.
+        at: the same place for people, `file:line function`.
+        version: version of the code that failed.
+        milliseconds: run time of the handler, if it ran.
     """
 
     who: str

@@ -1,8 +1,8 @@
 """A request, its response within bounds, and the exceptions if there is none.
 
-Bounded are the bytes of a body, counted after decompression, and the JSON values that it may hold. A value of two bytes
-becomes a model of several hundred: 3 MB of `{}` took 600 MiB and five seconds in which the event loop stood still. A
-value takes at most 2 microseconds, measured; most take a tenth of that.
+Limits apply to the bytes of a body after decompression and to the number of its JSON values. A value of two bytes
+becomes a model of several hundred bytes: 3 MB of `{}` took 600 MiB and blocked the event loop for five seconds. A value
+takes at most 2 microseconds, measured; most take a tenth of that.
 """
 
 import zlib
@@ -25,19 +25,19 @@ MANY: Final = 2_000
 
 
 def has_more_than(most: int, body: bytes) -> bool:
-    """Return True if a JSON body may have more values. A value takes a byte, so short bodies are not read."""
+    """Return True if a JSON body may have more values. Short bodies are not read, since a value takes a byte."""
     return len(body) > most and values(body) > most
 
 
 def values(body: bytes) -> int:
-    """At most so many values are in a JSON body: brackets and commas inside of strings are counted as well."""
+    """Return an upper bound on the values in a JSON body. Brackets and commas inside strings count as well."""
     return 1 + len(body) - len(body.translate(None, b"{[,"))
 
 
 #: Bytes of a refusal that are read. The platform's error objects take a few hundred, and its status says most.
 LONGEST_REFUSAL: Final = 64 * 1024
 
-#: What zlib calls "gzip or zlib, whichever it is". (Some servers call raw zlib `deflate`, as they should.)
+#: Lets zlib detect gzip or zlib by the header. Servers call zlib `deflate`.
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _READABLE: Final = frozenset({"gzip", "x-gzip", "deflate"})
 
@@ -46,7 +46,7 @@ class BodyRefused(Exception):
     """The body is longer than a response may be, or in an encoding that was not asked for.
 
     Attributes:
-        cause: Which of the two, in a word.
+        cause: a word for the reason.
     """
 
     def __init__(self, message: str, *, cause: str) -> None:
