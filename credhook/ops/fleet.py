@@ -23,7 +23,7 @@ from credhook.store.announcements import (
     WorkerAnnouncement,
     announced,
 )
-from credhook.store.connection import open_redis_sync
+from credhook.store.connection import clock, open_redis_sync
 from credhook.store.counts import EventCounts, counts_of
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.settings import PlatformSettings
@@ -155,7 +155,7 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    now = _now(redis)
+    now = clock(redis) / 1_000
     queues = sorted(queues_of(redis) | {queue})
     counts = {name: counts_of(redis, Keys(name), now=now) for name in queues}
     receivers = read_receivers(redis, queues)
@@ -180,7 +180,7 @@ def read_receivers(redis: Redis, queues: Iterable[str]) -> tuple[ReceiverProcess
     Raises:
         RedisError, OSError: Redis failed.
     """
-    now, found = _now(redis), []
+    now, found = clock(redis) / 1_000, []
     for _, one in _announced(redis, [Keys(queue).receivers for queue in queues], now):
         said = ReceiverAnnouncement.model_validate_json(one.text)
         later = now - one.renewed / 1_000
@@ -203,12 +203,6 @@ def platform_of_host(queue: str) -> PlatformKeys | None:
     except ValidationError:
         return None
     return PlatformKeys(circuit=circuit_key(settings.api_url, queue))
-
-
-def _now(redis: Redis) -> float:
-    """Return Redis's time in seconds since the epoch: the clocks of hosts may differ."""
-    seconds, microseconds = redis.time()
-    return float(seconds + microseconds / 1_000_000)
 
 
 def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:

@@ -21,6 +21,7 @@ from credhook.store import (
     State,
     ending,
 )
+from credhook.store.connection import clock
 from credhook.tracing import Traced
 
 #: Records fetched in one round trip.
@@ -306,7 +307,7 @@ class Cause:
 def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
     """Return the causes, the latest failure first. `retention`: seconds for which settled events are kept."""
     latest = cast(list[tuple[bytes, float]], redis.zrange(index.causes, 0, limit - 1, desc=True, withscores=True))
-    now = int(redis.time()[0]) * 1_000
+    now = clock(redis)
     forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
     pipeline = redis.pipeline(transaction=False)
     for name, _ in latest:
