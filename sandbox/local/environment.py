@@ -144,16 +144,21 @@ class Stopped(BaseException):
     """A signal asked to stop."""
 
 
+def _stop(*_: object) -> None:
+    _ignore_signals()
+    raise Stopped
+
+
+def _ignore_signals() -> None:
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, signal.SIG_IGN)
+
+
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise `Stopped` at the first signal. Ignore further signals while everything is being stopped."""
-
-    def stop(*_: object) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise Stopped
-
-    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    """Raise `Stopped` at the first signal. Ignore signals while everything is being stopped."""
+    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -327,6 +332,7 @@ def started(
             local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
             printed = local.logs["sandbox"].read_text().splitlines()  # Settings that point workers at it come first.
             environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
+        stack.callback(_ignore_signals)  # Called first: a late Ctrl-C must not break off the removal.
         yield local
 
 

@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path) -> "subprocess.Popen[str]":
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CREDHOOK_", "REDIS_"))}
+    added = {"PYTHONPATH": str(ROOT), "HTTP_PROXY": "http://127.0.0.1:9", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", "credhook", "demo"],
-        cwd=folder, env=environment | {"PYTHONPATH": str(ROOT), "HTTP_PROXY": "http://127.0.0.1:9"}, text=True,
+        cwd=folder, env=environment | added, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
@@ -42,6 +44,21 @@ def test_all_ten_are_handled_once_and_nothing_is_left(folder: Path) -> None:
 
 def test_ctrl_c_at_some_moment_leaves_nothing(folder: Path) -> None:
     interrupted(folder, random.uniform(0.0, 3.0))
+
+
+def test_ctrl_c_after_its_end_does_not_break_off_the_removal(folder: Path) -> None:
+    demo = start(folder)
+    assert demo.stdout is not None
+    shown = iter(demo.stdout.readline, "")
+    assert any("handled exactly once" in line for line in shown)
+    for _ in range(40):
+        demo.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        if demo.poll() is not None:
+            break
+    demo.communicate(timeout=60)
+    assert left_running(folder) == []
+    assert [path.name for path in folder.iterdir()] == ["Procfile"]
 
 
 @pytest.mark.soak
