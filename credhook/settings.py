@@ -4,13 +4,16 @@ import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasGenerator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
+
+if TYPE_CHECKING:
+    from credhook.store.store import AsyncStore, SyncStore
 
 #: Every variable with our prefix that any process reads. A process imports only its own settings, so all are listed.
 KNOWN: Final = frozenset(
@@ -111,6 +114,21 @@ class StoreSettings(Settings):
         None,
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
+
+    def open_store(self) -> "AsyncStore":
+        """Return the store, which connects at its first command."""
+        from credhook.store.connection import open_redis
+        from credhook.store.store import Store
+
+        return Store(open_redis(self.redis_url.get_secret_value()), self.queue, retention=self.retention)
+
+    def open_store_sync(self, **options: Any) -> "SyncStore":
+        """Return the store for code that is not asynchronous; `options` are redis-py's."""
+        from credhook.store.connection import open_redis_sync
+        from credhook.store.store import Store
+
+        redis = open_redis_sync(self.redis_url.get_secret_value(), **options)
+        return Store(redis, self.queue, retention=self.retention)
 
 
 def in_force(settings: BaseSettings) -> dict[str, Any]:

@@ -13,14 +13,13 @@ from typing import Final
 from uuid import uuid4
 
 import structlog
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from credhook.receiver.inbox import Inbox
 from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
-from credhook.store import Keys
-from credhook.store.announcements import ANNOUNCE, ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
+from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import AsyncStore
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -35,7 +34,7 @@ class Announcer:
 
     def __init__(
         self,
-        redis: Redis,
+        store: AsyncStore,
         settings: ReceiverSettings,
         inbox: Inbox,
         refusals: RefusalLog,
@@ -44,10 +43,7 @@ class Announcer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Announce these settings and counts. `clock`: monotonic seconds, as for the inbox and the refusals."""
-        keys = Keys(settings.queue)
-        self._key, self._jobs = keys.receivers, keys.jobs
-        self._script = redis.register_script(ANNOUNCE)
-        self._redis = redis
+        self._store = store
         self._inbox = inbox
         self._refusals = refusals
         self._clock = clock
@@ -75,7 +71,7 @@ class Announcer:
         while True:
             try:
                 await self.announce()
-            except (RedisError, OSError) as error:
+            except STORE_ERRORS as error:
                 log.debug("not_announced", error=type(error).__name__)
             await self._sleep(ANNOUNCE_EVERY_SECONDS)
 
@@ -97,12 +93,13 @@ class Announcer:
         }
         self._counted, self._at = count, now
         mine = self._identity.model_copy(update=figures).model_dump_json()
-        await self._redis.sadd("rq:queues", self._jobs)  # `credhook status` finds the queue there.
-        await self._script(keys=[self._key], args=[self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)])
+        keys, arguments = self._store.keys, [self._token, mine, int(ANNOUNCEMENT_SECONDS * 1_000)]
+        await self._store.redis.sadd("rq:queues", keys.jobs)  # `credhook status` finds the queue there.
+        await self._store.run("announce", arguments, keys=[keys.receivers])
 
     async def leave(self) -> None:
         """Remove the announcement."""
-        with suppress(RedisError, OSError):  # It lapses within a minute.
+        with suppress(*STORE_ERRORS):  # It lapses within a minute.
             async with asyncio.timeout(_LEAVE_SECONDS):
-                await self._redis.hdel(self._key, self._token)
-                await self._redis.aclose()
+                await self._store.redis.hdel(self._store.keys.receivers, self._token)
+                await self._store.redis.aclose()

@@ -17,7 +17,6 @@ import click
 import structlog
 import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
-from redis.asyncio import Redis
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
@@ -33,10 +32,9 @@ from credhook.receiver.inbox import Inbox
 from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
-from credhook.store import Keys
-from credhook.store.connection import open_redis
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
+from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, Supervisor, environment_of, stop_on
 
 if TYPE_CHECKING:
@@ -95,9 +93,8 @@ def _serve(
     settings: ReceiverSettings, listener: socket.socket, admin: AdminListener | None, lifeline: int | None = None
 ) -> int:
     """Serve in this process. Return the exit code."""
-    redis = open_redis(settings.redis_url.get_secret_value())
-    strict = settings.durability == "strict"
-    inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
+    store = settings.open_store()
+    inbox = Inbox(store, strict=settings.durability == "strict")
     refusals = RefusalLog()
     config = uvicorn.Config(
         create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
@@ -118,10 +115,10 @@ def _serve(
 
     async def serve() -> int:
         # Start without waiting for Redis: until it answers, deliveries get 503.
-        announcer = Announcer(redis, settings, inbox, refusals)
+        announcer = Announcer(store, settings, inbox, refusals)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
         if admin:
-            beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
+            beside.append(asyncio.create_task(_administrate(settings, admin, store, inbox.examine, REGISTRY)))
         if lifeline is not None:
             end_with_parent(lifeline, server)
         await server.serve(sockets=[listener])
@@ -211,18 +208,17 @@ def supervisor(
 
 
 def _administrate_all(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
-    redis = open_redis(settings.redis_url.get_secret_value())
-    strict = settings.durability == "strict"
-    asyncio.run(_administrate(settings, admin, redis, lambda: examine(redis, strict=strict), gathered(folder)))
+    store, strict = settings.open_store(), settings.durability == "strict"
+    asyncio.run(_administrate(settings, admin, store, lambda: examine(store.redis, strict=strict), gathered(folder)))
 
 
 async def _administrate(
-    settings: ReceiverSettings, admin: AdminListener, redis: Redis, examine: Examine, registry: CollectorRegistry
+    settings: ReceiverSettings, admin: AdminListener, store: AsyncStore, examine: Examine, registry: CollectorRegistry
 ) -> None:
     """Answer on the admin listener until cancelled."""
-    exporter = ExporterLease(redis, Keys(settings.queue).exporter)
+    exporter = ExporterLease(store, store.keys.exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
-    app = create_admin(redis, examine, queue=settings.queue, registry=registry, exporter=exporter, others=[target])
+    app = create_admin(store, examine, registry=registry, exporter=exporter, others=[target])
     await admin.serve(app, beside=[exporter.keep])
 
 

@@ -7,31 +7,26 @@ whole or not at all. A request whose client has gone is still written with its g
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import Context
 from datetime import UTC, datetime
 from enum import Enum
-from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
 import structlog
-from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError  # noqa: A004  Redis's own.
 
-from credhook import store
 from credhook.events import Event
 from credhook.receiver import metrics
-from credhook.store import lua
-from credhook.store.connection import REDIS_TIMEOUT, check_schema_async
-from credhook.store.health import Check, ask, examine, hint, promises
+from credhook.store import Keys, lua
+from credhook.store.connection import REDIS_TIMEOUT, Command, RedisConnection
+from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, hint
+from credhook.store.health import Check, ask, examine, promises
 from credhook.store.job import accept_arguments
+from credhook.store.store import AsyncStore, sha_of
 from credhook.tracing import Traced
 
 log = structlog.get_logger("credhook.receiver")
 
-ACCEPT: Final = lua.load("accept.lua", ORIGIN="delivery")
-_ACCEPT_SHA: Final = sha1(ACCEPT.encode(), usedforsecurity=False).hexdigest()
+_ACCEPT_SHA: Final = sha_of("accept")
 
 #: Events in one script. It blocks Redis for about 5 ms then, and its arguments stay below Lua's limit.
 MAX_GROUP: Final = 500
@@ -80,30 +75,23 @@ class Delivery(NamedTuple):
     trace: str | None = None
 
 
-#: The arguments of a Redis command.
-Command = tuple[str | int | bytes, ...]
 _Waiting = tuple[Delivery, "asyncio.Future[Outcome]"]
 
 
 def accept_command(group: Sequence[Delivery], *, queue: str, retention: int) -> Command:
     """Return the command that runs the script for a group. Its reply has an outcome for each."""
     arguments = accept_arguments(group, queue=queue, retention=retention, now=datetime.now(UTC))
-    return "EVALSHA", _ACCEPT_SHA, 1, store.Keys(queue).prefix, *arguments
+    return "EVALSHA", _ACCEPT_SHA, 1, Keys(queue).prefix, *arguments
 
 
 class Inbox:
     """Writes events to Redis, one group at a time."""
 
-    def __init__(self, redis: Redis, *, queue: str, retention: int, strict: bool = False) -> None:
-        """Remember settled and quarantined events for `retention` seconds.
-
-        With `strict`, an event counts as written only once it has been fsynced.
-        """
-        self._redis = redis
-        self._queue = queue
-        self._retention = retention
+    def __init__(self, store: AsyncStore, *, strict: bool = False) -> None:
+        """With `strict`, an event counts as written only once it has been fsynced."""
+        self._store = store
         self._strict = strict
-        self._connection: AbstractConnection | None = None
+        self._connection = RedisConnection(store.redis)
         #: Sent after each group if this Redis replies before it fsyncs.
         self._wait_for_fsync: list[Command] = []
         self._facts_until = 0.0
@@ -136,7 +124,7 @@ class Inbox:
     async def examine(self) -> tuple[Check, ...]:
         """Check whether events would be kept now. Redis is asked once a second at most."""
         if time.monotonic() > self._checks_until:
-            self._checks = await examine(self._redis, strict=self._strict)
+            self._checks = await examine(self._store.redis, strict=self._strict)
             self._checks_until = time.monotonic() + _CHECKS_SECONDS
         return self._checks
 
@@ -144,9 +132,8 @@ class Inbox:
         """Write the waiting events, then close the connections."""
         if self._writer:
             await self._writer
-        if self._connection:
-            await self._connection.disconnect()
-        await self._redis.aclose()
+        await self._connection.aclose()
+        await self._store.redis.aclose()
 
     async def _write_all(self) -> None:
         while self._waiting:
@@ -165,10 +152,10 @@ class Inbox:
         metrics.GROUP_SIZE.observe(len(group))
         began = time.monotonic()
         try:
-            command = accept_command(group, queue=self._queue, retention=self._retention)
+            command = accept_command(group, queue=self._store.queue, retention=self._store.retention)
             try:
                 replies = await self._send(command)
-            except (ConnectionError, NoScriptError):
+            except RETRYABLE_ERRORS:
                 # The reply may be lost although the script has run. Run again, it says `duplicate`.
                 replies = await self._send(command)
         finally:
@@ -178,30 +165,21 @@ class Inbox:
         return [_OUTCOMES[reply] for reply in replies[0]]
 
     async def _send(self, command: Command) -> list[Any]:
-        connection = self._connection
-        if connection is None or not connection.is_connected or time.monotonic() > self._facts_until:
-            connection = await self._prepare()
-        return await _ask(connection, command, *self._wait_for_fsync)
+        if not self._connection.is_open or time.monotonic() > self._facts_until:
+            await self._prepare()
+        return await self._connection.send(command, *self._wait_for_fsync)
 
-    async def _prepare(self) -> AbstractConnection:
+    async def _prepare(self) -> None:
         """Connect, load the script, and check that this Redis keeps what it is given.
 
         Raises:
             StoreUnavailable: this Redis would not keep events.
         """
-        connection, pool = self._connection, self._redis.connection_pool
-        if connection is None or not connection.is_connected:
-            # After a restart or a failover another server may answer: other idle connections lead to the old one.
-            with suppress(RedisError, OSError):
-                await pool.disconnect(inuse_connections=False)
-            if connection is None:
-                connection = self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-            else:
-                await connection.connect()  # type: ignore[no-untyped-call]
-            connection.socket_timeout = None  # `_ask` has one time limit: redis-py would create a task for each write.
-            await _ask(connection, ("SCRIPT", "LOAD", ACCEPT))
-        await check_schema_async(self._redis, store.Keys(self._queue))
-        facts = await ask(self._redis)
+        if not self._connection.is_open:
+            await self._connection.open()
+            await self._connection.send(("SCRIPT", "LOAD", lua.load("accept")))
+        await self._store.check_schema_async()
+        facts = await ask(self._store.redis)
         for check in promises(facts, strict=self._strict):
             if check.failed:
                 raise StoreUnavailable(check.remedy)
@@ -211,11 +189,10 @@ class Inbox:
             # connection may have written what they repeat: the SET makes WAITAOF wait for that, too.
             milliseconds = int(REDIS_TIMEOUT * 900)  # A little less than we wait for an answer.
             self._wait_for_fsync = [
-                ("SET", store.Keys(self._queue).synced, 1, "EX", 60),
+                ("SET", self._store.keys.synced, 1, "EX", 60),
                 ("WAITAOF", 1, 0, milliseconds),
             ]
         self._facts_until = time.monotonic() + _FACTS_SECONDS
-        return connection
 
     def _confirm(self, group: list[_Waiting], outcomes: list[Outcome]) -> None:
         self._acknowledged, self._last = self._acknowledged + len(group), time.monotonic()
@@ -232,7 +209,7 @@ class Inbox:
             _log(outcome, deliveries)
 
     def _refuse(self, group: list[_Waiting], error: Exception) -> None:
-        if not isinstance(error, RedisError | OSError | StoreUnavailable):
+        if not isinstance(error, (*STORE_ERRORS, StoreUnavailable)):
             log.error("inbox_failed", exc_info=error)
         refusal = error if isinstance(error, StoreUnavailable) else StoreUnavailable(_reason(error), hint(error))
         for _, waiting in group:
@@ -240,20 +217,9 @@ class Inbox:
                 waiting.set_exception(refusal)
 
 
-async def _ask(connection: AbstractConnection, *commands: Command) -> list[Any]:
-    """Send commands and read their replies. After any error the connection is closed."""
-    try:
-        async with asyncio.timeout(REDIS_TIMEOUT):
-            await connection.send_packed_command(connection.pack_commands(commands))
-            return [await connection.read_response() for _ in commands]
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
 def _reason(error: Exception) -> str:
     """Return the error's class, and the first word of what Redis said: the rest may repeat a value."""
-    word = f" {str(error).partition(' ')[0][:32]}" if isinstance(error, ResponseError) else ""
+    word = f" {str(error).partition(' ')[0][:32]}" if isinstance(error, StoreRefusal) else ""
     return type(error).__name__ + word
 
 

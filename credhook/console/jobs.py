@@ -28,6 +28,7 @@ from credhook.console.live import Streams
 from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
+from credhook.store.store import Store
 from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.events import erase, replay
 from credhook.worker.commands.search import EventSummary, Selection, count, find
@@ -80,7 +81,7 @@ class Task:
 
 def replay_task(redis: Redis, keys: Keys, chosen: Selection, who: str) -> Task:
     """Return the task that replays the chosen events, oldest first."""
-    put_back, how = Replay(redis, queue=keys.queue, by=f"{who} (console)"), replay.how_to_replay(chosen)
+    put_back, how = Replay(Store(redis, keys.queue, retention=0), by=f"{who} (console)"), replay.how_to_replay(chosen)
 
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
         return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)

@@ -10,7 +10,6 @@ from itertools import chain
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Metric
-from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -22,6 +21,7 @@ from credhook.metrics.counting import exposition, flush
 from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
+from credhook.store.store import AsyncStore
 
 Examine = Callable[[], Awaitable[Sequence[Check]]]
 
@@ -30,10 +30,9 @@ Figures = Callable[[], Awaitable[Sequence[Metric]]]
 
 
 def create_admin(
-    redis: Redis,
+    store: AsyncStore,
     examine: Examine,
     *,
-    queue: str,
     registry: CollectorRegistry = REGISTRY,
     exporter: ExporterLease | None = None,
     others: Sequence[Figures] = (),
@@ -42,7 +41,7 @@ def create_admin(
 
     `exporter`: the lease of the queue's figures; None exports them always. `others`: more figures for each scrape.
     """
-    figures: tuple[Figures, ...] = QueueFigures(redis, queue, exporter=exporter), *others
+    figures: tuple[Figures, ...] = QueueFigures(store, exporter=exporter), *others
 
     async def readyz(_: Request) -> Response:
         checks = await examine()

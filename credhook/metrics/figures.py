@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
 
 from credhook.certificate import valid_until
-from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
 from credhook.store.counts import EventCounts, read_counts, request_counts
+from credhook.store.errors import STORE_ERRORS, StoreRefusal
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
+from credhook.store.store import AsyncStore
 
 
 class QueueFigures:
     """The figures of one queue."""
 
-    def __init__(self, redis: Redis, queue: str, *, exporter: ExporterLease | None = None) -> None:
-        """Read the figures of `queue`. `exporter`: their lease; None exports them always."""
-        self._redis = redis
-        self._keys = Keys(queue)
+    def __init__(self, store: AsyncStore, *, exporter: ExporterLease | None = None) -> None:
+        """`exporter`: the lease of the figures; None exports them always."""
+        self._redis = store.redis
+        self._keys = store.keys
         self._exporter = exporter
 
     async def __call__(self) -> list[Metric]:
@@ -39,7 +38,7 @@ class QueueFigures:
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
             memory = await self._memory()
-        except (RedisError, OSError):
+        except STORE_ERRORS:
             return []
         now = seconds + microseconds / 1_000_000
         counts = read_counts(replies, self._keys, now=now)
@@ -65,7 +64,7 @@ class QueueFigures:
         """Return Redis's figures of its memory; none if the user may not ask."""
         try:
             answer: Mapping[str, Any] = await self._redis.info("memory")
-        except ResponseError:
+        except StoreRefusal:
             return {}
         return answer
 

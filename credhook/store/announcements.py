@@ -13,10 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from credhook.store import lua
-
-#: Renews an announcement; see there.
-ANNOUNCE: Final = lua.load("announce.lua")
 #: Seconds that an announcement lasts unless it is renewed.
 ANNOUNCEMENT_SECONDS: Final = 60.0
 #: Seconds that a deploy may take, during which processes may differ.

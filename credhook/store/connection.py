@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import redis.asyncio
@@ -12,13 +13,15 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
-from redis.exceptions import ResponseError
 
-from credhook.store import SCHEMA, Keys
 from credhook.store.address import RedisAddress
+from credhook.store.errors import STORE_ERRORS
 
 #: Seconds until a silent Redis counts as gone: a sender waits for us no longer than this.
 REDIS_TIMEOUT: Final = 5.0
+
+#: The arguments of a command.
+Command = tuple[str | int | float | bytes, ...]
 
 _SERIALIZER: Final = HiredisRespSerializer()
 
@@ -107,40 +110,58 @@ def open_redis_sync(address: RedisAddress | str, **options: Any) -> redis.Redis:
     return redis.Redis(**_place(address), **options)
 
 
-class WrongSchema(ResponseError):
-    """Another version of credhook has written the queue's data in a different layout."""
-
-
-def check_schema(client: redis.Redis, keys: Keys, *, write: bool = True) -> None:
-    """Check the queue's schema number; with `write`, write it if there is none.
-
-    Raises:
-        WrongSchema: the number is another version's.
-        RedisError: Redis failed.
-    """
-    if write:
-        client.set(keys.schema, SCHEMA, nx=True)
-    _compare(cast("bytes | None", client.get(keys.schema)))
-
-
-async def check_schema_async(client: redis.asyncio.Redis, keys: Keys) -> None:
-    """Check the queue's schema number; write it if there is none. Raises as `check_schema` does."""
-    found = await client.get(keys.schema)
-    if found is None:  # A full Redis takes no SET, and repeated deliveries are acknowledged all the same.
-        await client.set(keys.schema, SCHEMA, nx=True)
-        found = await client.get(keys.schema)
-    _compare(found)
-
-
-def _compare(found: bytes | str | None) -> None:
-    if found not in {None, str(SCHEMA).encode()}:
-        raise WrongSchema(f"the queue's data has another schema than {SCHEMA}")
-
-
 def clock(client: redis.Redis) -> int:
     """Return Redis's time in ms since the epoch: the clocks of hosts may differ."""
     seconds, microseconds = client.time()
-    return int(seconds * 1_000 + microseconds // 1_000)
+    return seconds * 1_000 + microseconds // 1_000
+
+
+class RedisConnection:
+    """One connection of a client, whose commands share one time limit. Its owner notices when it has to be opened."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._pool = client.connection_pool
+        self._connection: AbstractConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return True unless the connection was never opened, has failed, or was closed by Redis."""
+        return self._connection is not None and self._connection.is_connected
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            RedisError, OSError: Redis cannot be reached.
+        """
+        # After a restart or a failover another server may answer: other idle connections lead to the old one.
+        with suppress(*STORE_ERRORS):
+            await self._pool.disconnect(inuse_connections=False)
+        if self._connection is None:
+            self._connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        else:
+            await self._connection.connect()  # type: ignore[no-untyped-call]
+        self._connection.socket_timeout = None  # `send` has one: redis-py would create a task for each write.
+
+    async def send(self, *commands: Command) -> list[Any]:
+        """Send commands and return their replies. After any error the connection is closed.
+
+        Raises:
+            RedisError, OSError: Redis failed, or refused a command.
+        """
+        connection = cast(AbstractConnection, self._connection)
+        try:
+            async with asyncio.timeout(REDIS_TIMEOUT):
+                await connection.send_packed_command(connection.pack_commands(commands))
+                return [await connection.read_response() for _ in commands]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        if self._connection:
+            await self._connection.disconnect()
 
 
 def _parsed(address: RedisAddress | str) -> RedisAddress:

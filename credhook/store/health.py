@@ -1,29 +1,13 @@
-"""Check that Redis loses no events, and give advice when it fails.
+"""Check that Redis loses no events."""
 
-The advice never quotes Redis, whose messages may hold values. It may name a refused command.
-"""
-
-import re
-import socket
-import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import TimeoutError as RedisTimeout
-from redis.sentinel import MasterNotFoundError
+from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.store.connection import WrongSchema
+from credhook.store.errors import STORE_ERRORS, hint
 
 #: Older versions lack `LPOS`, `ZMSCORE`, `BLMOVE` or the expiry of script effects.
 OLDEST: Final = (6, 2)
@@ -195,95 +179,6 @@ async def examine(redis: Redis, *, strict: bool) -> tuple[Check, ...]:
     """Return all checks. The first says whether Redis answers."""
     try:
         facts = await ask(redis)
-    except (RedisError, OSError) as error:
+    except STORE_ERRORS as error:
         return (Check("redis", False, unanswered(error)),)
     return (Check("redis", True, ""), *checks(facts, strict=strict))
-
-
-#: How Redis 6 and 7 name a refused command, alone or within a script.
-_COMMAND: Final = re.compile(r"permissions to run the '([A-Za-z|_-]{1,32})' command")
-#: How they report a missing permission within a script. Redis 6 does not name it.
-_REFUSALS: Final = ("ermissions to", "The user executing the script can't", "ACL failure in script")
-
-_FULL: Final = "Redis is full and refuses writes: raise its maxmemory"
-_REPLICA: Final = "this Redis is a replica: REDIS_URL should name the master, or Sentinel"
-_LOADING: Final = "Redis loads its data: wait"
-#: With `appendfsync always`, a full disk ends Redis.
-_GONE: Final = "nothing listens there: check REDIS_URL, whether Redis runs, and why not: a full disk ends it"
-_LATE: Final = "it does not answer in time: check REDIS_URL and the way there, and whether Redis is busy"
-
-#: The more precise classes first.
-_BY_CLASS: Final = (
-    (WrongSchema, "start the version that has written this queue, or choose another CREDHOOK_QUEUE"),
-    (ssl.SSLError, "check REDIS_URL: rediss:// is for a Redis that speaks TLS, redis:// for one that does not"),
-    (socket.gaierror, "the host's name in REDIS_URL is not known here"),
-    (ConnectionRefusedError, _GONE),
-    (FileNotFoundError, "there is no such socket: check REDIS_URL, and whether Redis runs"),
-    (MasterNotFoundError, "no Sentinel of REDIS_URL answers and knows a master of that name"),
-    (TimeoutError, _LATE),
-    (RedisTimeout, _LATE),
-    (AuthenticationError, "Redis refuses user or password: check those in REDIS_URL, and that they are encoded"),
-    (OutOfMemoryError, _FULL),
-    (ReadOnlyError, _REPLICA),
-    (BusyLoadingError, _LOADING),
-)
-
-#: Words anywhere in a reply, since an error within a script stands behind Redis's words about the script.
-_BY_WORD: Final = {
-    "OOM ": _FULL,
-    "READONLY": _REPLICA,
-    "LOADING": _LOADING,
-    "MISCONF": "Redis cannot write to its disk: see its log",
-    "NOREPLICAS": "Redis has too few replicas to take writes: see its min-replicas-to-write",
-    "BUSY": "a script has kept Redis busy for too long: see its log",
-}
-
-
-def hint(error: BaseException) -> str:
-    """Return what to do about an error of Redis or of the connection."""
-    chain = list(_chain(error))
-    for each in chain:
-        if advice := _advice(each):
-            return advice
-    return "see Redis's log" if any(isinstance(each, ResponseError) for each in chain) else "check REDIS_URL"
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that led to it."""
-    each: BaseException | None = error
-    while each is not None:
-        yield each
-        each = each.__cause__ or each.__context__
-
-
-def _of_certificate(error: ssl.SSLCertVerificationError) -> str:
-    reason = (getattr(error, "verify_message", "") or str(error)).lower()
-    if "expired" in reason:
-        return "Redis's certificate has expired: renew it, and let Redis load it"
-    if "mismatch" in reason or "not valid for" in reason:
-        return "Redis's certificate is for another name than REDIS_URL's host: name it as its certificate does"
-    return "Redis's certificate is not trusted: set SSL_CERT_FILE to a file with its authority's"
-
-
-def _advice(error: BaseException) -> str:
-    """Return what to do about this error, or "" if that is unknown."""
-    said = str(error)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _of_certificate(error)
-    if isinstance(error, NoPermissionError) or any(word in said for word in _REFUSALS):
-        return _of_permission(said)
-    known = (advice for kind, advice in _BY_CLASS if isinstance(error, kind))
-    within = (advice for word, advice in _BY_WORD.items() if isinstance(error, ResponseError) and word in said)
-    return next(known, "") or next(within, "")
-
-
-def _of_permission(said: str) -> str:
-    refused = _COMMAND.search(said)
-    if refused:
-        command = refused[1].lower()
-        return f"REDIS_URL's user may not run {command.upper()}: `ACL SETUSER <user> +{command}` allows it"
-    if "channel" in said:
-        return "REDIS_URL's user may not use our channels: `ACL SETUSER <user> &credhook:* &rq:*` allows it"
-    if "run this command" in said:
-        return "REDIS_URL's user may not run a command of our scripts: `credhook doctor` names it"
-    return "REDIS_URL's user may not use our keys: `ACL SETUSER <user> ~credhook:* ~rq:*` allows it"

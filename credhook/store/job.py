@@ -86,7 +86,12 @@ def job_fields(queue: str, now: datetime) -> dict[str, str | int | bytes]:
 
 
 def accept_arguments(
-    events: Sequence[tuple[str, Event, str | None]], *, queue: str, retention: int, now: datetime
+    events: Sequence[tuple[str, Event, str | None]],
+    *,
+    queue: str,
+    retention: int,
+    now: datetime,
+    is_backfill: bool = False,
 ) -> list[str | int | bytes]:
     """Return the ARGV of accept.lua.
 
@@ -95,10 +100,11 @@ def accept_arguments(
         queue: the events' queue.
         retention: seconds that a settled or quarantined event is remembered.
         now: when the jobs are enqueued.
+        is_backfill: True if no delivery has brought the events.
     """
     fields = job_fields(queue, now)
     each = 4 if not events or events[0][2] is None else 5
-    found: list[str | int | bytes] = [retention, each, len(fields)]
+    found: list[str | int | bytes] = [int(is_backfill), retention, each, len(fields)]
     for name, value in fields.items():
         found += name, value
     for id_, event, trace in events:

@@ -5,13 +5,8 @@ from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
-from credhook.store import lua
-
-#: KEYS: the lease. ARGV: holder; milliseconds, 0 to release. For clients that are not asynchronous.
-LEASE: Final = lua.load("lease.lua")
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import AsyncStore
 
 #: Seconds that an exporter lease lasts, and between two renewals.
 EXPORTER_LEASE_SECONDS: Final = 8.0
@@ -21,10 +16,10 @@ EXPORTER_RENEWAL_SECONDS: Final = 2.0
 class RedisLease:
     """One process's share in a lease."""
 
-    def __init__(self, redis: Redis, key: str) -> None:
+    def __init__(self, store: AsyncStore, key: str) -> None:
         self.key = key
         self.holder = uuid4().hex
-        self._script = redis.register_script(LEASE)
+        self._store = store
 
     async def acquire(self, seconds: float) -> bool:
         """Acquire or renew the lease; return False if another process holds it.
@@ -32,7 +27,7 @@ class RedisLease:
         Raises:
             RedisError, OSError: Redis failed.
         """
-        return bool(await self._script(keys=[self.key], args=[self.holder, max(1, int(seconds * 1_000))]))
+        return bool(await self._store.run("lease", [self.holder, max(1, int(seconds * 1_000))], keys=[self.key]))
 
     async def release(self) -> None:
         """Release the lease, unless another process holds it by now.
@@ -40,7 +35,7 @@ class RedisLease:
         Raises:
             RedisError, OSError: Redis failed.
         """
-        await self._script(keys=[self.key], args=[self.holder, 0])
+        await self._store.run("lease", [self.holder, 0], keys=[self.key])
 
 
 class ExporterLease(RedisLease):
@@ -49,17 +44,9 @@ class ExporterLease(RedisLease):
     async def keep(self) -> None:
         """Acquire the lease when it is free and renew it, until cancelled."""
         while True:
-            with suppress(RedisError, OSError):  # Without Redis there is nothing to export.
-                await self.renew()
+            with suppress(*STORE_ERRORS):  # Without Redis there is nothing to export.
+                await self.acquire(EXPORTER_LEASE_SECONDS)
             await asyncio.sleep(EXPORTER_RENEWAL_SECONDS)
-
-    async def renew(self) -> bool:
-        """Acquire or renew the lease; return False if another process holds it.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
-        return await self.acquire(EXPORTER_LEASE_SECONDS)
 
     def is_held_by(self, holder: object) -> bool:
         """Return True if `holder`, the value of the key in Redis, is this process."""

@@ -28,46 +28,32 @@ _CONSTANTS: Final[dict[str, str | int | Iterable[str]]] = {
     "URGENT_TYPES": URGENT,
 }
 
-_MARK: Final = re.compile(r"^--! *(.*)$|\$([A-Z_]+)", re.MULTILINE)
-
-
-class BadScript(Exception):
-    """A script cannot be put together; the message names the file and what is wrong with it."""
-
-
-def load(path: str, **constants: str) -> str:
-    """Return the script in that file, `name.lua`, with all that it includes; `constants` are further ones.
-
-    Raises:
-        BadScript: a file is missing, or names something that does not exist.
-    """
-    known, included = {**_CONSTANTS, **constants}, {path}
-
-    def put_together(path: str, wanted_by: str) -> str:
-        def replaced(mark: re.Match[str]) -> str:
-            line, name = mark.groups()
-            if name in known:
-                return _literal(known[name])
-            keyword, _, other = (line or "").partition(" ")
-            if keyword != "include":
-                raise BadScript(f"{path}: the loader does not know {mark[0]}")
-            if other in included:
-                return ""
-            included.add(other)
-            return put_together(other, f", which {path} includes")
-
-        try:
-            text = _read(path)
-        except FileNotFoundError:
-            raise BadScript(f"there is no file {path}{wanted_by}") from None
-        return _MARK.sub(replaced, text)
-
-    return put_together(path, "")
+_MARK: Final = re.compile(r"^--! include (\w+)\.lua$|\$([A-Z_]+)", re.MULTILINE)
 
 
 @cache
-def _read(path: str) -> str:
-    return files("credhook.store").joinpath("scripts", path).read_text(encoding="utf-8")
+def load(script: str) -> str:
+    """Return the script in `<script>.lua`, with the fragments that it includes.
+
+    Raises:
+        FileNotFoundError, KeyError: it names a file or a constant that does not exist.
+    """
+    included = {script}
+
+    def assemble(name: str) -> str:
+        def replacement(mark: re.Match[str]) -> str:
+            fragment, constant = mark.groups()
+            if constant:
+                return _literal(_CONSTANTS[constant])
+            if fragment in included:
+                return ""
+            included.add(fragment)
+            return assemble(fragment)
+
+        text = files("credhook.store").joinpath("scripts", f"{name}.lua").read_text(encoding="utf-8")
+        return _MARK.sub(replacement, text)
+
+    return assemble(script)
 
 
 def _literal(value: str | int | Iterable[str]) -> str:

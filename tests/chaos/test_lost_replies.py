@@ -13,6 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis_keys import job_id
 from redis_proxy import redis_proxy
 from serving import children
+from stores import store_on
 from waiting import until
 
 from credhook.events import Event
@@ -29,7 +30,7 @@ def answers(redis: Redis) -> bool:
 
 
 def claims_of(redis: AsyncRedis, *, lease: float = 5.0) -> Claims:
-    return Claims(redis, queue="credhook", lease=lease, retention=3_600, worker=Claimant("w", "token"))
+    return Claims(store_on(redis), lease=lease, worker=Claimant("w", "token"))
 
 
 async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, redis_client: Redis) -> None:

@@ -12,6 +12,7 @@ from attempts import Attempts, attempts
 from fleet_harness import Answer, Call, Stub, presentation
 from redis import Redis
 from redis_keys import EVENT
+from stores import store_on
 
 from credhook.store import State
 from credhook.worker.api.errors import Unavailable
@@ -104,7 +105,7 @@ async def test_a_snapshot_goes_with_its_event_although_only_an_earlier_attempt_h
     async with attempts(redis_url, stub, Told("first").handlers, SNAPSHOT_KEY=KEY) as other:
         assert (await other.next()).state is State.UNHANDLED
     assert redis_client.exists("credhook:credhook:snapshot:e1")
-    Replay(redis_client, queue="credhook")([Settled("e1", "unhandled")], how=How.RESUME)
+    Replay(store_on(redis_client))([Settled("e1", "unhandled")], how=How.RESUME)
     told.ends["second"] = None
     assert (await made.next()).state is State.DONE
     assert len(stub.calls) == 1

@@ -14,9 +14,9 @@ from fleet_harness import Answer, Stub
 from redis import Redis
 from redis_keys import EVENT
 from stored_events import contents
+from stores import store_on
 
 from credhook.events import Event
-from credhook.receiver.inbox import ACCEPT
 from credhook.store import BACKFILLED, Keys
 from credhook.store.job import accept_arguments
 from credhook.worker.backfill.run import Backfill, BackfillResult
@@ -34,7 +34,7 @@ HAPPENED = [
 
 async def accepted(client: redis.asyncio.Redis, looked: Callable[[int], None] = lambda _: None) -> Counter[str]:
     result = BackfillResult()
-    backfill = Backfill(client, queue="credhook", retention=3_600, result=result, advance=looked)
+    backfill = Backfill(store_on(client), result=result, advance=looked)
     await backfill.accept_missing(HAPPENED)
     return result.missing
 
@@ -56,7 +56,7 @@ async def test_what_is_accepted_is_written_as_the_receiver_does_but_for_its_mark
 def deliver(redis: Redis, webhook_id: str, kind: str, resource: str) -> None:
     """Accept one as the receiver's script does, at once."""
     given = accept_arguments([(webhook_id, Event(kind, resource), None)], queue="credhook", retention=3_600, now=NOW)
-    assert redis.eval(ACCEPT, 1, INDEX.prefix, *given) == [b"accepted"]
+    assert store_on(redis).run("accept", given) == [b"accepted"]
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["noted", "forgotten"])

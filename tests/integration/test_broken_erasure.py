@@ -6,6 +6,7 @@ import pytest
 from accepting import everything
 from breakable_store import BreakableStore
 from claiming import INDEX
+from failing_scripts import Sabotage
 from harness import COMPLETED
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -31,13 +32,14 @@ async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_clien
     redis_client.flushall()
     store = BreakableStore(redis_client)
     await failed_and_taken(store)
-    store.erasing.look(keys, arguments)
+    store.store.plans["erase"] = Sabotage(0)
+    store.store.run("erase", arguments, keys=keys)
     for number in range(1, redis_client.llen("test:commands") + 1):
         redis_client.flushall()
         await failed_and_taken(store)
-        store.erasing.number = number
+        store.store.plans["erase"] = Sabotage(number)
         with suppress(ResponseError):
-            store.erasing(keys, arguments)
-        store.erasing(keys, arguments)
+            store.store.run("erase", arguments, keys=keys)
+        store.store.run("erase", arguments, keys=keys)
         redis_client.delete("rq:job:" + job_id("doomed"))  # It lives for as long as the worker may notice.
         assert "doomed" not in everything(redis_client), number

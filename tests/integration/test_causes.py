@@ -14,6 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, HISTORY, job_id
 from stored_events import INDEX, plant
+from stores import store_on
 
 from credhook import GiveUp
 from credhook.store import BLAMED, MOST_CAUSES, State
@@ -186,7 +187,7 @@ async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
     async with attempts(redis_url, stub, handlers, MAX_ATTEMPTS=most) as made:
         await made.accept("e0", COMPLETED, "r0")
         assert len(await queue.take("w")) == 1
-        assert reclaim(queue.redis, "w", "1", queue="credhook", retention=3_600)
+        assert reclaim(store_on(queue.redis), "w", "1")
         found = causes(queue.redis)["worker", "WorkerDied"]
         assert (found["failures"], found["standing"]) == ("1", {"e0"})
         assert not await queue.take("w")
@@ -202,7 +203,7 @@ async def test_deaths_of_workers_are_a_cause_until_the_event_is_done(
 async def test_the_failure_of_a_host_counts_against_no_event(queue: EventQueue) -> None:
     await queue.accept("e0")
     await queue.take("w")
-    assert reclaim(queue.redis, "w", "host", queue="credhook", retention=3_600)
+    assert reclaim(store_on(queue.redis), "w", "host")
     assert causes(queue.redis) == {}
 
 
@@ -225,7 +226,7 @@ async def test_a_handler_that_gives_up_is_counted_at_once_and_once(queue: EventQ
     claim, failure = await queue.take_one(), Failure("test.second", "GiveUp")
     for _ in range(2):  # The reply to the first was lost.
         await queue.worker().record(claim, "test.second", "dead: no account", failure=failure)
-    assert reclaim(queue.redis, "w", "host", queue="credhook", retention=3_600)
+    assert reclaim(store_on(queue.redis), "w", "host")
     found = causes(queue.redis)["test.second", "GiveUp"]
     assert (found["failures"], found["standing"]) == ("1", {"e0"})
     assert (await queue.claim("e0")).causes == {"test.second": failure.cause}

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 from claiming import COMPLETED, INDEX, EventQueue, take_one
-from failing_scripts import AsyncScript, Script
+from failing_scripts import FailingStore, Sabotage
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -22,16 +22,18 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis_keys import EVENT, job_id
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store import State
+from credhook.store.errors import is_unwell
 from credhook.worker.attempt.details import version
 from credhook.worker.commands.events import erase
 from credhook.worker.commands.search import EventSummary, Selection
-from credhook.worker.queue.claims import WRITE, Claim, Claims, Settlement
-from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell
-from credhook.worker.queue.leases import Leases, PutBack, reclaim
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.group_commit import GroupCommit, Operation
+from credhook.worker.queue.leases import Leases, put_back, reclaim
 from credhook.worker.queue.replay import Replay, Settled
 from credhook.worker.queue.sweeper import HEAD, MOST, PAGE
 
@@ -243,8 +245,7 @@ async def test_an_event_of_a_dead_worker_is_put_back_even_if_the_clock_has_gone_
     await queue.take_one("dies")
     queue.redis.delete(INDEX.leases, INDEX.locks)
     queue.redis.hset(EVENT + "e1", mapping={"state": "waiting", "due": 1})
-    put_back = PutBack(queue.redis, queue="credhook", retention=3_600)
-    assert put_back("e1", in_transit=0, first=True) == 1
+    assert put_back(store_on(queue.redis), "e1", in_transit=0, first=True) == 1
     assert "due" not in queue.record("e1")  # It is queued, so it is due.
     assert (await queue.take_one("next")).event_id == "e1"
 
@@ -519,7 +520,7 @@ async def test_a_death_does_not_count_for_an_event_that_was_taken_again(queue: E
 async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: EventQueue) -> None:
     await queue.accept("e1/r")
     await queue.take_one("dies")
-    assert reclaim(queue.redis, "dies", "1", queue="credhook", retention=3_600)
+    assert reclaim(store_on(queue.redis), "dies", "1")
     await queue.accept("e2/r")
     assert not await queue.take("busy")
     (first,) = await queue.take("idle", idle=True)
@@ -544,14 +545,12 @@ async def broken_settlement(queue: EventQueue, settlement: Settlement, number: i
     """Break off the settlement of a fifth attempt of e1 at that command."""
     await queue.accept("e1/r")
     queue.redis.hset(EVENT + "e1", mapping={"fence": 5, "attempts": 4})
-    claims = queue.worker("stalled")
+    store = FailingStore(queue.redis)
+    claims = Claims(store.for_async_code(), lease=60.0, worker=Claimant("stalled", "stalled"))
     claim = await take_one(claims)
-    script: Any = AsyncScript(queue.redis, WRITE)
-    script.number, script.error = number, "ERR broken"
-    whole, claims._write = claims._write, script
+    store.plans["write"] = Sabotage(number, "ERR broken")
     with suppress(RedisError):
         await claims.settle(claim, settlement)
-    claims._write = whole
     return claims, claim
 
 
@@ -562,7 +561,7 @@ async def test_a_replay_is_not_undone_by_a_broken_settlement(queue: EventQueue, 
     if queue.record("e1")["state"] != "dead":
         assert number < 10
         return
-    Replay(queue.redis, queue="credhook")([Settled("e1", State.DEAD)])
+    Replay(store_on(queue.redis))([Settled("e1", State.DEAD)])
     replayed = queue.record("e1")
     assert not queue.redis.exists(INDEX.locks)
     queue.redis.lrem(INDEX.jobs, 0, job_id("e1"))
@@ -597,9 +596,8 @@ async def test_a_broken_erasure_beside_a_worker_leaves_the_event_to_be_put_back(
     await queue.accept("e1/r")
     claim = await queue.take_one()
     erasure = erase.Erasure(queue.redis, INDEX, Selection())
-    script: Any = Script(queue.redis, erase._ERASE)
-    script.number, script.error = number, "ERR broken"
-    erasure._script = script
+    failing = FailingStore(queue.redis, {"erase": Sabotage(number, "ERR broken")})
+    erasure._script = lambda keys, args: failing.run("erase", args, keys=keys)  # type: ignore[assignment]
     with suppress(RedisError):
         erasure([EventSummary("e1", "", "", 0)])
     settled, _ = await queue.worker().settle(claim, DONE)
@@ -619,6 +617,6 @@ async def test_a_mended_event_that_waited_for_handlers_can_be_replayed(queue: Ev
     queue.lapse()
     assert queue.sweep() == 0
     queue.redis.hset(EVENT + "e1", "received", 1)
-    replay = Replay(queue.redis, queue="credhook")
+    replay = Replay(store_on(queue.redis))
     assert replay([Settled("e1", State.UNREADABLE)]) == [b"replayed"]
     assert (await queue.take_one()).pending == {"a.b"}

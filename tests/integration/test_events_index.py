@@ -14,6 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
 from stored_events import HANDLED, INDEX, plant, plant_many
+from stores import store_on
 
 from credhook.events import Event
 from credhook.store import State
@@ -42,11 +43,11 @@ def asked(redis: Redis) -> tuple[int, int]:
 
 
 def sweep(redis: Redis) -> None:
-    Sweeper(redis, queue="credhook", name="n", interval=1, retention=RETENTION).run()
+    Sweeper(store_on(redis, retention=RETENTION), name="n", interval=1).run()
 
 
 async def settle_all(redis: AsyncRedis, state: State = State.DONE) -> None:
-    claims = Claims(redis, queue="credhook", lease=60, retention=RETENTION, worker=Claimant("w", "w"))
+    claims = Claims(store_on(redis, retention=RETENTION), lease=60, worker=Claimant("w", "w"))
     for claim in (await claims.take(100, urgent=50)).claims:
         await claims.settle(claim, Settlement(state))
 

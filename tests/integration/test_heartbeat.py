@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_keys import job_id
 from scraping import worker_settings
 from stored_events import INDEX
+from stores import store_on
 from structlog.testing import capture_logs
 
 from credhook.events import Event
@@ -38,7 +39,9 @@ class Member:
 
             handle.__name__ = name
             handlers.on(event_type)(handle)
-        self.heartbeat = Heartbeat(redis, worker_settings(), Registry([handlers]), token, clock=lambda: self.now)
+        self.store = store_on(redis)
+        registry = Registry([handlers])
+        self.heartbeat = Heartbeat(self.store, worker_settings(), registry, token, clock=lambda: self.now)
 
     def beats(self, seconds: float = 1.0) -> None:
         for _ in range(round(seconds / self.heartbeat.interval)):
@@ -61,13 +64,13 @@ class Member:
 
 @pytest.fixture
 async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
-    inbox = Inbox(async_redis, queue="credhook", retention=3_600)
+    inbox = Inbox(store_on(async_redis))
     yield inbox
     await inbox.aclose()
 
 
 async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
-    claims = Claims(async_redis, queue="credhook", lease=LEASE, retention=3_600, worker=Claimant(token, token))
+    claims = Claims(store_on(async_redis), lease=LEASE, worker=Claimant(token, token))
     return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
 
 
@@ -157,14 +160,13 @@ def test_a_process_judges_no_other_before_it_has_beaten_for_as_long_itself(redis
     if reason == "it did not beat itself":
         here.now += 60
     if reason == "Redis did not answer":
-        answers = here.heartbeat._announce
 
-        def no_answer(**_: object) -> None:
+        def no_answer(*_: object, **__: object) -> None:
             raise ConnectionError
 
-        here.heartbeat._announce = no_answer  # type: ignore[assignment]
-        here.beats(SILENCE)
-        here.heartbeat._announce = answers
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(here.store, "run", no_answer)
+            here.beats(SILENCE)
     with capture_logs() as logs:
         here.beats(SILENCE)
         assert logs == []
@@ -184,4 +186,4 @@ def test_a_process_that_leaves_is_not_missed(redis_client: Redis) -> None:
 @pytest.mark.parametrize(("lease", "interval"), [(1.0, 1 / 3), (15.0, 1.0), (300.0, 1.0)])
 def test_a_short_lease_makes_the_heart_beat_faster(redis_client: Redis, lease: float, interval: float) -> None:
     settings = worker_settings().model_copy(update={"lease": lease})
-    assert Heartbeat(redis_client, settings, Registry([]), "t").interval == pytest.approx(interval)
+    assert Heartbeat(store_on(redis_client), settings, Registry([]), "t").interval == pytest.approx(interval)

@@ -14,6 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, HISTORY
 from stored_events import HANDLED, plant
+from stores import store_on
 
 from credhook import Retry
 from credhook.events import Event
@@ -140,9 +141,9 @@ async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(
     attempt = Attempt(await made.claim())
     attempt.interrupt(Interruption.DRAINED)
     await made.make(attempt)
-    worker = Claims(async_redis, queue="credhook", lease=60, retention=3_600, worker=Claimant("x", "x"))
+    worker = Claims(store_on(async_redis), lease=60, worker=Claimant("x", "x"))
     assert (await worker.take(1, urgent=0)).claims
-    assert reclaim(redis_client, "x", "host", queue="credhook", retention=3_600)
+    assert reclaim(store_on(redis_client), "x", "host")
     back, died = shown(events)["history"]
     assert (back["state"], back["attempt"]) == ("accepted", 1)
     assert died["died"] == "host"

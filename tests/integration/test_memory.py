@@ -5,6 +5,7 @@ import asyncio
 from accepting import inbox_on
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from stores import store_on
 
 from credhook.events import Event
 from credhook.store import State
@@ -24,7 +25,7 @@ async def settled(redis_url: str, batch: str) -> None:
     }
     async with AsyncRedis.from_url(redis_url) as redis, inbox_on(redis) as inbox:
         await asyncio.gather(*(inbox.accept(webhook_id, event) for webhook_id, event in events.items()))
-        queue = Claims(redis, queue="credhook", lease=15, retention=604_800)
+        queue = Claims(store_on(redis, retention=604_800), lease=15)
         claims = []
         for webhook_id in events:
             claim = await queue.claim(webhook_id)

@@ -13,12 +13,13 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
 from scraping import Scrape, needs_promtool, promtool, well_formed, worker_settings
 from stored_events import INDEX, plant, plant_many
+from stores import store_on
 
 from credhook.listener.admin import create_admin
 from credhook.metrics.figures import TargetFigures
 from credhook.store import State
 from credhook.store.health import examine
-from credhook.store.lease import ExporterLease
+from credhook.store.lease import EXPORTER_LEASE_SECONDS, ExporterLease
 from credhook.worker.platform.circuit import Circuit
 from credhook.worker.platform.shared_circuit import CircuitStore, circuit_key
 from credhook.worker.process.admin import PlatformFigures, exporter_key
@@ -39,20 +40,19 @@ class Target:
     """A worker's admin listener, as worker/process/admin.py puts it together."""
 
     def __init__(self, redis: AsyncRedis, settings: WorkerSettings) -> None:
-        self.exporters = ExporterLease(redis, INDEX.exporter), ExporterLease(redis, exporter_key(settings))
+        store = store_on(redis)
+        self.exporters = ExporterLease(store, INDEX.exporter), ExporterLease(store, exporter_key(settings))
 
         async def examining() -> Sequence[Any]:
             return await examine(redis, strict=False)
 
-        others = TargetFigures(examining, part="worker"), PlatformFigures(redis, settings, exporter=self.exporters[1])
-        app = create_admin(
-            redis, examining, queue="credhook", registry=CollectorRegistry(), exporter=self.exporters[0], others=others
-        )
+        others = TargetFigures(examining, part="worker"), PlatformFigures(store, settings, exporter=self.exporters[1])
+        app = create_admin(store, examining, registry=CollectorRegistry(), exporter=self.exporters[0], others=others)
         self._transport = httpx.ASGITransport(app)
 
     async def keep(self) -> list[bool]:
         """Renew both leases; return which of them it has."""
-        return [await exporter.renew() for exporter in self.exporters]
+        return [await exporter.acquire(EXPORTER_LEASE_SECONDS) for exporter in self.exporters]
 
     async def scrape(self) -> Scrape:
         async with httpx.AsyncClient(transport=self._transport, base_url="http://admin") as client:
@@ -124,7 +124,7 @@ async def test_breaker_and_pause(
     states: dict[tuple[str, ...], float] = {("closed",): 1, ("open",): 0, ("half_open",): 0}
     assert scrape.series("credhook_platform_breaker") == states
     assert scrape.value("credhook_platform_pause_seconds") == 0
-    store = CircuitStore(async_redis, circuit_key(settings.api_url, "credhook"), clock=time.monotonic)
+    store = CircuitStore(store_on(async_redis), circuit_key(settings.api_url, "credhook"), clock=time.monotonic)
     await store.compare_and_set("", Circuit(is_open=True, until=time.monotonic() + 600))
     scrape = await target.scrape()
     assert scrape.series("credhook_platform_breaker") == states | {("closed",): 0, ("open",): 1}

@@ -11,6 +11,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from scraping import worker_settings
 from stored_events import plant
+from stores import store_on
 
 import credhook.receiver.metrics
 import credhook.worker.metrics  # noqa: F401  Likewise.
@@ -45,16 +46,16 @@ async def figures(async_redis: AsyncRedis, redis_client: Redis, tmp_path: Path) 
     certificate = tmp_path / "certificate.pem"
     trustme.CA().issue_cert("inbox.example").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     plant(redis_client, "m1", State.WAITING)
-    exporter = ExporterLease(async_redis, exporter_key(settings))
-    await exporter.renew()
+    exporter = ExporterLease(store_on(async_redis), exporter_key(settings))
+    await exporter.acquire(8.0)
 
     async def examining() -> tuple[Check, ...]:
         return await examine(async_redis, strict=True)
 
     asked = [
         *await TargetFigures(examining, part="worker", certificate=certificate)(),
-        *await QueueFigures(async_redis, "credhook")(),
-        *await PlatformFigures(async_redis, settings, exporter=exporter)(),
+        *await QueueFigures(store_on(async_redis))(),
+        *await PlatformFigures(store_on(async_redis), settings, exporter=exporter)(),
     ]
     return [row(family, tuple(family.samples[0].labels)) for family in asked]
 

@@ -50,9 +50,10 @@ import asyncio, sys
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
 from credhook.store.connection import open_redis
+from credhook.store.store import Store
 
 async def main():
-    inbox = Inbox(open_redis(sys.argv[1]), queue="credhook", retention=600)
+    inbox = Inbox(Store(open_redis(sys.argv[1]), "credhook", retention=600))
     event = Event.parse(b'{"eventType": "shop.order.paid", "payload": {"orderId": "order-1"}}')
     print((await inbox.accept("msg_1", event)).value)
     await inbox.aclose()

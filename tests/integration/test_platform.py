@@ -17,6 +17,7 @@ from fleet_members import (
 )
 from redis import Redis
 from redis_server import mortal_redis
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
@@ -267,7 +268,7 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
 async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
         async with open_redis(redis_url) as client:
-            watching = asyncio.create_task(CircuitBreaker(client, api_url=stub.url, queue="credhook").watch())
+            watching = asyncio.create_task(CircuitBreaker(store_on(client), api_url=stub.url).watch())
             for _ in range(after):
                 await asyncio.sleep(0)
             watching.cancel()

@@ -9,6 +9,7 @@ import pytest
 from fleet_harness import Answer, Call, FleetHarness, granted, well
 from fleet_harness import Stub as TimedStub
 from redis.asyncio import Redis
+from stores import store_on
 from waiting import until, until_async
 
 from credhook.worker.api.client import AsyncApi
@@ -98,7 +99,7 @@ async def outcome(api: AsyncApi, resource: str = "pre") -> object:
 
 @pytest.fixture
 async def breaker(async_redis: Redis, stub: Stub) -> AsyncIterator[CircuitBreaker]:
-    breaker = CircuitBreaker(async_redis, api_url=stub.url, queue="credhook", timeout=5.0)
+    breaker = CircuitBreaker(store_on(async_redis), api_url=stub.url, timeout=5.0)
     yield breaker
     await breaker.aclose()
 

@@ -12,6 +12,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
+from stores import store_on
 from waiting import until
 
 from credhook.events import Event
@@ -38,7 +39,7 @@ async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
-    return Claims(async_redis, queue="credhook", lease=5.0, retention=3_600, worker=Claimant("w", "token"))
+    return Claims(store_on(async_redis), lease=5.0, worker=Claimant("w", "token"))
 
 
 def test_an_urgent_event_overtakes_those_that_wait(harness: Harness) -> None:

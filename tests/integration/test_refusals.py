@@ -13,6 +13,7 @@ from redis.asyncio import Redis as AsyncRedis
 from refusals import Refusal, refusals, request, signed
 from serving import Receiver, receiver
 from signing import SECRET
+from stores import store_on
 from waiting import until
 
 from credhook.receiver.app import create_app
@@ -87,7 +88,7 @@ async def test_a_refusal_in_process(async_redis: AsyncRedis, name: str) -> None:
     settings: Any = ReceiverSettings
     app = create_app(
         settings(CREDHOOK_WEBHOOK_SECRETS=SECRET),
-        Inbox(async_redis, queue="credhook", retention=3_600),
+        Inbox(store_on(async_redis)),
         RefusalLog(),
     )
     head, _, content = row.sent.partition(b"\r\n\r\n")

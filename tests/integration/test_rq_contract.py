@@ -15,6 +15,7 @@ from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from scraping import worker_settings
 from stock_rq import rq
+from stores import store_on
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
@@ -109,7 +110,7 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
     """Those of a worker of ours."""
-    return Claims(async_redis, queue="q", lease=5.0, retention=3_600, worker=Claimant("our-worker", "token"))
+    return Claims(store_on(async_redis, "q"), lease=5.0, worker=Claimant("our-worker", "token"))
 
 
 async def taken(claims: Claims) -> list[Claim]:

@@ -3,6 +3,7 @@ import redis.asyncio
 from pydantic import SecretStr
 from redis import Redis
 from redis_keys import SNAPSHOT
+from stores import store_on
 from structlog.testing import capture_logs
 
 from credhook.worker.attempt.details import LARGEST, LIFETIME, Snapshots
@@ -18,7 +19,7 @@ def events(redis_client: Redis) -> None:
 
 
 def snapshots(client: redis.asyncio.Redis, key: str | None = OLD) -> Snapshots:
-    return Snapshots(client, "credhook", SecretStr(key) if key else None)
+    return Snapshots(store_on(client), SecretStr(key) if key else None)
 
 
 async def test_what_is_kept_is_found_and_noted_in_the_store(async_redis: redis.asyncio.Redis) -> None:

@@ -19,6 +19,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
 from stored_events import INDEX, plant
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
@@ -72,10 +73,10 @@ class Fleet:
     def put_back(self, *names: str) -> int:
         """Put back the events that a worker with these handlers can handle, and return their number."""
         wanted = {COMPLETED: tuple(f"test.{name}" for name in names)}
-        return Unhandled(self.redis, queue="credhook", wanted=wanted).put_back()
+        return Unhandled(store_on(self.redis), wanted=wanted).put_back()
 
     def replay(self, event: Settled, handler: str = "") -> None:
-        assert Replay(self.redis, queue="credhook")([event], handler=handler, types=[COMPLETED]) == [b"replayed"]
+        assert Replay(store_on(self.redis))([event], handler=handler, types=[COMPLETED]) == [b"replayed"]
 
     def record(self) -> dict[str, str]:
         return record(self.redis, "m1")
@@ -240,7 +241,7 @@ async def test_a_handler_that_catches_up_does_not_wait_for_one_that_does_not_run
 def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(redis_client: Redis) -> None:
     for number, kind in enumerate((COMPLETED, OFFERED, FAILED, OFFERED, COMPLETED)):
         plant(redis_client, f"m{number}", State.UNHANDLED, kind, age=number, attempts="0", error="NoHandler")
-    assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 4
+    assert Unhandled(store_on(redis_client), wanted=NEW).put_back() == 4
     assert redis_client.lrange(INDEX.jobs, 0, -1) == [
         job_id("m4").encode(),
         job_id("m3").encode(),
@@ -249,7 +250,7 @@ def test_only_what_is_wanted_here_is_put_back_and_in_the_order_in_which_it_came(
     ]
     assert record(redis_client, "m2")["state"] == "unhandled"
     assert not {"error", "settled"} & record(redis_client, "m0").keys()
-    assert Unhandled(redis_client, queue="credhook", wanted=NEW).put_back() == 0
+    assert Unhandled(store_on(redis_client), wanted=NEW).put_back() == 0
 
 
 def test_two_workers_at_once_put_back_each_event_once(redis_url: str, redis_client: Redis) -> None:
@@ -262,7 +263,7 @@ def test_two_workers_at_once_put_back_each_event_once(redis_url: str, redis_clie
 
     def put_back() -> None:
         with Redis.from_url(redis_url) as redis:
-            worker = Unhandled(redis, queue="credhook", wanted=NEW)
+            worker = Unhandled(store_on(redis), wanted=NEW)
             both.wait()
             counts.append(worker.put_back())
 
@@ -282,7 +283,7 @@ def test_many_are_put_back_round_by_round_and_none_overtakes_an_older_one_of_its
     for number in range(12):  # Of one type there are more than of the other.
         plant(redis_client, f"m{number:02}", State.UNHANDLED, COMPLETED if number % 3 else OFFERED, age=100 - number)
         redis_client.zadd(INDEX.unhandled + (COMPLETED if number % 3 else OFFERED), {f"m{number:02}": number})
-    worker = Unhandled(redis_client, queue="credhook", wanted=NEW)
+    worker = Unhandled(store_on(redis_client), wanted=NEW)
     assert [worker.put_back() for _ in range(3)] == [6, 6, 0]
     jobs: Any = redis_client.lrange(INDEX.jobs, 0, -1)
     assert jobs == sorted(jobs)
@@ -296,16 +297,16 @@ def test_those_for_a_handler_of_other_workers_do_not_hide_the_ones_behind_them(
         plant(redis_client, f"a{number}", State.UNHANDLED, OFFERED, only="other.handle")
         redis_client.zadd(INDEX.unhandled + OFFERED, {f"a{number}": number})
     plant(redis_client, "b", State.UNHANDLED, OFFERED, only="new.look")
-    worker = Unhandled(redis_client, queue="credhook", wanted=NEW)
+    worker = Unhandled(store_on(redis_client), wanted=NEW)
     assert [worker.put_back() for _ in range(5)] == [0, 0, 1, 0, 0]
     assert record(redis_client, "b")["only"] == "new.look"
-    theirs = Unhandled(redis_client, queue="credhook", wanted={OFFERED: ("other.handle",)})
+    theirs = Unhandled(store_on(redis_client), wanted={OFFERED: ("other.handle",)})
     assert sum(theirs.put_back() for _ in range(4)) == 5
 
 
 def test_every_round_looks_for_them_whoever_leads(redis_client: Redis) -> None:
     def sweeper(name: str, wanted: Mapping[str, tuple[str, ...]]) -> Sweeper:
-        return Sweeper(redis_client, queue="credhook", name=name, interval=1, retention=3_600, wanted=wanted)
+        return Sweeper(store_on(redis_client), name=name, interval=1, wanted=wanted)
 
     sweeper("leader", {}).run()
     plant(redis_client, "m1", State.UNHANDLED)
@@ -328,7 +329,7 @@ async def test_it_is_listed_counted_replayed_and_erased(
     async def no_checks() -> tuple[()]:
         return ()
 
-    transport = httpx.ASGITransport(create_admin(async_redis, no_checks, queue="credhook"))
+    transport = httpx.ASGITransport(create_admin(store_on(async_redis), no_checks))
     async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
         assert 'credhook_events{state="unhandled"} 3.0' in (await client.get("/metrics")).text.splitlines()
     assert events("replay", "--id", "m1").stdout == "replayed 1\n"
@@ -344,7 +345,7 @@ async def test_it_is_forgotten_after_the_retention_time(redis_client: Redis) -> 
     now = redis_client.time()[0] * 1_000
     for key in INDEX.all_unhandled:
         redis_client.zadd(key, {"old": now - 3_601_000, "young": now - 3_500_000})
-    Sweeper(redis_client, queue="credhook", name="n", interval=1, retention=3_600).run()
+    Sweeper(store_on(redis_client), name="n", interval=1).run()
     for key in INDEX.all_unhandled:
         assert redis_client.zrange(key, 0, -1) == [b"young"]
 

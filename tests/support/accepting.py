@@ -7,6 +7,7 @@ from typing import Any
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
+from stores import store_on
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
@@ -36,7 +37,7 @@ def accept(redis_url: str, webhook_id: str, event_type: str, resource_id: str, *
 @asynccontextmanager
 async def inbox_on(redis: AsyncRedis, *, queue: str = "credhook", strict: bool = False) -> AsyncIterator[Inbox]:
     """The receiver's inbox, for the length of the block; it closes the client's connections, not the client."""
-    inbox = Inbox(redis, queue=queue, retention=3_600, strict=strict)
+    inbox = Inbox(store_on(redis, queue), strict=strict)
     try:
         yield inbox
     finally:

@@ -27,7 +27,7 @@ class Attempts:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.redis = parts.redis
+        self.redis = parts.store.redis
         self.claims = parts.claims
         self.processor = parts.processor
         self.slot = parts.new_slot()

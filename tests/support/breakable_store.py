@@ -5,20 +5,16 @@ from typing import Any
 
 from accepting import everything
 from claiming import INDEX, lapse
-from failing_scripts import AsyncScript, Script
+from failing_scripts import FailingStore
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, job_id
+from redis_keys import EVENT
 
 from credhook.events import EVENT_TYPES, Event
-from credhook.receiver.inbox import ACCEPT, Delivery, accept_command
 from credhook.store import State
-from credhook.store.job import job_fields
-from credhook.worker.attempt import details
-from credhook.worker.commands.events import erase
-from credhook.worker.queue import claims as claiming_scripts
-from credhook.worker.queue import leases, replay
+from credhook.store.job import accept_arguments
+from credhook.worker.attempt.details import Snapshots
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
+from credhook.worker.queue.replay import Replay, Settled
 from credhook.worker.queue.sweeper import Sweeper
 
 DONE = {"test.first": "done"}
@@ -29,33 +25,21 @@ class BreakableStore:
 
     def __init__(self, redis: Redis) -> None:
         self.redis: Any = redis
+        self.store = FailingStore(redis)
         self.handled: set[str] = set()
-        self.accept = Script(redis, ACCEPT)
-        self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
+        self.held: list[Claim] = []
         self.claims = self.worker("w")
-        wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
-        self.sweeper = Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)
-        self.putting_back = Script(redis, leases.PUT_BACK)
-        self.sweeper._put_back._script = self.putting_back  # type: ignore[assignment]
-        self.resuming = Script(redis, replay.REPLAY)
-        self.sweeper.unhandled._replay._script = self.resuming  # type: ignore[assignment]
-        self.snapshots = details.Snapshots(AsyncRedis(), "credhook", None)
-        self.snapshots._keep = AsyncScript(redis, details._KEEP)  # type: ignore[assignment]
-        self.reclaiming = Script(redis, leases.RECLAIM)
+        self.sweeper = Sweeper(self.store, name="n", interval=1, wanted=dict.fromkeys(EVENT_TYPES, ("test.first",)))
+        self.snapshots = Snapshots(self.store.for_async_code(), None)
 
     def worker(self, name: str, *, lease: float = 60.0) -> Claims:
-        claims: Any = Claims(AsyncRedis(), queue="credhook", lease=lease, retention=3_600, worker=Claimant(name, name))
-        claims._claim = AsyncScript(self.redis, claiming_scripts.CLAIM)
-        claims._take = AsyncScript(self.redis, claiming_scripts.TAKE)
-        claims._write = AsyncScript(self.redis, claiming_scripts.WRITE)
-        return claims  # type: ignore[no-any-return]
+        return Claims(self.store.for_async_code(), lease=lease, worker=Claimant(name, name))
 
     def deliver(self, *events: tuple[str, str, str]) -> list[bytes]:
         """As the receiver does, in one group: webhook-id, type, resource."""
-        group = [Delivery(one, Event(kind, resource)) for one, kind, resource in events]
-        _, _, count, *rest = accept_command(group, queue="credhook", retention=3_600)
-        assert isinstance(count, int)
-        return self.accept(rest[:count], rest[count:])  # type: ignore[no-any-return]
+        group = [(one, Event(kind, resource), None) for one, kind, resource in events]
+        arguments = accept_arguments(group, queue="credhook", retention=3_600, now=datetime.now(UTC))
+        return self.store.run("accept", arguments)  # type: ignore[no-any-return]
 
     async def take(self, **more: Any) -> list[Claim]:
         return list((await self.claims.take(10, urgent=3, **more)).claims)
@@ -79,9 +63,9 @@ class BreakableStore:
             if self.redis.hexists(key, "due"):
                 self.redis.hset(key, "due", 1)
 
-    def replay(self, webhook_id: str, state: str | bytes) -> Any:
-        fields = [2, "origin", "credhook", "data", job_fields("credhook", datetime.now(UTC))["data"]]
-        return self.replaying([INDEX.prefix], ["", "", "", "{}", *fields, webhook_id, job_id(webhook_id), state])
+    def replay(self, webhook_id: str, state: str | bytes) -> None:
+        state = state if isinstance(state, str) else state.decode()
+        Replay(self.store)([Settled(webhook_id, state)])
 
     async def recover(self) -> None:
         """Workers and sweeper, until nothing is open."""

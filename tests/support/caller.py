@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from stores import store_on
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
@@ -40,7 +41,7 @@ async def fetch_for_ever(breaker: CircuitBreaker, api: AsyncApi, under_way: Coun
 
 async def main(redis_url: str, api_url: str, rate: str, at_once: str) -> None:
     async with Redis.from_url(redis_url) as redis:
-        breaker = CircuitBreaker(redis, api_url=api_url, queue="credhook", rate=float(rate) or None, timeout=5.0)
+        breaker = CircuitBreaker(store_on(redis), api_url=api_url, rate=float(rate) or None, timeout=5.0)
         api = AsyncApi(api_url, credentials(), guard=breaker.fetches, timeout=60.0)
         async with api, asyncio.TaskGroup() as group:
             group.create_task(breaker.watch())

@@ -7,6 +7,7 @@ from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, job_id
+from stores import store_on
 
 from credhook.events import Event
 from credhook.store import Keys
@@ -14,7 +15,6 @@ from credhook.worker.commands.events import erase
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims
 from credhook.worker.queue.failure import worker_died
-from credhook.worker.queue.leases import RECLAIM
 from credhook.worker.queue.sweeper import Sweeper
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -35,7 +35,7 @@ class EventQueue:
                 await inbox.accept(event_id, Event(COMPLETED, resource or f"r-{event_id}"))
 
     def worker(self, name: str = "w") -> Claims:
-        return Claims(self._async, queue="credhook", lease=60.0, retention=3_600, worker=Claimant(name, name))
+        return Claims(store_on(self._async), lease=60.0, worker=Claimant(name, name))
 
     async def take(self, name: str = "w", *, idle: bool = False) -> list[Claim]:
         """Claim up to ten events for the worker of that name."""
@@ -55,7 +55,7 @@ class EventQueue:
         lapse(self.redis, *events)
 
     def sweeper(self) -> Sweeper:
-        return Sweeper(self.redis, queue="credhook", name="n", interval=1, retention=3_600)
+        return Sweeper(store_on(self.redis), name="n", interval=1)
 
     def sweep(self) -> int:
         """Run one round of a sweeper, and return the number of events that it put back."""
@@ -64,7 +64,7 @@ class EventQueue:
     def die(self, name: str, *, own_fault: bool = True) -> int:
         """Note that this worker has died, and return the number of its events."""
         arguments = [name, "1" if own_fault else "0", json.dumps(worker_died().counted()), 3_600]
-        return len(self.redis.register_script(RECLAIM)(keys=[INDEX.prefix], args=arguments))
+        return len(store_on(self.redis).run("reclaim", arguments))
 
     def erase(self, event_id: str) -> None:
         erase.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])

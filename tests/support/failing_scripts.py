@@ -5,9 +5,13 @@ The commands, and the keys that they name, are found by running the script, so t
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
+
+from credhook.store import lua
+from credhook.store.store import Script, Store
 
 #: Stands before a script, whose last two arguments it takes away: with 0 it notes the script's commands and their first
 #: keys, with another number it refuses the command of that number. Its text never changes: Redis compiles it once.
@@ -40,38 +44,45 @@ FORBIDDEN = "NOPERM this user has no permissions to run that command"
 OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 
-class Script:
-    """What redis-py makes of a registered script, but that it may break off.
+@dataclass
+class Sabotage:
+    """What happens to a script the next time that it runs, and then no more.
 
     Attributes:
-        number: which of its commands is refused the next time, and then no more; 0 for none.
+        number: which of its commands is refused; 0 to note its commands and keys.
         error: how.
-        around: what is done to Redis the next time that it runs, and undone.
+        around: what is done to Redis meanwhile, and undone.
     """
 
-    def __init__(self, redis: Redis, lua: str) -> None:
-        self.redis = redis
-        self._script = redis.register_script(_PRELUDE + lua)
-        self.number = 0
-        self.error = FORBIDDEN
-        self.around: Callable[[], AbstractContextManager[Redis]] | None = None
-
-    def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
-        number, self.number = self.number or _NONE, 0
-        around, self.around = self.around, None
-        with around() if around else nullcontext(self.redis) as redis:
-            return self._script(keys, [*args, number, self.error], redis)
-
-    def look(self, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-        """Run it whole, and note its commands and keys."""
-        return self._script(keys, [*args, 0, ""])
+    number: int = _NONE
+    error: str = FORBIDDEN
+    around: Callable[[], AbstractContextManager[Redis]] | None = None
 
 
-class AsyncScript(Script):
-    """The same for asynchronous code, over the synchronous client: nothing else is going on meanwhile."""
+class FailingStore(Store[Redis]):
+    """A store whose scripts may break off, over a synchronous client: nothing else is going on meanwhile."""
 
-    async def __call__(self, keys: Sequence[Any] = (), args: Sequence[Any] = ()) -> Any:
-        return super().__call__(keys, args)
+    def __init__(self, redis: Redis, plans: dict[Script, Sabotage] | None = None, *, is_async: bool = False) -> None:
+        super().__init__(redis, "credhook", retention=3_600)
+        self.plans = {} if plans is None else plans
+        self._is_async = is_async
+
+    def for_async_code(self) -> Any:
+        """The same store, and the same plans, for code that awaits its replies."""
+        return FailingStore(self.redis, self.plans, is_async=True)
+
+    def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
+        plan = self.plans.pop(script, Sabotage())
+        registered = self.redis.register_script(_PRELUDE + lua.load(script))
+
+        def run() -> Any:
+            with plan.around() if plan.around else nullcontext(self.redis) as redis:
+                return registered(keys or [self.keys.prefix], [*arguments, plan.number, plan.error], redis)
+
+        async def later() -> Any:
+            return run()
+
+        return later() if self._is_async else run()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from growing_files import whole_lines
 from harness import Workers
 from redis.asyncio import Redis as AsyncRedis
 from serving import Process
+from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until
 
@@ -222,7 +223,7 @@ class FleetHarness(Workers):
         """Write down events (webhook-id, type, resource) as the receiver does; again if need be, since it dedupes."""
 
         async def write() -> None:
-            inbox = Inbox(AsyncRedis.from_url(self.redis_url), queue="credhook", retention=86_400)
+            inbox = Inbox(store_on(AsyncRedis.from_url(self.redis_url), retention=86_400))
             try:
                 await asyncio.gather(*(inbox.accept(one, Event(kind, resource)) for one, kind, resource in events))
             finally:

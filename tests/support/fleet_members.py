@@ -9,6 +9,7 @@ from pathlib import Path
 from caller import credentials, fetch_for_ever
 from fleet_harness import Answer, Stub
 from serving import Process
+from stores import store_on
 from waiting import until_async
 
 from credhook.store.connection import open_redis
@@ -63,7 +64,7 @@ async def member(
     """Yield a member of the fleet. If a busy machine makes Redis slow, it waits."""
     async with open_redis(redis_url) as client:
         one = Member(
-            CircuitBreaker(client, api_url=url, queue="credhook", rate=rate, timeout=5.0, redis_timeout=redis_timeout),
+            CircuitBreaker(store_on(client), api_url=url, rate=rate, timeout=5.0, redis_timeout=redis_timeout),
             url,
         )
         watching = asyncio.create_task(one.breaker.watch() if watches else asyncio.sleep(0))

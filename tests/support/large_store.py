@@ -25,7 +25,7 @@ COMMON_HANDLER, RARE_HANDLER = "accounts.activate", "notify.send"
 # ARGV: first number, how many, of how many; now and the time of the first, in ms; seconds until records expire; then
 #   the types.
 _FILL: Final = f"""
-{lua.load("keys.lua")}
+{lua.load("keys")}
 local first, count, total, now, start = unpack(ARGV)
 local retention = ARGV[6]
 for number = first, first + count - 1 do

@@ -18,7 +18,7 @@ from credhook.sandbox.local.environment import free_port
 from credhook.store import lua
 
 #: Digest of the script that searches.
-_SEARCH = hashlib.sha1(lua.load("select.lua").encode()).hexdigest().encode()
+_SEARCH = hashlib.sha1(lua.load("select").encode()).hexdigest().encode()
 
 
 class RedisProxy:

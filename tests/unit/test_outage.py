@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from circuit_memory import LATENCY, CircuitMemory
 from redis.asyncio import Redis
+from stores import store_on
 from structlog.testing import capture_logs
 from virtual_time import in_own_time
 from waiting import until_async
@@ -73,9 +74,8 @@ async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT
         for _ in range(MEMBERS):
             redis = await stack.enter_async_context(Redis())  # Never connected.
             breaker = CircuitBreaker(
-                redis,
+                store_on(redis),
                 api_url="http://platform.example",
-                queue="credhook",
                 rate=rate,
                 timeout=5.0,
                 clock=now,

@@ -6,6 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeout
+from stores import store_on
 
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -35,7 +36,7 @@ def bucket() -> Bucket:
 async def breaker(bucket: Bucket) -> AsyncIterator[CircuitBreaker]:
     async with Redis() as never_connected:
         breaker = CircuitBreaker(
-            never_connected, api_url="http://platform.example", queue="credhook", rate=5, clock=lambda: 1_000.0
+            store_on(never_connected), api_url="http://platform.example", rate=5, clock=lambda: 1_000.0
         )
         breaker._rate_limit = bucket  # type: ignore[assignment]
         breaker._shared = SharedCircuit()

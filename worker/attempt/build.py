@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from redis.asyncio import Redis
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.store.connection import open_redis
+from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
@@ -110,7 +109,7 @@ class Parts:
     """The parts of a worker on one event loop. The caller runs `processor.leases` and `breaker` in the background.
 
     Attributes:
-        redis: the store's client.
+        store: the queue's.
         claims: the right to work on events.
         breaker: the circuit breaker and rate limit of the fleet.
         lifespan: the plugins. The caller starts them; they are stopped at the end.
@@ -118,7 +117,7 @@ class Parts:
         new_slot: makes the platform clients for one event at a time.
     """
 
-    redis: Redis
+    store: AsyncStore
     claims: Claims
     breaker: CircuitBreaker
     lifespan: Lifespan
@@ -142,15 +141,9 @@ async def build_worker(
         worker: the RQ worker that takes the events; None if RQ itself runs the jobs.
         auth: the process's credentials, if they outlive the loop.
     """
-    redis = open_redis(settings.redis_url.get_secret_value())
-    claims = Claims(
-        redis,
-        queue=settings.queue,
-        lease=settings.lease,
-        retention=settings.retention,
-        worker=worker,
-    )
-    breaker = CircuitBreaker.from_settings(redis, settings)
+    store = settings.open_store()
+    claims = Claims(store, lease=settings.lease, worker=worker)
+    breaker = CircuitBreaker.from_settings(store, settings)
     auth = auth or ClientCredentials.from_settings(settings)
     auth.on_fetch = breaker.token_fetched
     transport: Transport = transport_from(settings)
@@ -174,15 +167,15 @@ async def build_worker(
         claims,
         registry,
         breaker,
-        snapshots=Snapshots(redis, settings.queue, settings.snapshot_key),
+        snapshots=Snapshots(store, settings.snapshot_key),
         states=lifespan.states,
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(redis, claims, breaker, lifespan, processor, new_slot)
+        yield Parts(store, claims, breaker, lifespan, processor, new_slot)
     finally:
         await lifespan.stop()
         await auth.aclose()
         await transport.aclose()
         await breaker.aclose()
-        await redis.aclose()
+        await store.redis.aclose()

@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import SecretStr, ValidationError
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from credhook.events import URGENT, rank_of, resource_of
-from credhook.store import Keys, lua
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotFound
@@ -41,35 +40,32 @@ LARGEST: Final = 256 * 1024
 
 _NONCE_BYTES: Final = 12
 
-_KEEP: Final = lua.load("keep.lua")
-
 
 class Snapshots:
     """The snapshots of all open events."""
 
-    def __init__(self, redis: Redis, queue: str, key: SecretStr | None) -> None:
+    def __init__(self, store: AsyncStore, key: SecretStr | None) -> None:
         """`key`: keys separated by spaces. The first seals, all open. None: nothing is kept."""
-        self._redis = redis
-        self._keys = Keys(queue)
-        self._keep = redis.register_script(_KEEP)
+        self._store = store
         keys = key.get_secret_value().split() if key else ()
         self._ciphers = tuple(_cipher(each) for each in keys)
 
     async def keep(self, event_id: str, details: bytes) -> None:
         """Note that the event's data was seen, and seal it. An earlier snapshot is overwritten but keeps its expiry."""
-        name, sealed = self._keys.snapshot + event_id, b""
+        keys = self._store.keys
+        name, sealed = keys.snapshot + event_id, b""
         if self._ciphers and len(details) > LARGEST:
             log.warning("snapshot_too_large", webhook_id=event_id, bytes=len(details), most=LARGEST)
         elif self._ciphers:
             nonce = secrets.token_bytes(_NONCE_BYTES)
             # The name is authenticated too: a snapshot moved to another event cannot be opened.
             sealed = nonce + self._ciphers[0].encrypt(nonce, details, name.encode())
-        await self._keep(keys=[name, self._keys.event + event_id], args=[sealed, LIFETIME])
+        await self._store.run("keep", [sealed, LIFETIME], keys=[name, keys.event + event_id])
 
     async def find(self, event_id: str) -> bytes | None:
         """Return the details of an event, or None if there is no snapshot that our keys open."""
-        name = self._keys.snapshot + event_id
-        sealed = await self._redis.get(name) if self._ciphers else None
+        name = self._store.keys.snapshot + event_id
+        sealed = await self._store.redis.get(name) if self._ciphers else None
         if not isinstance(sealed, bytes):
             return None
         for cipher in self._ciphers:
@@ -178,7 +174,7 @@ async def _keep(claim: Claim, fetched: Fetched, snapshots: Snapshots) -> Fetched
     if fetched.has_data and claim.type in URGENT:
         try:
             await snapshots.keep(claim.event_id, to_bytes(fetched.details))
-        except (RedisError, OSError) as error:  # The data is here now and may not be again: run the handlers.
+        except STORE_ERRORS as error:  # The data is here now and may not be again: run the handlers.
             log.warning("snapshot_not_kept", webhook_id=claim.event_id, error=type(error).__name__)
     return fetched
 
@@ -187,7 +183,7 @@ async def _snapshot(claim: Claim, snapshots: Snapshots) -> Issuance | Presentati
     try:
         sealed = await snapshots.find(claim.event_id)
         return None if sealed is None else from_bytes(sealed, claim.type)
-    except (RedisError, OSError, ValueError) as error:
+    except (*STORE_ERRORS, ValueError) as error:
         log.warning("snapshot_unreadable", webhook_id=claim.event_id, error=type(error).__name__)
         return None
 

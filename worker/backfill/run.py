@@ -15,12 +15,11 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
 
-from redis.asyncio import Redis
-
 from credhook.backoff import Backoff, Waits
 from credhook.events import RESOURCES, Event, resource_of
-from credhook.store import BACKFILLED, Keys, lua
+from credhook.store import BACKFILLED
 from credhook.store.job import accept_arguments
+from credhook.store.store import AsyncStore
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidResponse, Unavailable
 from credhook.worker.api.models import ListedResource
@@ -31,8 +30,6 @@ from credhook.worker.backfill.states import (
     Window,
     must_have_happened,
 )
-
-_ACCEPT: Final = lua.load("accept.lua", ORIGIN="backfill")
 
 #: Seconds that one page of the platform may take, pauses and retries included.
 PAGE_SECONDS: Final = 600.0
@@ -76,21 +73,17 @@ class Backfill:
 
     def __init__(
         self,
-        redis: Redis,
+        store: AsyncStore,
         *,
-        queue: str,
-        retention: int,
         result: BackfillResult,
         advance: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; `retention` is in seconds. `advance` gets the number of resources and records read since."""
-        self._redis = redis
-        self._keys = Keys(queue)
-        self._retention = retention
+        """Prepare. `advance` gets the number of resources and records read since."""
+        self._store = store
+        self._keys, self._redis = store.keys, store.redis
         self._advance = advance
         self._clock = clock
-        self._script = redis.register_script(_ACCEPT)
         self._name = f"run {uuid4().hex}"
         self._accepts = False
         self.result = result
@@ -105,7 +98,7 @@ class Backfill:
             RedisError: Redis failed.
             TooLate: it has taken too long.
         """
-        too_late = window.since.timestamp() + self._retention
+        too_late = window.since.timestamp() + self._store.retention
 
         async def compare(part: list[MissableEvent]) -> None:
             if self._clock() > too_late:
@@ -162,10 +155,9 @@ class Backfill:
         """Accept a batch and return the types of the events that are new."""
         events = [Event(missing.types[0], missing.resource) for missing in batch]
         named = [(f"{BACKFILLED}{event.type}:{event.resource_id}", event, None) for event in events]
-        outcomes = await self._script(
-            keys=[self._keys.prefix],
-            args=accept_arguments(named, queue=self._keys.queue, retention=self._retention, now=datetime.now(UTC)),
-        )
+        store, now = self._store, datetime.now(UTC)
+        arguments = accept_arguments(named, queue=store.queue, retention=store.retention, now=now, is_backfill=True)
+        outcomes = await store.run("accept", arguments)
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
 
     async def _start_notes(self) -> None:

@@ -24,8 +24,8 @@ from redis.retry import Retry
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State, lua
-from credhook.store.connection import check_schema, clock, open_redis_sync
-from credhook.store.health import hint
+from credhook.store.connection import clock
+from credhook.store.errors import hint
 from credhook.worker.commands.batches import bar, batched
 from credhook.worker.commands.history import raw, standing
 
@@ -49,7 +49,7 @@ _FIRST_PAGE, _LONGEST_PAGE = 50, 2_000
 _FEW: Final = 10_000
 _FEW_OF_ALL: Final = 200_000
 
-_SELECT: Final = lua.load("select.lua")
+_SELECT: Final = lua.load("select")
 
 #: State and type → number of events.
 Counts = Counter[tuple[str, str]]
@@ -267,12 +267,10 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
     Raises:
         click.ClickException: Redis does not answer.
     """
-    settings = StoreSettings()
-    redis = open_redis_sync(settings.redis_url.get_secret_value(), retry=Retry(NoBackoff(), 0))
+    store = StoreSettings().open_store_sync(retry=Retry(NoBackoff(), 0))
     try:
-        index = Keys(settings.queue)
-        check_schema(redis, index, write=False)
-        yield redis, index
+        store.check_schema(write=False)
+        yield store.redis, store.keys
     except ResponseError as error:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
@@ -280,7 +278,7 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
     except RedisError as error:
         raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
     finally:
-        redis.close()
+        store.redis.close()
 
 
 def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:

@@ -48,11 +48,11 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:
     """Reclaim the events of dead workers. Return the workers whose death could not be written to Redis."""
-    from credhook.store.connection import open_redis_sync
     from credhook.worker.queue.leases import reclaim_all
 
-    with open_redis_sync(settings.redis_url.get_secret_value()) as redis:
-        return reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
+    store = settings.open_store_sync()
+    with store.redis:
+        return reclaim_all(store, died)
 
 
 def _supervise(settings: WorkerSettings, processes: int, isolation: str, *, burst: bool) -> int:

@@ -15,9 +15,9 @@ from contextvars import Context
 from typing import Final, Self
 
 import structlog
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.errors import CAUSES, ApiError, advice, hint
 from credhook.worker.platform.circuit import (
@@ -63,10 +63,9 @@ class CircuitBreaker:
 
     def __init__(
         self,
-        redis: Redis,
+        store: AsyncStore,
         *,
         api_url: str,
-        queue: str,
         rate: float | None = None,
         timeout: float = 10.0,
         redis_timeout: float = REDIS_TIMEOUT_SECONDS,
@@ -76,9 +75,8 @@ class CircuitBreaker:
         """Create a closed circuit.
 
         Args:
-            redis: Shared by the fleet. The caller closes it.
-            api_url: Root of the API.
-            queue: Processes with the same queue and API share the circuit.
+            store: Shared by the fleet of one queue. The caller closes its client.
+            api_url: Root of the API. Processes with the same API share the circuit.
             rate: Requests per second of the whole fleet; None for no limit.
             timeout: Seconds that a call may take, and that it may wait for the rate limit.
             redis_timeout: Seconds until a silent Redis counts as down.
@@ -86,9 +84,9 @@ class CircuitBreaker:
             chance: Draws from 0 to 1.
         """
         self.clock, self._chance, self._timeout = clock, chance, timeout
-        key = circuit_key(api_url, queue)
-        self._store = CircuitStore(redis, key, timeout=redis_timeout, clock=clock)
-        self._rate_limit = RateLimit(redis, f"{key}:bucket", per_second=rate) if rate is not None else None
+        key = circuit_key(api_url, store.queue)
+        self._store = CircuitStore(store, key, timeout=redis_timeout, clock=clock)
+        self._rate_limit = RateLimit(store, f"{key}:bucket", per_second=rate) if rate is not None else None
         #: The circuit in Redis (None before its first answer), the outcomes that Redis lacks, the circuit after both.
         self._shared: SharedCircuit | None = None
         self._unpublished: list[CallOutcome] = []
@@ -105,11 +103,9 @@ class CircuitBreaker:
         self.calls = BreakerGuard(self, admitted=False)
 
     @classmethod
-    def from_settings(cls, redis: Redis, settings: WorkerSettings) -> Self:
+    def from_settings(cls, store: AsyncStore, settings: WorkerSettings) -> Self:
         """Create the breaker of the platform in the settings."""
-        return cls(
-            redis, api_url=settings.api_url, queue=settings.queue, rate=settings.rate, timeout=settings.fetch_timeout
-        )
+        return cls(store, api_url=settings.api_url, rate=settings.rate, timeout=settings.fetch_timeout)
 
     async def watch(self) -> None:
         """Follow the circuit in Redis until cancelled."""
@@ -235,7 +231,7 @@ class CircuitBreaker:
 
     async def _wait_for_rate_limit(self, operation: str, limit: RateLimit) -> None:
         taken, wait = 0, REDIS_TIMEOUT_SECONDS
-        with suppress(RedisError, OSError):
+        with suppress(*STORE_ERRORS):
             taken, wait = await limit.take(1, max_wait=self._timeout)
         if not taken:
             raise _refusal(operation, f"CREDHOOK_RATE leaves no turn for {wait:.1f} s", wait)

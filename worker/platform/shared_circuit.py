@@ -12,11 +12,11 @@ from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
 
 import structlog
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from credhook.store import Keys, lua
+from credhook.store import Keys
+from credhook.store.errors import STORE_ERRORS
 from credhook.store.lease import RedisLease
+from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Circuit
 
 log = structlog.get_logger("credhook.worker")
@@ -31,8 +31,6 @@ REDIS_TIMEOUT_SECONDS: Final = 1.0
 SCORE_LASTS_SECONDS: Final = 60.0
 PAUSE_LASTS_SECONDS: Final = 600.0
 
-_CIRCUIT: Final = lua.load("circuit.lua")
-_RATE_LIMIT: Final = lua.load("rate_limit.lua")
 _MICROSECONDS: Final = 1_000_000
 
 
@@ -58,11 +56,10 @@ class CircuitStore:
     """The circuit of one platform in Redis. Where Redis does not answer, methods return None and raise nothing."""
 
     def __init__(
-        self, redis: Redis, key: str, *, timeout: float = REDIS_TIMEOUT_SECONDS, clock: Callable[[], float]
+        self, store: AsyncStore, key: str, *, timeout: float = REDIS_TIMEOUT_SECONDS, clock: Callable[[], float]
     ) -> None:
-        self._redis, self._key, self._timeout, self._clock = redis, key, timeout, clock
-        self._script = redis.register_script(_CIRCUIT)
-        self._probe = RedisLease(redis, f"{key}:probe")
+        self._store, self._key, self._timeout, self._clock = store, key, timeout, clock
+        self._probe = RedisLease(store, f"{key}:probe")
         self._one_at_a_time = asyncio.Lock()  # Replies must be read in the order in which Redis gave them.
         self._silent_until = 0.0
         self._is_silent = False
@@ -94,18 +91,18 @@ class CircuitStore:
         """Yield the circuit after each change, and at least once a second, through all outages of Redis."""
         while True:
             try:
-                async with self._redis.pubsub() as subscription:
+                async with self._store.redis.pubsub() as subscription:
                     await subscription.subscribe(self._key)
                     while True:
                         yield await self.load()
                         await subscription.get_message(ignore_subscribe_messages=True, timeout=READ_EVERY_SECONDS)
-            except (RedisError, OSError):
+            except STORE_ERRORS:
                 yield await self.load()
                 await asyncio.sleep(READ_EVERY_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311  Jitter, no secret.
 
     async def _run(self, arguments: list[str | int]) -> tuple[bool, SharedCircuit] | None:
         async with self._one_at_a_time:
-            reply = await self._ask(lambda: self._script(keys=[self._key], args=arguments))
+            reply = await self._ask(lambda: self._store.run("circuit", arguments, keys=[self._key]))
             if reply is None:
                 return None
             replaced, version, is_open, score, trips, left = reply
@@ -119,7 +116,7 @@ class CircuitStore:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await ask()
-        except (RedisError, OSError) as error:
+        except STORE_ERRORS as error:
             self._silent_until = self._clock() + self._timeout
             if not self._is_silent:
                 log.warning("platform_unshared", error=type(error).__name__, hint="Redis does not answer")
@@ -132,8 +129,8 @@ class CircuitStore:
 class RateLimit:
     """The fleet's token bucket (generic cell rate algorithm). It holds the calls of one second, and at least one."""
 
-    def __init__(self, redis: Redis, key: str, *, per_second: float) -> None:
-        self._script = redis.register_script(_RATE_LIMIT)
+    def __init__(self, store: AsyncStore, key: str, *, per_second: float) -> None:
+        self._store = store
         self._key = key
         self._interval = _MICROSECONDS / per_second
         self._capacity = max(1.0, per_second) * self._interval
@@ -150,5 +147,5 @@ class RateLimit:
             RedisError, OSError: The tokens cannot be counted, so there are none.
         """
         arguments = [wanted, self._interval, self._capacity, max_wait * _MICROSECONDS]
-        taken, wait = await self._script(keys=[self._key], args=arguments)
+        taken, wait = await self._store.run("rate_limit", arguments, keys=[self._key])
         return taken, wait / _MICROSECONDS

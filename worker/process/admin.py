@@ -6,16 +6,14 @@ import threading
 
 import click
 from prometheus_client.core import GaugeMetricFamily, Metric
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from credhook.listener.admin import AdminListener, create_admin
 from credhook.metrics.counting import gathered
 from credhook.metrics.figures import TargetFigures
-from credhook.store import Keys
-from credhook.store.connection import open_redis
+from credhook.store.errors import STORE_ERRORS
 from credhook.store.health import examine
 from credhook.store.lease import ExporterLease
+from credhook.store.store import AsyncStore
 from credhook.worker.platform.circuit import Phase
 from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
 from credhook.worker.settings import WorkerSettings
@@ -33,18 +31,17 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
         raise click.ClickException(f"cannot listen on {address}: {error}; set CREDHOOK_ADMIN") from error
 
     async def serve() -> None:
-        client = open_redis(settings.redis_url.get_secret_value())
-        queue_lease = ExporterLease(client, Keys(settings.queue).exporter)
-        platform_lease = ExporterLease(client, exporter_key(settings))
-        examining = functools.partial(examine, client, strict=False)
+        store = settings.open_store()
+        queue_lease = ExporterLease(store, store.keys.exporter)
+        platform_lease = ExporterLease(store, exporter_key(settings))
+        examining = functools.partial(examine, store.redis, strict=False)
         target = TargetFigures(examining, part="worker", certificate=settings.client_certfile)
         app = create_admin(
-            client,
+            store,
             examining,
-            queue=settings.queue,
             registry=gathered(folder),
             exporter=queue_lease,
-            others=[target, PlatformFigures(client, settings, exporter=platform_lease)],
+            others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
         )
         await listener.serve(app, beside=[queue_lease.keep, platform_lease.keep])
 
@@ -59,20 +56,20 @@ def exporter_key(settings: WorkerSettings) -> str:
 class PlatformFigures:
     """Figures that the fleet shares about one platform, read from Redis at each scrape."""
 
-    def __init__(self, redis: Redis, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
-        self._redis = redis
+    def __init__(self, store: AsyncStore, settings: WorkerSettings, *, exporter: ExporterLease) -> None:
+        self._store = store
         self._exporter = exporter
         self._circuit_key = circuit_key(settings.api_url, settings.queue)
 
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis does not answer, or if another process exports them."""
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self._store.redis.pipeline(transaction=False)
         pipeline.get(self._exporter.key)
         pipeline.hgetall(self._circuit_key)
         pipeline.time()
         try:
             holder, fields, (seconds, microseconds) = await pipeline.execute()
-        except (RedisError, OSError):
+        except STORE_ERRORS:
             return []
         if not self._exporter.is_held_by(holder):
             return []

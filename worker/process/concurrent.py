@@ -25,7 +25,7 @@ from rq.worker import BaseWorker, WorkerStatus
 
 from credhook.backoff import Backoff, Waits
 from credhook.store import State
-from credhook.store.health import hint
+from credhook.store.errors import hint
 from credhook.supervisor import stops
 from credhook.worker import metrics
 from credhook.worker.attempt.attempt import Attempt, Interruption
@@ -140,7 +140,7 @@ class ConcurrentWorker(BaseWorker):
                     self._processor.leases.keep,
                     self._breaker.watch,
                     lambda: self._watch_process(pulse),
-                    lambda: self._listen(parts.redis),
+                    lambda: self._listen(parts.store.redis),
                 )
             ]
             try:

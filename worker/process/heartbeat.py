@@ -12,12 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Optional
 
 import structlog
-from redis import Redis
-from redis.exceptions import RedisError
 
-from credhook.store import Keys
 from credhook.store.announcements import (
-    ANNOUNCE,
     ANNOUNCEMENT_SECONDS,
     DEPLOY_SECONDS,
     HandlerDifference,
@@ -28,6 +24,8 @@ from credhook.store.announcements import (
     handler_difference,
     version,
 )
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import SyncStore
 from credhook.worker.handlers.registry import Registry
 from credhook.worker.platform.shared_circuit import circuit_key
 from credhook.worker.queue.leases import reclaim
@@ -54,7 +52,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        redis: Redis,
+        store: SyncStore,
         settings: WorkerSettings,
         registry: Registry,
         token: str,
@@ -63,9 +61,7 @@ class Heartbeat:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`token`: the name under which this process holds events; `clock`: monotonic seconds."""
-        self._redis, self._settings, self._token, self._worker, self._clock = redis, settings, token, worker, clock
-        self._keys = Keys(settings.queue)
-        self._announce = redis.register_script(ANNOUNCE)
+        self._store, self._token, self._worker, self._clock = store, token, worker, clock
         self._silence = min(settings.lease, max(_SILENCE_SECONDS, _SILENCE_PART * settings.lease))
         #: Seconds between two beats.
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
@@ -101,15 +97,15 @@ class Heartbeat:
                 self._reclaim_silent(now)
             if self._beats % _COMPARE_EVERY == 0:
                 self.compare_handlers(now)
-        except (RedisError, OSError):
+        except STORE_ERRORS:
             pass
 
     def leave(self) -> None:
         """Remove the announcement, and stop counting as alive."""
         try:
-            self._redis.hdel(self._keys.handlers, self._token)
-            self._redis.zrem(self._keys.workers, self._token)
-        except RedisError as error:
+            self._store.redis.hdel(self._store.keys.handlers, self._token)
+            self._store.redis.zrem(self._store.keys.workers, self._token)
+        except STORE_ERRORS as error:
             log.debug("announcement_not_removed", error=type(error).__name__)
 
     def _renew(self) -> int:
@@ -119,10 +115,8 @@ class Heartbeat:
             self._since = began
         in_flight = worker.in_flight if worker else None
         announcement = self._identity.model_copy(update={"in_flight": in_flight}).model_dump_json()
-        now: int = self._announce(
-            keys=[self._keys.handlers, self._keys.workers],
-            args=[self._token, announcement, int(ANNOUNCEMENT_SECONDS * 1_000)],
-        )
+        keys, arguments = self._store.keys, [self._token, announcement, int(ANNOUNCEMENT_SECONDS * 1_000)]
+        now: int = self._store.run("announce", arguments, keys=[keys.handlers, keys.workers])
         if worker:
             worker.show_to_rq()
         self._last = began
@@ -130,18 +124,18 @@ class Heartbeat:
 
     def _reclaim_silent(self, now: int) -> None:
         """Take over the events of processes that have stopped beating. Each is reclaimed by one process only."""
-        key, settings = self._keys.workers, self._settings
-        silent: Any = self._redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
+        key, redis = self._store.keys.workers, self._store.redis
+        silent: Any = redis.zrangebyscore(key, "-inf", now - self._silence * 1_000)
         for token in silent:
-            if self._redis.zrem(key, token):
+            if redis.zrem(key, token):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
-                reclaim(self._redis, token.decode(), "host", queue=settings.queue, retention=settings.retention)
+                reclaim(self._store, token.decode(), "host")
 
     def compare_handlers(self, now: int) -> None:
         """Log once if handlers of workers have differed for longer than a deploy takes. `now`: ms of Redis's clock."""
         settled = {
             one.token: WorkerAnnouncement.model_validate_json(one.text)
-            for one in announced(self._redis.hgetall(self._keys.handlers))
+            for one in announced(self._store.redis.hgetall(self._store.keys.handlers))
             if one.since <= now - DEPLOY_SECONDS * 1_000
         }
         mine = settled.pop(self._token, None)

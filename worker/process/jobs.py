@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 
 import rq
 import structlog
-from redis import Redis
 from rq import Queue
 from rq import Worker as ForkingWorker
 from rq.exceptions import StopRequested
@@ -128,7 +127,7 @@ class IsolatingWorker(ForkingWorker):
 
     job_class = EventJob
 
-    def __init__(self, queue: str, *, name: str, connection: Redis) -> None:
+    def __init__(self, queue: str, *, name: str, connection: Any) -> None:
         """`queue`: its name; `name`: this worker's, unique in the fleet."""
         #: False if `work` returned because Redis failed.
         self.stop_asked = False

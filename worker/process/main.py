@@ -14,16 +14,13 @@ from typing import Final, NoReturn
 from uuid import uuid4
 
 import structlog
-from redis import Redis
-from redis.exceptions import RedisError
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
 from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
-from credhook.store import Keys
-from credhook.store.connection import check_schema, open_redis_sync
-from credhook.store.health import hint
+from credhook.store.errors import STORE_ERRORS, hint
+from credhook.store.store import SyncStore
 from credhook.supervisor import stop_on
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Registry
@@ -79,13 +76,13 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     os.set_blocking(pipes.report, False)
     faulthandler.register(signal.SIGUSR1, file=pipes.report, all_threads=False)
     name = f"{socket.gethostname()}.{os.getpid()}.{uuid4().hex[:8]}"
-    redis = open_redis_sync(settings.redis_url.get_secret_value())
+    store = settings.open_store_sync()
     if died:
-        _wait_for(redis, settings.queue)
-        reclaim_all(redis, died, queue=settings.queue, retention=settings.retention)
+        _wait_for(store)
+        reclaim_all(store, died)
     tracing.start("worker")  # Before handlers are loaded: their own traces join ours.
     registry = load(settings.handlers)
-    _wait_for(redis, settings.queue)
+    _wait_for(store)
     # Imported objects live as long as the process: the collector need not visit them.
     gc.collect()
     gc.freeze()
@@ -95,12 +92,12 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     log.info(
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
-    _sweep(settings, redis, registry, name)
+    _sweep(settings, store, registry, name)
     _every(FLUSH_EACH, flush, "counts")
     concurrent = None
     if isolation == "loop":
-        concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
-    heartbeat = Heartbeat(redis, settings, registry, pipes.token, worker=concurrent)
+        concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=store.redis)
+    heartbeat = Heartbeat(store, settings, registry, pipes.token, worker=concurrent)
     heartbeat.beat()
     _every(heartbeat.interval, heartbeat.beat, "heartbeat")
     _end_with(pipes.lifeline)
@@ -120,38 +117,36 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     return code
 
 
-def _sweep(settings: WorkerSettings, redis: Redis, registry: Registry, name: str) -> None:
+def _sweep(settings: WorkerSettings, store: SyncStore, registry: Registry, name: str) -> None:
     """Requeue the events that waited for our handlers at once, and run the sweeper in rounds."""
     interval = settings.lease / _ROUNDS
     sweeper = Sweeper(
-        redis,
-        queue=settings.queue,
+        store,
         name=name,
         interval=interval,
-        retention=settings.retention,
         wanted={event_type: {one.name for one in registry.matching(event_type)} for event_type in registry.types},
     )
-    with suppress(RedisError):  # The rounds do it as well.
+    with suppress(*STORE_ERRORS):  # The rounds do it as well.
         sweeper.unhandled.put_back()
     _every(interval, sweeper.run, "sweeper")
 
 
 def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
     """Run RQ's forking worker, and run it again when an error of Redis has ended it."""
-    redis = open_redis_sync(settings.redis_url.get_secret_value())  # RQ raises the time-out of its client to minutes.
+    store = settings.open_store_sync()  # RQ raises the time-out of its client to minutes.
     # Only the supervisor handles SIGHUP: RQ would take a second signal as a request to kill the current job.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     while True:
-        rq_worker = jobs.IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=redis)
+        rq_worker = jobs.IsolatingWorker(settings.queue, name=f"{name}.{uuid4().hex[:4]}", connection=store.redis)
         try:
             rq_worker.work(burst=burst, logging_level=None)
-        except RedisError as error:
+        except STORE_ERRORS as error:
             log.warning("worker_interrupted", error=type(error).__name__)
         if burst or rq_worker.stop_asked:
             return
         signal.signal(signal.SIGTERM, _stop)  # RQ's signal handlers belong to the worker that has ended.
         signal.signal(signal.SIGINT, _stop)
-        _wait_for(redis, settings.queue)
+        _wait_for(store)
 
 
 def _pulse(descriptor: int, watch: LoopWatch) -> None:
@@ -172,13 +167,13 @@ def _end_with(lifeline: int) -> None:
     threading.Thread(target=wait, daemon=True, name="lifeline").start()
 
 
-def _wait_for(redis: Redis, queue: str) -> None:
+def _wait_for(store: SyncStore) -> None:
     """Return once Redis accepts writes; log each failed try."""
     waits = Waits(_BACKOFF)
     while True:
         try:
-            check_schema(redis, Keys(queue))  # On a full or read-only Redis its SET fails.
-        except RedisError as error:
+            store.check_schema()  # On a full or read-only Redis its SET fails.
+        except STORE_ERRORS as error:
             wait = waits.next()
             log.error("redis_unusable", error=type(error).__name__, retry_in=wait, hint=hint(error))  # noqa: TRY400  No traceback.
         else:

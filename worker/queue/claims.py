@@ -17,12 +17,13 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import structlog
-from redis.asyncio import Redis
 
-from credhook.store import BLAMED, HANDLER, ONLY, PENDING, Keys, State, ending, lua
+from credhook.store import BLAMED, HANDLER, ONLY, PENDING, State, ending
+from credhook.store.errors import is_unwell
 from credhook.store.job import job_id
+from credhook.store.store import AsyncStore
 from credhook.worker.queue.failure import Failure
-from credhook.worker.queue.group_commit import GroupCommit, Operation, is_unwell, operation
+from credhook.worker.queue.group_commit import GroupCommit, Operation, operation
 
 
 class NotClaimed(Enum):
@@ -210,11 +211,6 @@ def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
 
 log = structlog.get_logger("credhook.worker")
 
-CLAIM: Final = lua.load("claim.lua")
-TAKE: Final = lua.load("take.lua")
-WRITE: Final = lua.load("write.lua")
-SEMAPHORE: Final = lua.load("semaphore.lua")
-
 #: Seconds that settlements wait for each other, so that one round trip serves them all.
 SETTLE_WINDOW_SECONDS: Final = 0.005
 #: Redis truncates time-outs: 0.001 s becomes 0, and 0 waits for ever.
@@ -230,42 +226,18 @@ _SEMAPHORE_LASTS_MS: Final = 86_400_000
 class Claims:
     """The events of one queue, as a worker process sees them."""
 
-    def __init__(
-        self,
-        redis: Redis,
-        *,
-        queue: str,
-        lease: float,
-        retention: int,
-        worker: Claimant | None = None,
-    ) -> None:
-        """Claim events for `lease` seconds; keep settled events for `retention` seconds.
-
-        Args:
-            redis: client of the store.
-            queue: name of the queue.
-            lease: seconds that a claim lasts unless it is renewed.
-            retention: seconds that a settled event is kept.
-            worker: who takes events; None if RQ's own worker pops the jobs.
-        """
+    def __init__(self, store: AsyncStore, *, lease: float, worker: Claimant | None = None) -> None:
+        """Claim events for `lease` seconds, for `worker`, or for RQ's own worker, which pops the jobs."""
         self.lease = lease
         self._lease_ms = int(lease * 1000)
-        self._retention = retention
         self._worker = worker or Claimant("", "")
-        self._redis = redis
-        self._queue = queue
-        self._keys = Keys(queue)
-        self._claim = redis.register_script(CLAIM)
-        self._take = redis.register_script(TAKE)
-        self._write = redis.register_script(WRITE)
-        self._semaphore = redis.register_script(SEMAPHORE)
+        self._store = store
         self._taken = 0
         self._commit = GroupCommit(self._run, window=SETTLE_WINDOW_SECONDS)
 
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
-        arguments: list[str | int] = [event_id, job_id(self._queue, event_id), self._lease_ms]
-        reply = await self._claim(keys=[self._keys.prefix], args=arguments)
+        reply = await self._store.run("claim", [event_id, job_id(self._store.queue, event_id), self._lease_ms])
         return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
 
     async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
@@ -284,8 +256,8 @@ class Claims:
             share, whole = URGENT_SHARE
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
-        arguments: list[str | int] = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
-        due, candidates, refused, *rest = await self._take(keys=[self._keys.prefix], args=arguments)
+        arguments = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
+        due, candidates, refused, *rest = await self._store.run("take", arguments)
         if refused:
             jobs = [job.decode("ascii", "backslashreplace") for job in rest[: min(refused, _MOST_NAMED)]]
             hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
@@ -363,9 +335,10 @@ class Claims:
         Raises:
             RedisError: Redis could not be asked.
         """
-        names = list(limits)
-        keys = [self._keys.leases, *(self._keys.running + name for name in names)]
-        full: int = await self._semaphore(keys=keys, args=[claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()])
+        names, keys = list(limits), self._store.keys
+        arguments = [claim.event_id, _SEMAPHORE_LASTS_MS, *limits.values()]
+        sets = [keys.running + name for name in names]
+        full: int = await self._store.run("semaphore", arguments, keys=[keys.leases, *sets])
         return names[full - 1] if full else None
 
     async def wait_for_job(self, seconds: float) -> None:
@@ -373,13 +346,13 @@ class Claims:
 
         BLMOVE from the head of the list to the same head waits for a job without taking it.
         """
-        jobs = self._keys.jobs
+        jobs = self._store.keys.jobs
         seconds = max(_SHORTEST_WAIT_SECONDS, seconds)
-        await self._redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
+        await self._store.redis.blmove(jobs, jobs, seconds, "LEFT", "LEFT")  # type: ignore[arg-type]  # Parts of a second are fine.
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
-        arguments = [self._retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
-        return list(_replies(await self._write(keys=[self._keys.prefix], args=arguments)))
+        arguments = [self._store.retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
+        return list(_replies(await self._store.run("write", arguments)))
 
 
 def _replies(flat: Sequence[Any]) -> Iterator[Any]:

@@ -11,17 +11,9 @@ from contextvars import Context
 from typing import Any, Final, NamedTuple
 
 import structlog
-from redis.exceptions import (
-    AuthenticationError,
-    MasterDownError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
 
 from credhook.backoff import Backoff, Waits
+from credhook.store.errors import is_unwell
 
 log = structlog.get_logger("credhook.worker")
 
@@ -29,14 +21,6 @@ log = structlog.get_logger("credhook.worker")
 MOST_WRITTEN: Final = 200
 #: Waits between two tries to write while Redis is away.
 _BACKOFF: Final = Backoff(first=0.05, longest=1.0)
-#: Errors of a Redis that cannot write now, or not for us. The last is how Redis 6.2 reports NOPERM within a script.
-#: From Redis 7 on scripts report errors as commands do: redis-py makes the first word a class and drops it.
-_UNWELL: Final = (
-    "OOM", "READONLY", "MISCONF", "NOREPLICAS", "BUSY", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM",
-    "The user executing the script",
-)  # fmt: skip
-_UNWELL_CLASSES: Final = (OutOfMemoryError, ReadOnlyError, NoPermissionError, MasterDownError, AuthenticationError)
-
 #: Its name, the number of its arguments, and these.
 Operation = tuple[str | int | bytes, ...]
 
@@ -145,10 +129,3 @@ def _encoded(argument: str | int | Mapping[str, Any]) -> str | int | bytes:
     if isinstance(argument, int):
         return int(argument)
     return json.dumps(argument, ensure_ascii=False).encode(errors="replace") if argument else ""
-
-
-def is_unwell(reply: object) -> bool:
-    """Return True for an error of the connection or of Redis's condition, False if Redis refuses the operation."""
-    if isinstance(reply, ResponseError) and not isinstance(reply, _UNWELL_CLASSES):
-        return any(word in str(reply) for word in _UNWELL)
-    return isinstance(reply, RedisError | OSError)

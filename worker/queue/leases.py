@@ -17,11 +17,10 @@ from typing import Final, cast
 from zlib import crc32
 
 import structlog
-from redis import Redis
-from redis.exceptions import RedisError
 
-from credhook.store import Keys, lua
+from credhook.store.errors import STORE_ERRORS
 from credhook.store.job import job_fields, job_id
+from credhook.store.store import SyncStore
 from credhook.worker.queue.claims import Claim, Claims
 from credhook.worker.queue.failure import worker_died
 
@@ -73,7 +72,7 @@ class Leases:
         asked_at, held = self._clock(), list(self._held.values())
         try:
             lost = {claim.event_id for claim in await self._claims.renew([one.claim for one in held])}
-        except (RedisError, OSError) as error:
+        except STORE_ERRORS as error:
             log.warning("leases_not_renewed", error=type(error).__name__, held=len(held))
             lost = {one.claim.event_id for one in held if one.until <= self._clock()}
         else:
@@ -88,61 +87,42 @@ class Leases:
 #: Time that an event may be in no list: popped by RQ but not claimed yet, settled but not scheduled yet.
 IN_TRANSIT_MS: Final = 5_000
 
-PUT_BACK: Final = lua.load("put_back.lua")
-RECLAIM: Final = lua.load("reclaim.lua")
+
+def put_back(store: SyncStore, event_id: str, *, in_transit: int = IN_TRANSIT_MS, first: bool = False) -> int | bytes:
+    """Put one event back into RQ's queue, to its head if it is `first`.
+
+    Returns:
+        1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
+    """
+    name = event_id.encode(errors="surrogateescape")
+    # The same in all rounds, but different for each event: events that died together should not return together.
+    chance = crc32(name) / 2**32
+    fields = itertools.chain.from_iterable(job_fields(store.queue, datetime.now(UTC)).items())
+    push = "LPUSH" if first else "RPUSH"
+    arguments = [name, job_id(store.queue, event_id), in_transit, chance, store.retention, push, *fields]
+    return cast("int | bytes", store.run("put_back", arguments))
 
 
-class PutBack:
-    """Puts events of one queue back into RQ's queue."""
-
-    def __init__(self, redis: Redis, *, queue: str, retention: int) -> None:
-        """Keep a record that cannot be read for `retention` seconds."""
-        self._keys = Keys(queue)
-        self._retention = retention
-        self._script = redis.register_script(PUT_BACK)
-
-    def __call__(self, event_id: str, *, in_transit: int = IN_TRANSIT_MS, first: bool = False) -> int | bytes:
-        """Put one event back, to the head of the queue if it is `first`.
-
-        Returns:
-            1; 0 if it is in a list, moved less than `in_transit` ms ago, or has to wait; or why it cannot be read.
-        """
-        queue, name = self._keys.queue, event_id.encode(errors="surrogateescape")
-        # The same in all rounds, but different for each event: events that died together should not return together.
-        chance = crc32(name) / 2**32
-        push = "LPUSH" if first else "RPUSH"
-        arguments: list[str | int | float | bytes] = [
-            *(name, job_id(queue, event_id), in_transit, chance, self._retention, push),
-            *itertools.chain.from_iterable(job_fields(queue, datetime.now(UTC)).items()),
-        ]
-        return cast("int | bytes", self._script(keys=[self._keys.prefix], args=arguments))
-
-
-def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -> bool:
+def reclaim(store: SyncStore, token: str, how: str) -> bool:
     """Note a death, and put the events of the dead process at the head of the queue.
 
     Args:
-        redis: client of the store.
+        store: the queue's.
         token: the dead process's.
         how: `1` if the process ended by itself, `0` if it was ended from outside, `host` if its host may have died.
-        queue: name of the queue.
-        retention: seconds that a record is kept that cannot be read.
 
     Returns:
         True if Redis has noted the death.
     """
-    keys = Keys(queue)
-    put_back = PutBack(redis, queue=queue, retention=retention)
     try:
-        redis.zrem(keys.workers, token)
-        script = redis.register_script(RECLAIM)
-        held = script(keys=[keys.prefix], args=[token, how, json.dumps(worker_died().counted()), retention])
-        became = [put_back(one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
-    except RedisError as error:
+        store.redis.zrem(store.keys.workers, token)
+        held = store.run("reclaim", [token, how, json.dumps(worker_died().counted()), store.retention])
+        became = [put_back(store, one.decode(errors="surrogateescape"), in_transit=0, first=True) for one in held]
+    except STORE_ERRORS as error:
         log.warning("death_not_noted", error=type(error).__name__)
         return False
-    with suppress(RedisError):  # It lapses by itself.
-        redis.hdel(keys.handlers, token)
+    with suppress(*STORE_ERRORS):  # It lapses by itself.
+        store.redis.hdel(store.keys.handlers, token)
     log.info("death_noted", events=len(held), put_back=became.count(1), own_fault=how == "1")
 
     from credhook.worker import metrics
@@ -151,7 +131,6 @@ def reclaim(redis: Redis, token: str, how: str, *, queue: str, retention: int) -
     return True
 
 
-def reclaim_all(redis: Redis, died: Sequence[str], *, queue: str, retention: int) -> list[str]:
+def reclaim_all(store: SyncStore, died: Sequence[str]) -> list[str]:
     """Reclaim for each of the dead, `<token>:<how>`, and return the deaths that Redis could not note."""
-    deaths = [(one, *one.split(":")) for one in died]
-    return [one for one, token, how in deaths if not reclaim(redis, token, how, queue=queue, retention=retention)]
+    return [death for death in died if not reclaim(store, *death.split(":"))]

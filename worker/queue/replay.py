@@ -13,15 +13,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple, cast
 
 import structlog
-from redis import Redis
 
-from credhook.store import ONLY, Keys, State, lua
+from credhook.store import ONLY, State
 from credhook.store.job import job_fields, job_id
+from credhook.store.store import SyncStore
 
 #: Characters of an operator's name that the history keeps.
 _LONGEST_NAME: Final = 100
-
-REPLAY: Final = lua.load("replay.lua")
 
 
 class How(StrEnum):
@@ -45,11 +43,10 @@ class Settled(NamedTuple):
 class Replay:
     """Puts back events of one queue. Pass a few hundred at once at most: Redis does nothing else meanwhile."""
 
-    def __init__(self, redis: Redis, *, queue: str, by: str = "") -> None:
-        """Put events into `queue`. `by` names the operator in each event's history."""
-        self._keys = Keys(queue)
+    def __init__(self, store: SyncStore, *, by: str = "") -> None:
+        """`by` names the operator in each event's history."""
+        self._store = store
         self._by = by
-        self._script = redis.register_script(REPLAY)
 
     def __call__(
         self, events: Sequence[Settled], *, how: How = How.ANEW, handler: str = "", types: Iterable[str] = ()
@@ -68,7 +65,7 @@ class Replay:
         Raises:
             RedisError: Redis failed; some may have been put back.
         """
-        queue = self._keys.queue
+        queue = self._store.queue
         fields = job_fields(queue, datetime.now(UTC))
         wanted = "".join(f" {name} " for name in types)
         entry = {"by": self._by[:_LONGEST_NAME], "handler": handler, "now": how is How.NOW}
@@ -78,7 +75,7 @@ class Replay:
             arguments += name, value
         for event_id, state in events:
             arguments += event_id.encode(errors="surrogateescape"), job_id(queue, event_id), state
-        return cast(Sequence[bytes], self._script(keys=[self._keys.prefix], args=arguments))
+        return cast(Sequence[bytes], self._store.run("replay", arguments))
 
 
 log = structlog.get_logger("credhook.worker")
@@ -99,11 +96,10 @@ class UnhandledEvent(NamedTuple):
 class Unhandled:
     """The unhandled events of one queue, for a process that has handlers."""
 
-    def __init__(self, redis: Redis, *, queue: str, wanted: Mapping[str, Collection[str]]) -> None:
+    def __init__(self, store: SyncStore, *, wanted: Mapping[str, Collection[str]]) -> None:
         """Put back events of the types in `wanted`: event type → names of the handlers that this process has."""
-        self._redis = redis
-        self._keys = Keys(queue)
-        self._replay = Replay(redis, queue=queue)
+        self._store = store
+        self._replay = Replay(store)
         self._wanted = {event_type: frozenset(names) for event_type, names in wanted.items() if names}
         #: Number of events of a type, from the oldest on, that the next round leaves out: they wait for other workers.
         self._start = Counter[str]()
@@ -135,10 +131,10 @@ class Unhandled:
 
     def _pages(self) -> list[list[UnhandledEvent]]:
         """Return the next events of each type, from the oldest on."""
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self._store.redis.pipeline(transaction=False)
         for event_type in self._wanted:
             start = self._start[event_type]
-            pipeline.zrange(self._keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
+            pipeline.zrange(self._store.keys.unhandled + event_type, start, start + PAGE - 1, withscores=True)
         return [
             [UnhandledEvent(name, event_type, since) for name, since in reply]
             for event_type, reply in zip(self._wanted, pipeline.execute(), strict=True)
@@ -146,9 +142,9 @@ class Unhandled:
 
     def _ours(self, found: Sequence[UnhandledEvent]) -> list[UnhandledEvent]:
         """Return the events that a handler is here for, by when they came."""
-        pipeline = self._redis.pipeline(transaction=False)
+        pipeline = self._store.redis.pipeline(transaction=False)
         for one in found:
-            pipeline.hmget(self._keys.event.encode() + one.name, "received", ONLY)
+            pipeline.hmget(self._store.keys.event.encode() + one.name, "received", ONLY)
         ours: list[tuple[int, UnhandledEvent]] = []
         for one, fields in zip(found, pipeline.execute(raise_on_error=False), strict=True):
             received, only = fields if isinstance(fields, list) else (None, None)  # A damaged record is no hash.

@@ -15,18 +15,14 @@ from types import MappingProxyType
 from typing import Final, cast
 
 import structlog
-from redis import Redis
-from redis.exceptions import ResponseError
 from rq import Queue
 from rq.worker_registration import clean_worker_registry
 
-from credhook.store import Keys, lua
-from credhook.store.connection import clock
+from credhook.store.errors import StoreRefusal, is_unwell
 from credhook.store.job import event_of, job_id
-from credhook.store.lease import LEASE
+from credhook.store.store import SyncStore
 from credhook.worker import metrics
-from credhook.worker.queue.group_commit import is_unwell
-from credhook.worker.queue.leases import IN_TRANSIT_MS, PutBack
+from credhook.worker.queue.leases import IN_TRANSIT_MS, put_back
 from credhook.worker.queue.replay import Unhandled
 
 log = structlog.get_logger("credhook.sweeper")
@@ -46,44 +42,33 @@ _INDEX_PAGES: Final = 40
 #: Time in which nearly all events are settled. From then on a record lives for the retention time.
 _SETTLED_MS: Final = 60_000
 
-_SWEEP: Final = lua.load("sweep.lua")
-
 
 class Sweeper:
     """Looks through the open events of one queue. Of all processes that try, one leads."""
 
     def __init__(
         self,
-        redis: Redis,
+        store: SyncStore,
         *,
-        queue: str,
         name: str,
         interval: float,
-        retention: int,
         wanted: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         """Prepare for a round every `interval` seconds.
 
         Args:
-            redis: client of the store.
-            queue: name of the queue.
+            store: the queue's.
             name: unique in the fleet.
             interval: seconds between two rounds of this process.
-            retention: seconds after which dead, unhandled, quarantined and unreadable events are forgotten.
             wanted: event type → names of the handlers that this process has for it.
         """
-        self._redis = redis
-        self._keys = Keys(queue)
+        self._store = store
         self._name = name
-        self._put_back = PutBack(redis, queue=queue, retention=retention)
         #: Each process does this, since the leader may lack a handler.
-        self.unhandled = Unhandled(redis, queue=queue, wanted=wanted)
-        self._sweep = redis.register_script(_SWEEP)
+        self.unhandled = Unhandled(store, wanted=wanted)
         #: The next entry of the event index to look at: the number of its key, and the entries to skip there.
         self._next = [0, 0]
-        self._lease = redis.register_script(LEASE)
         self._leads_for_ms = max(1_000, int(interval * 3_000))
-        self._retention = retention
         #: Number of open events, from the oldest on, that the next round leaves out: the last round has seen them.
         self._start = 0
 
@@ -96,14 +81,14 @@ class Sweeper:
         self.unhandled.put_back()
         if not self._leads():
             return 0
-        now = clock(self._redis)
+        now = self._store.clock()
         self._forget(now)
-        put_back: list[str] = []
+        requeued: list[str] = []
         unreadable: dict[str, str] = {}
         for event_id in self._orphans(now):
             try:
-                became = self._put_back(event_id)
-            except ResponseError as error:
+                became = put_back(self._store, event_id)
+            except StoreRefusal as error:
                 if is_unwell(error):
                     raise
                 log.error("event_not_put_back", webhook_id=_printable(event_id), error=type(error).__name__)  # noqa: TRY400  The other events go on.
@@ -111,36 +96,36 @@ class Sweeper:
             if isinstance(became, bytes):
                 unreadable[_printable(event_id)] = became.decode()
             elif became:
-                put_back.append(event_id)
-        self._start = max(0, self._start - len(put_back) - len(unreadable))  # These have left their places.
-        if put_back:
-            metrics.REQUEUED.add(by=len(put_back))
-            log.warning("events_put_back", count=len(put_back))
+                requeued.append(event_id)
+        self._start = max(0, self._start - len(requeued) - len(unreadable))  # These have left their places.
+        if requeued:
+            metrics.REQUEUED.add(by=len(requeued))
+            log.warning("events_put_back", count=len(requeued))
         if unreadable:
             hint = "something else has written to their records; see `credhook events list --state unreadable`"
             named = dict(itertools.islice(unreadable.items(), _MOST_NAMED))
             log.error("events_unreadable", count=len(unreadable), events=named, hint=hint)
         self._sweep_index(now)
-        return len(put_back)
+        return len(requeued)
 
     def _leads(self) -> bool:
         """Become or remain the leader. After three rounds without the leader another process takes its place."""
-        return bool(self._lease(keys=[self._keys.leader], args=[self._name, self._leads_for_ms]))
+        return bool(self._store.run("lease", [self._name, self._leads_for_ms], keys=[self._store.keys.leader]))
 
     def _forget(self, now: int) -> None:
         """Forget events that are older than the retention time, and RQ's records of workers that are gone."""
-        keys = self._keys
+        keys, redis = self._store.keys, self._store.redis
         for key in (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable, keys.leases):
-            self._redis.zremrangebyscore(key, 0, now - self._retention * 1_000)
-        self._redis.zremrangebyscore(keys.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
-        clean_worker_registry(Queue(keys.queue, connection=self._redis))
+            redis.zremrangebyscore(key, 0, now - self._store.retention * 1_000)
+        redis.zremrangebyscore(keys.started, 0, now // 1_000 - _RQ_RECORD_LASTS_SECONDS)
+        clean_worker_registry(Queue(keys.queue, connection=redis))
 
     def _sweep_index(self, now: int) -> None:
         """Remove expired events from the event index, in bounded steps."""
-        keys = [self._keys.prefix, *self._keys.event_indexes()]
-        before = now - self._retention * 1_000 - _SETTLED_MS
+        keys = [self._store.keys.prefix, *self._store.keys.event_indexes()]
+        before = now - self._store.retention * 1_000 - _SETTLED_MS
         for _ in range(_INDEX_PAGES):
-            self._next = cast("list[int]", self._sweep(keys=keys, args=[before, *self._next, _INDEX_PAGE]))
+            self._next = self._store.run("sweep", [before, *self._next, _INDEX_PAGE], keys=keys)
             if self._next == [0, 0]:
                 return
 
@@ -150,18 +135,18 @@ class Sweeper:
         The queue is worked off in order: a job that moved after the head of the queue did will come up. So a long queue
         need not be read to its end.
         """
-        keys = self._keys
-        jobs = cast(list[bytes], self._redis.lrange(keys.jobs, 0, HEAD - 1))
+        keys, redis = self._store.keys, self._store.redis
+        jobs = cast(list[bytes], redis.lrange(keys.jobs, 0, HEAD - 1))
         until: float = now - IN_TRANSIT_MS
         if len(jobs) == HEAD:
             until = min(until, self._oldest(jobs) - IN_TRANSIT_MS)
         # A job that is overdue has no scheduler: RQ lets the lock of a dead scheduler stand for a minute.
         overdue = (now - IN_TRANSIT_MS) / 1_000
-        scheduled = cast(list[bytes], self._redis.zrangebyscore(keys.scheduled, overdue, "+inf"))
+        scheduled = cast(list[bytes], redis.zrangebyscore(keys.scheduled, overdue, "+inf"))
         in_lists = {*jobs, *scheduled}
         found: list[str] = []
         for start in itertools.count(self._start, PAGE):
-            page = cast(list[bytes], self._redis.zrangebyscore(keys.open, 0, until, start=start, num=PAGE))
+            page = cast(list[bytes], redis.zrangebyscore(keys.open, 0, until, start=start, num=PAGE))
             ids = [one.decode(errors="surrogateescape") for one in page]
             found += (one for one in ids if job_id(keys.queue, one).encode() not in in_lists)
             if len(page) < PAGE or len(found) >= MOST:
@@ -172,9 +157,9 @@ class Sweeper:
 
     def _oldest(self, jobs: list[bytes]) -> float:
         """Return when the first of these jobs' events moved, in ms; 0 if none of them is open."""
-        named = (event_of(self._keys.queue, job.decode(errors="surrogateescape")) for job in jobs)
+        named = (event_of(self._store.queue, job.decode(errors="surrogateescape")) for job in jobs)
         ids = [one.encode(errors="surrogateescape") for one in named if one is not None]
-        moved = self._redis.zmscore(self._keys.open, cast(list[str], ids)) if ids else []
+        moved = self._store.redis.zmscore(self._store.keys.open, cast(list[str], ids)) if ids else []
         return min((score for score in moved if score is not None), default=0.0)
 
 

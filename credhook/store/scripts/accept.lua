@@ -1,13 +1,13 @@
--- Accept a group of events from deliveries or from a backfill, as $ORIGIN says: find duplicates, and write the record,
--- index entries and RQ job of each new event.
+-- Accept a group of events from deliveries or from a backfill: find duplicates, and write the record, index entries and
+-- RQ job of each new event.
 --
 -- One command writes for all events where it can: each command costs Redis as much as an event does. The records come
 -- last: if any command fails, an event without a record is accepted when it is sent again.
 --
 -- KEYS: as in keys.lua.
--- ARGV: retention in s; number of arguments of each event; number of job fields, then these fields and their values;
---   then for each event webhook-id, type, resource, the job's id or '' if the type is unknown, and the trace if there is
---   a fifth.
+-- ARGV: '1' for a backfill, else '0'; retention in s; number of arguments of each event; number of job fields, then these
+--   fields and their values; then for each event webhook-id, type, resource, the job's id or '' if the type is unknown,
+--   and the trace if there is a fifth.
 -- Reply: the outcome of each event: accepted, quarantined, duplicate, conflict (seen before with another type or
 --   resource), unreadable (something else has written to its record), or arrived (a delivery has brought what the
 --   backfill missed).
@@ -16,15 +16,14 @@
 --! include changes.lua
 --! include urgent.lua
 
-local retention, each, fields = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local first = 4 + 2 * fields
+local is_backfill, retention, each, fields = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local first = 5 + 2 * fields
 local outcomes, fresh, records, moved, job_ids, urgent_jobs, job_keys = {}, {}, {}, {}, {}, {}, {}
 
 -- An event is accepted from a delivery or from a backfill, but not from both. A backfill accepts it under an id made of
 -- its type and resource: a delivery of the same that comes later is a duplicate. While a backfill runs, deliveries note
 -- what they bring, and the backfill looks there. If none has run for long, this costs a group of deliveries one EXISTS.
 local BACKFILLED_LASTS = 2000 * retention  -- Ms that the list of backfilled events outlives the last of them.
-local is_backfill = $ORIGIN == 'backfill'
 local concerned = is_backfill or redis.call('EXISTS', backfilled, arrivals) > 0
 local noting = concerned and not is_backfill and redis.call('EXISTS', arrivals) == 1
 local repeatable = $REPEATABLE_TYPES
@@ -108,7 +107,7 @@ end
 if #job_ids > 0 then
     redis.call('ZADD', open, unpack(moved))  -- First what needs memory: after a DEL, a Redis that is full allows all.
     redis.call('DEL', unpack(job_keys))
-    redis.call('HSET', job_keys[1], unpack(ARGV, 4, first - 1))
+    redis.call('HSET', job_keys[1], unpack(ARGV, 5, first - 1))
     for place = 2, #job_keys do redis.call('COPY', job_keys[1], job_keys[place]) end  -- 2.4 us, and HSET takes 4.4.
     redis.call('SADD', 'rq:queues', jobs)  -- For RQ's tools alone.
     redis.call('RPUSH', jobs, unpack(job_ids))

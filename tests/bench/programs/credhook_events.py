@@ -8,7 +8,9 @@ from itertools import islice
 from redis import Redis
 
 from credhook.events import Event
-from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
+from credhook.receiver.inbox import MAX_GROUP, Delivery, accept_command
+from credhook.store import lua
+from credhook.store.connection import Command
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.handlers.types import AsyncContext, FetchedEvent
 
@@ -40,7 +42,7 @@ def fill() -> None:
     """Write events as a receiver does, in groups as large as they may be."""
     redis = Redis.from_url(os.environ["REDIS_URL"])
     connection = redis.connection_pool.get_connection()
-    connection.send_command("SCRIPT", "LOAD", ACCEPT)  # type: ignore[no-untyped-call]
+    connection.send_command("SCRIPT", "LOAD", lua.load("accept"))  # type: ignore[no-untyped-call]
     connection.read_response()
     under_way = 0
     for command in _groups(int(os.environ["EVENTS"])):

@@ -10,7 +10,6 @@ from typing import Final
 import click
 from redis.exceptions import RedisError
 
-from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
@@ -107,12 +106,12 @@ async def _run(
     settings: WorkerSettings, window: Window, wanted: frozenset[str], result: BackfillResult, *, dry_run: bool
 ) -> None:
     """Run the backfill within the fleet's rate limit, and call nothing while the circuit is open."""
-    redis = open_redis(settings.redis_url.get_secret_value())
-    breaker = CircuitBreaker.from_settings(redis, settings)
+    store = settings.open_store()
+    breaker = CircuitBreaker.from_settings(store, settings)
     watching = asyncio.create_task(breaker.watch())
     try:
         with bar("listing and comparing") as advance:
-            run = Backfill(redis, queue=settings.queue, retention=settings.retention, result=result, advance=advance)
+            run = Backfill(store, result=result, advance=advance)
             async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
                 await run.run(api, window, wanted, dry=dry_run)
     finally:
@@ -120,7 +119,7 @@ async def _run(
         with suppress(asyncio.CancelledError):
             await watching
         await breaker.aclose()
-        await redis.aclose()
+        await store.redis.aclose()
 
 
 def _report(result: BackfillResult, stopped: str, *, dry_run: bool, as_json: bool) -> None:

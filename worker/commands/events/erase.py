@@ -17,7 +17,7 @@ from credhook.worker.commands.events.command import by_handler, confirmed, print
 from credhook.worker.commands.history import raw
 from credhook.worker.commands.search import PAGE, EventSummary, Selection, count, open_store
 
-_ERASE: Final = lua.load("erase.lua")
+_ERASE: Final = lua.load("erase")
 
 #: The script's outcome → words for an event that was erased.
 DONE: Final = {"erased": "", "held": "while a worker had it"}

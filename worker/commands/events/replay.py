@@ -10,6 +10,7 @@ import click
 
 from credhook.settings import StoreSettings
 from credhook.store import State
+from credhook.store.store import Store
 from credhook.worker.commands.batches import interruptible, report, work_through
 from credhook.worker.commands.events.command import confirmed, print_counts, refuse_everything, selecting
 from credhook.worker.commands.search import EventSummary, Selection, count, open_store
@@ -86,7 +87,7 @@ def replay(
 
             events = confirmed(redis, index, selection, question)
         how = How.NOW if hurry else how_to_replay(selection, handler)
-        put_back = Replay(redis, queue=index.queue, by=_user() if by is None else by)
+        put_back = Replay(Store(redis, index.queue, retention=0), by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
