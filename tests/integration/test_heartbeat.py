@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox
-from credhook.store.announcements import DEPLOY_SECONDS, HandlerDifference, announced, handler_difference
+from credhook.store.announcements import announced
 from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
@@ -48,15 +48,6 @@ class Member:
             self.now += self.heartbeat.interval
             self.heartbeat.beat()
 
-    def compares(self) -> None:
-        self.heartbeat.compare_handlers(self.redis.time()[0] * 1_000)
-
-    def ages(self, seconds: float) -> None:
-        """Let it have announced itself so many seconds earlier."""
-        value: Any = self.redis.hget(INDEX.handlers, self.token)
-        since, rest = value.decode().split(" ", 1)
-        self.redis.hset(INDEX.handlers, self.token, f"{int(since) - int(seconds * 1_000)} {rest}")
-
     def falls_silent(self, seconds: float = SILENCE + 1) -> None:
         """Let its last beat have been so many seconds ago."""
         self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
@@ -83,37 +74,6 @@ def test_a_process_announces_itself_for_a_minute(redis_client: Redis) -> None:
     }  # fmt: skip
     assert announcement["handlers"] == {"test.one": [COMPLETED]}
     assert 0 < redis_client.pttl(INDEX.handlers) <= 60_000
-
-
-def test_a_difference_is_logged_once_by_each_process_after_the_time_of_a_deploy(redis_client: Redis) -> None:
-    old, new = Member(redis_client, "old", one=COMPLETED, gone=FAILED), Member(redis_client, "new", one=COMPLETED)
-    with capture_logs() as logs:
-        for member in (old, new):
-            member.beats()
-            member.compares()
-        old.ages(DEPLOY_SECONDS + 1)
-        old.compares()
-        assert logs == []  # The new process has just started.
-        new.ages(DEPLOY_SECONDS + 1)
-        for member in (new, old) * 3:
-            member.compares()
-    assert [(entry["event"], entry["only_here"], entry["only_elsewhere"]) for entry in logs] == [
-        ("handlers_differ", (), ("test.gone",)),
-        ("handlers_differ", ("test.gone",), ()),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("mine", "others", "expected"),
-    [
-        ({"a.f": ("x",)}, [{"a.f": ("x",)}, {"a.f": ("x",)}], None),
-        ({}, [], None),
-        ({"f": ("x",), "g": ("x",)}, [{"f": ("x",)}, {"f": ("x",), "g": ("x",), "h": ("y",)}], (("g",), ("h",))),
-        ({"f": ("x",)}, [{"f": ("y",)}], (("f",), ("f",))),
-    ],
-)
-def test_handlers_differ_by_name_and_by_types(mine: Any, others: Any, expected: Any) -> None:
-    assert handler_difference(mine, others) == (HandlerDifference(*expected) if expected else None)
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(

@@ -15,13 +15,9 @@ import structlog
 
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
-    DEPLOY_SECONDS,
-    HandlerDifference,
     PlatformKeys,
     WorkerAnnouncement,
-    announced,
     fingerprint,
-    handler_difference,
     version,
 )
 from credhook.store.errors import STORE_ERRORS
@@ -36,15 +32,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.worker")
 
-#: Seconds between two beats, at most, and beats between two comparisons of handlers.
+#: Seconds between two beats, at most.
 BEAT_SECONDS: Final = 1.0
-_COMPARE_EVERY: Final = 30
 #: Seconds of silence after which a process counts as dead: this many, or this part of the lease if that is more.
 _SILENCE_SECONDS, _SILENCE_PART = 6.0, 0.4
 #: Parts of that time: between two beats at most, and in a gap after which all processes get the whole time again.
 _BEAT_PART, _GAP_PART = 1 / 3, 2 / 3
-#: Handlers, hosts and versions that one log line names.
-_NAMES_LIMIT: Final = 20
 
 
 class Heartbeat:
@@ -65,9 +58,7 @@ class Heartbeat:
         self._silence = min(settings.lease, max(_SILENCE_SECONDS, _SILENCE_PART * settings.lease))
         #: Seconds between two beats.
         self.interval = min(BEAT_SECONDS, _BEAT_PART * self._silence)
-        self._beats = 0
         self._last = self._since = -float("inf")
-        self._reported: HandlerDifference | None = None
         self._identity = WorkerAnnouncement(
             version=version(),
             host=socket.gethostname(),
@@ -91,12 +82,9 @@ class Heartbeat:
         """Beat once. The intake of events logs an outage of Redis, so nothing is logged here."""
         try:
             now = self._renew()
-            self._beats += 1
             # After a gap in our own beats, an outage of Redis may have silenced the others as well.
             if self._last - self._since >= self._silence:
                 self._reclaim_silent(now)
-            if self._beats % _COMPARE_EVERY == 0:
-                self.compare_handlers(now)
         except STORE_ERRORS:
             pass
 
@@ -130,25 +118,3 @@ class Heartbeat:
             if redis.zrem(key, token):
                 log.warning("worker_missed", silent=self._silence, hint="its host is down, or out of reach of Redis")
                 reclaim(self._store, token.decode(), "host")
-
-    def compare_handlers(self, now: int) -> None:
-        """Log once if handlers of workers have differed for longer than a deploy takes. `now`: ms of Redis's clock."""
-        settled = {
-            one.token: WorkerAnnouncement.model_validate_json(one.text)
-            for one in announced(self._store.redis.hgetall(self._store.keys.handlers))
-            if one.since <= now - DEPLOY_SECONDS * 1_000
-        }
-        mine = settled.pop(self._token, None)
-        found = handler_difference(mine.handlers, [other.handlers for other in settled.values()]) if mine else None
-        if mine and found and found != self._reported:
-            differing = [other for other in settled.values() if other.handlers != mine.handlers]
-            log.warning(
-                "handlers_differ",
-                only_here=found.only_here[:_NAMES_LIMIT],
-                only_elsewhere=found.only_elsewhere[:_NAMES_LIMIT],
-                hosts=sorted({other.host for other in differing})[:_NAMES_LIMIT],
-                versions=sorted({other.version for other in differing})[:_NAMES_LIMIT],
-                hint="start all workers of the queue with the same version and CREDHOOK_HANDLERS, or give them "
-                "different queues",
-            )
-        self._reported = found
