@@ -11,7 +11,6 @@ One hash per event is its record. It also marks the webhook-id as seen, so that 
         only, pending                       handlers that the event still waits for
         h:<handler>                         how the handler ended
         c:<handler>                         id of the cause of its open failure
-        again, again_at                     number of repeated deliveries, and time of the last
         backfilled                          if a backfill has brought the event
         trace                               its trace context, see credhook/tracing
 

@@ -105,22 +105,15 @@ async def test_of_what_was_done_at_once_nothing_is_told_but_that(
     assert printed[-1].endswith(" ms")
 
 
-async def test_deliveries_that_come_again_are_counted_and_an_ordinary_one_is_not(
+async def test_a_delivery_that_comes_again_with_another_resource_is_shown(
     made: Attempts, async_redis: AsyncRedis, redis_client: Redis, events: Run
 ) -> None:
-    assert shown(events)["duplicates"] == 0
-    assert not redis_client.hexists(EVENT + "e1", "again")
     async with inbox_on(async_redis) as inbox:
-        for _ in range(2):
-            assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
+        assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
         assert await inbox.accept("e1", Event(COMPLETED, "r9")) is Outcome.CONFLICT
     assert (await made.next()).state is State.DONE
-    record = shown(events)
-    assert record["duplicates"] == 2
-    assert record["last_duplicate_at"] >= record["received_at"]
-    (conflict,) = record["conflicts"]
+    (conflict,) = shown(events)["conflicts"]
     assert (conflict["type"], conflict["resource_id"]) == (COMPLETED, "r9")
-    assert "and 2 more times, last at" in events("show", "e1").stdout
 
 
 async def test_a_delivery_that_comes_again_to_a_full_redis_is_acknowledged(
@@ -132,7 +125,6 @@ async def test_a_delivery_that_comes_again_to_a_full_redis_is_acknowledged(
             assert await inbox.accept("e1", Event(COMPLETED, "r1")) is Outcome.DUPLICATE
     finally:
         redis_client.config_set("maxmemory", 0)
-    assert not redis_client.hexists(EVENT + "e1", "again")
 
 
 async def test_one_that_is_handed_back_and_whose_worker_dies_says_so(

@@ -45,13 +45,6 @@ def test_a_script_says_what_it_takes_and_what_it_replies(name: Script) -> None:
         assert (f"\n-- {word}: " in says) == bool(re.search(rf"\b{word}\b", does)), word
 
 
-@pytest.mark.parametrize("name", INCLUDED)
-def test_a_fragment_says_what_it_defines(name: Script) -> None:
-    (names,) = re.findall(r"^-- Defines: ([^.]+)\.$", header(LUA[name]), re.MULTILINE)
-    top = re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", LUA[name], re.MULTILINE)
-    assert set(re.findall(r"\w+", names)) <= {name for line in top for name in line.split(", ")}
-
-
 @pytest.mark.parametrize("name", LOADED)
 def test_a_script_has_every_function_that_it_calls(name: Script) -> None:
     """Redis would notice a missing one only at the call."""

@@ -98,8 +98,6 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "backfilled": "backfilled" in fields,
         "handlers": {name: how for name, (how, _) in ended.items()},
         "causes": {name.removeprefix(BLAMED): cause for name, cause in fields.items() if name.startswith(BLAMED)},
-        "duplicates": _number(fields.get("again", "0")),
-        "last_duplicate_at": time_of(_number(fields.get("again_at"))),
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
         "trace_id": traced.trace if traced else None,
     }
@@ -200,8 +198,7 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "resource", record["resource_id"] or ""
     settled = f" since {_shown(record['settled_at'])}" if record["settled_at"] else ""
     yield "state", f"{record['state']}{settled}{_after(': ', record['error'])}"
-    again = f", and {record['duplicates']} more times, last at {_shown(record['last_duplicate_at'])}"
-    yield "received", _shown(record["received_at"]) + (again if record["duplicates"] else "")
+    yield "received", _shown(record["received_at"])
     for conflict in record["conflicts"]:
         came = f"{conflict['type']} {conflict['resource_id']}"
         yield "conflict", f"{_shown(conflict['at'])}, the same id came with {came}"

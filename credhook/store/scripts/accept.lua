@@ -56,11 +56,6 @@ local function keep_conflict(id, type, resource)
     end
 end
 
--- Note that a delivery has come again. It is acknowledged even if that cannot be written: Redis may be full.
-local function count_again(key)
-    if type(redis.pcall('HINCRBY', key, 'again', 1)) == 'number' then redis.pcall('HSET', key, 'again_at', now) end
-end
-
 local keys = {}
 for i = first, #ARGV, each do keys[#keys + 1] = EVENT .. ARGV[i] end
 local any_seen = redis.call('EXISTS', unpack(keys)) > 0
@@ -77,8 +72,6 @@ for i = first, #ARGV, each do
         if seen[1] ~= type or seen[2] ~= resource then
             outcome = 'conflict'
             keep_conflict(id, type, resource)
-        elseif not fresh[id] then  -- If both are in one group, there is no record yet.
-            count_again(key)
         end
     elseif concerned and known_otherwise(type, resource) then
         outcome = is_backfill and 'arrived' or 'duplicate'

@@ -2,8 +2,6 @@
 -- history of each event.
 --
 -- An event can be worked on without them: callers ignore errors, which lose only the count or the entry.
---
--- Defines: append, count_failure, add_open_error, remove_open_error, record_failure, resolve.
 
 --! include record.lua
 --! include now.lua

@@ -1,6 +1,4 @@
 -- Publish changes of events, for `credhook events tail`, if there are listeners.
---
--- Defines: publish.
 
 --! include keys.lua
 --! include now.lua

@@ -8,8 +8,6 @@
 --   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 attempts  9 latest state of the
 --   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
 --   candidate  12 trace or nil  13 number of the entries that follow: the record's fields, if the event was held before
---
--- Defines: claim, hold, add_to.
 
 --! include record.lua
 --! include lock.lua
@@ -19,7 +17,7 @@ local BLOCKED_LASTS = 86400   -- Seconds that lists of blocked and isolated jobs
 local COMMON_DEATHS = 2       -- Deaths of workers that held several events, after which each of these is isolated.
 
 -- Number of fields and values in a new event's record, and fields that it may have besides before it is first held.
-local NEW, BESIDES = 2 * $NEW_FIELDS, {'again', 'again_at', 'backfilled', $TRACE}
+local NEW, BESIDES = 2 * $NEW_FIELDS, {'backfilled', $TRACE}
 
 -- The events that this script has claimed, by resource.
 local claimed = {}

@@ -2,10 +2,6 @@
 -- The first key of each script is the prefix of all keys.
 --
 -- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
---
--- Defines: prefix, queue, EVENT, CONFLICT, SNAPSHOT, HISTORY, RESOURCE, INDEX, open, open_by_received, leases, locks, dead,
--- quarantined, unreadable, unhandled, causes, urgent, isolated, blocked, refused, backfilled, arrivals, unfinished, jobs,
--- intermediate, scheduled, started, failed, index_of, event_of.
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)

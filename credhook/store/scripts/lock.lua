@@ -3,8 +3,6 @@
 -- They are one hash: resource -> "<webhook-id> <fence> <attempts> <worker's token>". An event's record learns of a claim
 -- when the claim ends; until then only the lock knows it. A fence of 0 keeps the lock for an event whose worker has
 -- died, so that no later event overtakes it. The time until then, in ms, stands in place of the token.
---
--- Defines: lock_of, last_claim, has_lease, holder_of, remember, keep_lock, unlock.
 
 --! include keys.lua
 --! include now.lua

@@ -1,8 +1,6 @@
 -- The time in ms since the epoch, by Redis's clock, since the clocks of hosts may disagree.
 --
 -- It is there as a text as well: to write a number costs Redis as much as some commands do.
---
--- Defines: now, now_text.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,6 +1,4 @@
 -- The record of an event, a hash. If something else has written to it, the events beside it go on.
---
--- Defines: by_field, if_hash, record_of.
 
 --! include keys.lua
 

@@ -2,8 +2,6 @@
 --
 -- The list of urgent jobs is a hint: each of them is in RQ's queue as well, so that it does not matter if the list
 -- cannot be written, or loses some.
---
--- Defines: is_urgent, hint.
 
 local MOST_URGENT = 10000  -- Jobs that the list holds at most.
 local URGENT_LASTS = 3600  -- Seconds that the list lives after the last job was added.
