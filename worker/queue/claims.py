@@ -9,7 +9,7 @@ shows the queue; tests/integration/test_rq_contract.py compares.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import chain
@@ -45,8 +45,6 @@ class NotClaimed(Enum):
     POISON_CANDIDATE = "poison_candidate"
 
 
-#: Entries of a claim in a script's reply (see claim_event.lua). The last one says how many fields of the record follow.
-_PARTS: Final = 13
 #: Claims and settlements are tuples: frozen dataclasses take three times as long to make, and each event has both.
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -166,18 +164,9 @@ class Taken(NamedTuple):
     poison_candidates: bool = False
 
 
-def claims_from(raw: Sequence[Any]) -> list[Claim]:
-    """Return the claims in a script's reply."""
-    claims, start = [], 0
-    while start < len(raw):
-        end = start + _PARTS + raw[start + _PARTS - 1]
-        claims.append(_claim(raw[start : start + _PARTS], raw[start + _PARTS : end]))
-        start = end
-    return claims
-
-
-def _claim(parts: Sequence[Any], before: Sequence[bytes]) -> Claim:
-    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, candidate, trace, _ = parts
+def _claim(parts: Sequence[Any]) -> Claim:
+    """Return the claim in a script's reply; see claim_event.lua."""
+    event_id, job, now, kind, resource, received, fence, attempts, latest, killed, candidate, trace, before = parts
     rank, _, updated = latest.partition(b":") if latest else (0, b"", 0)
     claim = Claim(
         event_id=event_id.decode(),
@@ -238,7 +227,7 @@ class Claims:
     async def claim(self, event_id: str) -> Claim | NotClaimed:
         """Claim an event whose job RQ has popped, or return why it cannot be claimed."""
         reply = await self._store.run("claim", [event_id, job_id(self._store.queue, event_id), self._lease_ms])
-        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else claims_from(reply)[0]
+        return NotClaimed(reply.decode()) if isinstance(reply, bytes) else _claim(reply)
 
     async def take(self, wanted: int, *, urgent: int | None = None, idle: bool = False) -> Taken:
         """Claim up to `wanted` events from the queue.
@@ -257,12 +246,12 @@ class Claims:
             urgent = (self._taken + wanted) * share // whole - self._taken * share // whole
             self._taken += wanted
         arguments = [self._lease_ms, *self._worker, wanted, urgent, int(idle)]
-        due, candidates, refused, *rest = await self._store.run("take", arguments)
+        due, candidates, refused, claims = await self._store.run("take", arguments)
         if refused:
-            jobs = [job.decode("ascii", "backslashreplace") for job in rest[: min(refused, _MOST_NAMED)]]
+            jobs = [job.decode("ascii", "backslashreplace") for job in refused[:_MOST_NAMED]]
             hint = "another client of this Redis enqueues jobs in our queue; give it a queue of its own"
-            log.error("jobs_refused", count=refused, jobs=jobs, hint=hint)
-        return Taken(tuple(claims_from(rest[refused:])), None if due < 0 else due / 1000, bool(candidates))
+            log.error("jobs_refused", count=len(refused), jobs=jobs, hint=hint)
+        return Taken(tuple(map(_claim, claims)), None if due < 0 else due / 1000, bool(candidates))
 
     async def settle(self, claim: Claim, settlement: Settlement, *, follow: bool = False) -> tuple[bool, Claim | None]:
         """Write the result of an attempt.
@@ -285,7 +274,7 @@ class Claims:
             ),
             first=True,
         )
-        return bool(ours), claims_from(following)[0] if following else None
+        return bool(ours), _claim(following[0]) if following else None
 
     async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """Prolong the leases in one round trip. Return the claims that were lost.
@@ -352,16 +341,5 @@ class Claims:
 
     async def _run(self, operations: Sequence[Operation]) -> list[Any]:
         arguments = [self._store.retention, self._lease_ms, *self._worker, *chain.from_iterable(operations)]
-        return list(_replies(await self._store.run("write", arguments)))
-
-
-def _replies(flat: Sequence[Any]) -> Iterator[Any]:
-    """Yield the reply to each operation, a list or an error, from the flat reply of write.lua."""
-    place = 0
-    while place < len(flat):
-        count, place = flat[place], place + 1
-        if isinstance(count, Exception):
-            yield count
-        else:
-            yield flat[place : place + count]
-            place += count
+        replies: list[Any] = await self._store.run("write", arguments)
+        return replies

@@ -5,10 +5,10 @@
 --   lasts, 0 to delete it; open (1 or 0); score; trips; ms until the pause ends.
 -- Reply: 1 if replaced, else 0; version, '' for no circuit; open; score; trips; ms until the pause ends.
 
+--! include now.lua
+
 local circuit = KEYS[1]
 local known, lasts, open, score, trips, pause = unpack(ARGV)
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local replaced = 0
 if known == (redis.call('HGET', circuit, 'version') or '') then
     replaced = 1

@@ -4,10 +4,10 @@
 -- ms; `alone`, true if it has nothing else under way; and for a worker of ours `name` and `token`. For its own workers
 -- RQ keeps the list of started jobs.
 --
--- A claim is a flat list, since Redis 6.2 sends each nested list as a packet of its own:
+-- A claim is a list:
 --   1 webhook-id  2 job  3 now, ms  4 type  5 resource  6 received, ms  7 fence  8 attempts  9 latest state of the
 --   resource that handlers have seen, or nil  10 deaths of workers that held only this event  11 1 for a poison
---   candidate  12 trace or nil  13 number of the entries that follow: the record's fields, if the event was held before
+--   candidate  12 trace or nil  13 the record's fields and values, if the event was held before
 
 --! include record.lua
 --! include lock.lua
@@ -23,13 +23,6 @@ local NEW, BESIDES = 2 * $NEW_FIELDS, {'backfilled', $TRACE}
 local claimed = {}
 -- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
 local FIRST_FENCE = string.format('%.0f', now + 1)
-
--- Append what is in `more` to the list, and return the list.
-local function add_to(list, more)
-    local length = #list  -- Lua searches for the end of a list each time.
-    for place = 1, #more do list[length + place] = more[place] end
-    return list
-end
 
 -- Return the claim, or the reason why there is none, as `NotClaimed` in worker/queue/claim.py names it.
 local function claim(id, job, worker)
@@ -68,8 +61,8 @@ local function claim(id, job, worker)
     if state == $WAITING then redis.call('HSET', EVENT .. id, 'state', $ACCEPTED) end
     if record.due or record.holder then redis.call('HDEL', EVENT .. id, 'due', 'holder') end
     claimed[resource] = id
-    return add_to({id, job, now, record.type, resource, received, fence, tonumber(attempts or 0) + 1, false, killed,
-                   poison_candidate and 1 or 0, record[$TRACE] or false, #before}, before)
+    return {id, job, now, record.type, resource, received, fence, tonumber(attempts or 0) + 1, false, killed,
+            poison_candidate and 1 or 0, record[$TRACE] or false, before}
 end
 
 -- Give each of the claims its lock, its lease and its entry among RQ's started jobs, and fill in the latest state of its

@@ -18,32 +18,17 @@
 local NOTICED = 5000
 
 local of_events = tonumber(ARGV[1])
-local outcomes, under_way = {}, nil
-
--- RQ's names of who is working on the job, or was when it died.
-local function executions_of(job)
-    if not under_way then
-        under_way = {}
-        for _, execution in ipairs(redis.call('ZRANGE', started, 0, -1)) do
-            local name = string.match(execution, '^[^:]*')
-            under_way[name] = under_way[name] or {}
-            table.insert(under_way[name], execution)
-        end
-    end
-    return under_way[job] or {}
-end
+local outcomes = {}
 
 local function erase(id, job, selected)
     local key = EVENT .. id
     local there = redis.call('EXISTS', key) == 1
-    local record = if_hash('HMGET', key, 'state', 'type', 'resource')
-    local state, type, resource = unpack(record or {$UNREADABLE})
+    local fields = if_hash('HGETALL', key)
+    local record = by_field(fields or {})
+    local state, type, resource = fields and record.state, record.type, record.resource
     if there and selected ~= '' and (state or $UNREADABLE) ~= selected then return 'changed' end
     local lease = tonumber(redis.call('ZSCORE', leases, id) or 0)
-    for _, execution in ipairs(executions_of(job)) do
-        redis.call('DEL', 'rq:execution:' .. execution)
-        redis.call('ZREM', started, execution)
-    end
+    forget_executions(job, resource and last_claim(id, record) or record.fence)
     if resource then
         redis.call('DEL', RESOURCE .. resource)
         redis.call('ZREM', blocked .. resource, job)
@@ -56,9 +41,9 @@ local function erase(id, job, selected)
         redis.call('ZREM', index_of(type or '', resource), id)
         redis.call('ZREM', index_of('', resource), id)
     end
-    if record then resolve(id, true) end
+    if fields then resolve(id, true) end
     redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id)
-    redis.call('DEL', 'rq:results:' .. job, 'rq:executions:' .. job, key)
+    redis.call('DEL', 'rq:results:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end

@@ -48,6 +48,16 @@ local function keep_lock(id, resource)
     if ends and lock_of(resource) == id then redis.call('HSET', locks, resource, id .. ' 0 0 ' .. ends) end
 end
 
+-- Remove the job from RQ's started jobs: the entry of the claim with this fence, and those of RQ's own workers.
+local function forget_executions(job, fence)
+    if fence then redis.call('ZREM', started, job .. ':' .. fence) end
+    for _, execution in ipairs(redis.call('ZRANGE', 'rq:executions:' .. job, 0, -1)) do
+        redis.call('ZREM', started, job .. ':' .. execution)
+        redis.call('DEL', 'rq:execution:' .. job .. ':' .. execution)
+    end
+    redis.call('DEL', 'rq:executions:' .. job)
+end
+
 -- Free the lock if the event has it.
 local function unlock(id, resource)
     if resource and lock_of(resource) == id then redis.call('HDEL', locks, resource) end

@@ -19,7 +19,7 @@ local PATIENT_FOR, FIRST_DELAY, LONGEST_DELAY = 2, 5000, 600000
 
 local call = redis.call
 local id, job, transit, chance, retention, push = unpack(ARGV)
-local event, rq_job, executions = EVENT .. id, 'rq:job:' .. job, 'rq:executions:' .. job
+local event, rq_job = EVENT .. id, 'rq:job:' .. job
 
 local moved = call('ZSCORE', open, id)
 local since = moved and now - moved
@@ -74,15 +74,11 @@ call('ZREM', leases, id)
 call('ZREM', scheduled, job)
 call('ZREM', failed, job)
 call('LREM', intermediate, 0, job)
-if fence then call('ZREM', started, job .. ':' .. fence) end
-for _, execution in ipairs(call('ZRANGE', executions, 0, -1)) do  -- RQ's own workers have these.
-    call('ZREM', started, job .. ':' .. execution)
-    call('DEL', 'rq:execution:' .. job .. ':' .. execution)
-end
+forget_executions(job, fence)
 remember(id)
 if not holder then unlock(id, record.resource) end
 call('HDEL', event, 'due', 'holder')
-call('DEL', rq_job, executions)
+call('DEL', rq_job)
 call('HSET', rq_job, unpack(ARGV, 7))
 call('SADD', 'rq:queues', jobs)
 call(push, jobs, job)

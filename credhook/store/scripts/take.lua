@@ -6,11 +6,8 @@
 --
 -- KEYS: as in keys.lua.
 -- ARGV: lease in ms; worker's name; its token; how many events; how many of them urgent; '1' if the process is idle.
--- Reply: one list:
---   ms until the next retry is due, or -1
---   1 if poison candidates wait, else 0
---   how many jobs were refused; then the beginning of the id of each
---   the claims; see claim_event.lua
+-- Reply: ms until the next retry is due, or -1; 1 if poison candidates wait, else 0; the beginning of the id of each job
+--   that was refused; the claims, see claim_event.lua.
 
 --! include claim_event.lua
 --! include urgent.lua
@@ -82,7 +79,4 @@ if #claims == 0 then
 end
 hold(claims, worker)
 local due = redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2]
-local reply = {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', isolated), #refusals}
-add_to(reply, refusals)
-for _, got in ipairs(claims) do add_to(reply, got) end
-return reply
+return {due and math.max(0, math.ceil(due * 1000 - now)) or -1, redis.call('EXISTS', isolated), refusals, claims}

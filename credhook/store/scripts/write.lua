@@ -11,7 +11,7 @@
 --   record: webhook-id, handler, how it ended, handlers that the event waits for, the failure in JSON or ''
 --   ended: webhook-id, handler
 --   renew: webhook-id, fence, job
--- Reply: one list; of each operation, in their order, the error if it has failed, else the length of what follows:
+-- Reply: of each operation, in their order, the error if it has failed, else a list:
 --   settle: 1 if the claim was still valid, else 0; and the claim of the event that follows, if there is one
 --   record: 1
 --   ended: how the handler ended, or nil
@@ -217,7 +217,7 @@ local function go_on()
         end
     end
     if not pcall(hold, claims, worker) then return end
-    for _, settlement in ipairs(settled) do add_to(settlement.reply, settlement.following or {}) end
+    for _, settlement in ipairs(settled) do settlement.reply[2] = settlement.following end
 end
 
 local replies, i = {}, FIRST
@@ -247,9 +247,4 @@ if #settled > 0 then
     pcall(go_on)
 end
 run(false)
-local flat = {}
-for _, reply in ipairs(replies) do
-    flat[#flat + 1] = reply.err and reply or #reply
-    add_to(flat, reply)
-end
-return flat
+return replies
