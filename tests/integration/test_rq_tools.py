@@ -4,7 +4,7 @@ from accepting import record
 from harness import Harness
 from redis_keys import job_id
 from rq import Worker as StockWorker
-from rq.command import send_shutdown_command, send_stop_job_command
+from rq.command import send_shutdown_command
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker, WorkerStatus
 from stock_rq import rq, stock_worker
@@ -88,21 +88,6 @@ def test_rq_suspend_is_obeyed_until_rq_resume(harness: Harness) -> None:
         rq("resume", "--url", harness.redis_url)
         harness.reaches("m2", "done")
     assert harness.notes() == ["begun m1", "first m1", "begun m2", "first m2"]
-
-
-def test_stop_job_ends_one_event_as_dead_and_no_other(harness: Harness) -> None:
-    harness.plugin(HELD)
-    for one in ("m1", "m2"):
-        harness.happens(one)
-    with harness.worker() as worker:
-        until(lambda: sorted(harness.notes()) == ["begun m1", "begun m2"])
-        until(lambda: '"worker_started"' in worker.text)
-        until(lambda: harness.redis.hget("rq:job:" + job_id("m1"), "worker_name"), what="who works on it")
-        send_stop_job_command(harness.redis, job_id("m1"), serializer=JSONSerializer)
-        assert harness.reaches("m1", "dead")["error"] == "Stopped"
-        (harness.folder / "go").touch()
-        harness.reaches("m2", "done")
-    assert sorted(harness.notes()) == ["begun m1", "begun m2", "first m2"]
 
 
 def test_the_shutdown_command_ends_the_worker_in_order(harness: Harness) -> None:

@@ -34,12 +34,6 @@ local latest_forgotten = string.format('%.0f', now + LATEST_LASTS)
 local worker = {lease = ARGV[2], name = ARGV[3] ~= '' and ARGV[3] or nil, token = ARGV[4]}
 local write, settled = {}, {}
 
-local function set_status(job, status, worker_name)
-    if call('EXISTS', 'rq:job:' .. job) == 1 then
-        call('HSET', 'rq:job:' .. job, 'status', status, 'worker_name', worker_name)
-    end
-end
-
 -- A record is true under every claim, so it takes no fence. An event that was erased meanwhile stays erased. A failure
 -- is counted here and now: once the handler is given up, no later attempt would count it.
 function write.record(id, handler, how, pending, failure)
@@ -65,7 +59,6 @@ function write.renew(id, fence, job)
     call('ZADD', leases, now + worker.lease, id)
     if worker.name then
         call('ZADD', started, now / 1000 + $RQ_PATIENCE, job .. ':' .. fence)
-        set_status(job, 'started', worker.name)
     end
     return 1
 end
@@ -119,10 +112,8 @@ function write.settle(id, fence, job, state, latest, follow, sealed, rest, ...)
     if is_open then
         if state == $ACCEPTED then  -- Handed back: to the head of the queue, where it came from.
             call('LPUSH', jobs, job)
-            set_status(job, 'queued', '')
         elseif worker.name then
             call('ZADD', scheduled, (now + (details.wait or 0)) / 1000, job)
-            set_status(job, 'scheduled', '')
         end
         call('ZADD', open_by_received, record.received, id)
         call('ZADD', open, now, id)
