@@ -148,7 +148,7 @@ async def test_a_retried_post_carries_its_body_again() -> None:
         await api.presentations.get("p")
         platform.revoke()
         with pytest.raises(InvalidResponse):
-            await api.wallet.accept("openid-credential-offer://x")
+            await api.wallet.accept(credential_offer="openid-credential-offer://x")
     first, second = platform.api_requests[-2:]
     assert first.content == second.content == b'{"credentialOffer":"openid-credential-offer://x"}'
 
@@ -165,7 +165,8 @@ async def test_many_requests_refused_at_once_fetch_one_token() -> None:
 async def test_a_token_to_begin_with_is_used_until_it_is_invalidated() -> None:
     platform, token = Platform(), Token("kept", renew_at=2_000.0)
     platform.good = {"kept"}
-    auth = credentials(token=token)
+    auth = credentials()
+    auth._token = token
     async with client(platform, auth) as api:
         auth.invalidate(Token("older", renew_at=1.0))
         await api.presentations.get("p")

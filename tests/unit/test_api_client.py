@@ -198,11 +198,6 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
         assert (await api.presentations.get("q")).id == "p"
 
 
-def test_a_root_that_is_none_stops_construction() -> None:
-    with pytest.raises(ValueError, match="the API's URL"):
-        AsyncApi("api.example", ClientCredentials(TOKEN_URL, "me", "s"))
-
-
 class Lent:
     """A transport that somebody else uses as well."""
 

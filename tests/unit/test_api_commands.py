@@ -124,12 +124,6 @@ COMMANDS: list[tuple[list[str], Any, Any, tuple[str, str, Any]]] = [
     (["presentations", "get", "p"], None, PRESENTATION, ("GET", "/me-creds/api/presentations/p", None)),
     (["presentations", "list"], None, [PRESENTATION], ("GET", "/me-creds/api/presentations", None)),
     (
-        ["presentations", "list", "--id", "p"],
-        None,
-        [PRESENTATION],
-        ("GET", "/me-creds/api/presentations?filter%5Bid%5D=p", None),
-    ),
-    (
         ["wallet", "accept", "offer"],
         None,
         [WALLET],

@@ -186,7 +186,7 @@ async def test_each_sender_has_precise_types() -> None:
             return status
 
         value = await asyncio.to_thread(in_thread)
-        pending: Awaitable[object] = api.presentations.get(id="p")
+        pending: Awaitable[object] = api.presentations.get("p")
         await pending
         status: str = (await api.presentations.get("p")).status
     assert value == status == "verified"

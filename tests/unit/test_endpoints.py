@@ -35,7 +35,6 @@ def test_a_plan(
     steps = plan(URL, wanted, registered)
     assert (steps.create, list(steps.delete), steps.keep) == (create, delete, keep)
     assert steps.empty == (not create and not delete)
-    assert steps.overlaps == (create and bool(delete))
 
 
 def test_a_path_secret_is_not_printed() -> None:
