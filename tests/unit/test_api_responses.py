@@ -8,10 +8,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from multidict import CIMultiDict
 
 from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api.errors import (
@@ -35,7 +35,7 @@ ISSUANCES, PRESENTATIONS = reading(ISSUANCE), reading(PRESENTATION)
 
 def response(status: int = 200, body: object = None, **headers: str) -> Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Response(status, CIMultiDict(headers), content)
+    return Response(status, httpx.Headers(headers), content)
 
 
 def refused(status: int, body: object = b"", **headers: str) -> ApiError:
