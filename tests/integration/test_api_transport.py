@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, closing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -315,48 +315,6 @@ async def test_tls_is_verified(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
                 await get(transport, url.replace("localhost", "127.0.0.1"))
             assert failure.value.cause == "certificate"
         await server.aclose()
-
-
-# Time.
-
-
-async def test_what_never_ends_ends_with_the_time_out() -> None:
-    """Headers, interim answers and bodies that come for ever, byte by byte or as fast as they can."""
-
-    served: list[str] = []
-
-    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        name = head.split()[1].decode().removeprefix("/")
-        begins, goes_on = ENDLESS[name]
-        with closing(writer), suppress(ConnectionError):
-            writer.write(begins)
-            while not reader.at_eof():
-                writer.write(goes_on)
-                await writer.drain()
-                await asyncio.sleep(0.01)
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-        served.append(name)
-
-    async with await asyncio.start_server(endless, "127.0.0.1", 0) as listening:
-        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        async with aclosing(PyreqwestTransport(0.3)) as transport:
-            for name in ENDLESS:
-                with pytest.raises(Unanswered) as failure:
-                    await get(transport, f"{url}/{name}")
-                assert failure.value.cause == "timeout", name
-        await until_async(lambda: len(served) == len(ENDLESS), what="the end of its connections")
-
-
-ENDLESS = {
-    "head": (b"HTTP/1.1 200 OK\r\nX-A: ", b"a"),
-    "interim": (b"", b"HTTP/1.1 103 Early Hints\r\nX-A: aaaaaaaa\r\n\r\n"),
-    "body": (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", b"a"),
-    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
-    "extension": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;a=", b"a"),
-    "nothing": (b"", b""),
-}
 
 
 # Connections.
