@@ -342,10 +342,10 @@ def a_template_of_the_second_variant_is_read_as_well(bench: Bench) -> None:
 @row("States and transitions")
 def a_template_is_not_archived_until_it_is(bench: Bench) -> None:
     id_ = bench.api.presets.create(preset(unique(SD_JWT))).id
-    assert not bench.api.templates.get(id_).archived
+    assert bench.api.templates.get(id_).archived_at is None
     assert bench.body["data"]["archivedAt"] is None
     bench.sandbox("POST", f"/templates/{id_}/archive")
-    assert bench.api.templates.get(id_).archived
+    assert bench.api.templates.get(id_).archived_at is not None
     assert is_timestamp(bench.body["data"]["archivedAt"])
 
 

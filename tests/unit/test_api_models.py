@@ -17,7 +17,6 @@ from credhook.worker.api.models import (
     Issuance,
     Presentation,
     SdJwtAttribute,
-    Template,
     UserRequest,
     WalletCredential,
 )
@@ -119,12 +118,6 @@ def test_an_issuance_is_read_with_little_and_with_much() -> None:
         }
     )
     assert issuance.credentials[0].revocable is True
-
-
-def test_a_template_says_whether_it_is_archived() -> None:
-    template = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "https://a.example/t", "archivedAt": None}
-    assert not Template.model_validate(template).archived
-    assert Template.model_validate(template | {"archivedAt": "2026-11-01T10:00:00Z"}).archived
 
 
 @pytest.mark.parametrize(

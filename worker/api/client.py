@@ -188,7 +188,7 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _answer(self, call: Call[Any]) -> Response:
         """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
-        operation, url = call.operation.name, self._base_url + call.target
+        operation, url = call.operation.name, self._base_url + call.path
         token = await self._auth.token(self._transport)
         permit = await self._guard.acquire(operation)
         response = await self._sent(call, url, token, permit)

@@ -45,7 +45,6 @@ class NoneAsEmpty:
 
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Accept null beside a list."""
         listed = core_schema.nullable_schema(handler(source))
         return core_schema.no_info_after_validator_function(lambda value: () if value is None else value, listed)
 
@@ -100,11 +99,7 @@ ObservedTimestamp = Annotated[datetime | str, Field(union_mode="left_to_right")]
 
 
 def resource_id(value: str) -> str:
-    """Return the id of a platform resource, unchanged.
-
-    Raises:
-        ValueError: It is not 1 to 128 of `A-Z a-z 0-9 . _ ~ : -`, or it is `.` or `..`, which climb a path.
-    """
+    """Return the id of a platform resource, or raise ValueError if it is none. `.` and `..` would climb a path."""
     if not is_resource_id(value):
         raise ValueError("should be 1 to 128 of the characters A-Z a-z 0-9 . _ ~ : - and neither . nor ..")
     return value
@@ -249,11 +244,6 @@ class Template(ResponseModel):
     created_at: datetime | None = None
     updated_at: datetime | None = None
     archived_at: datetime | None = None
-
-    @property
-    def archived(self) -> bool:
-        """True once the template has been archived."""
-        return self.archived_at is not None
 
 
 class UserRequest(RequestModel):

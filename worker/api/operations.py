@@ -18,34 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import ParamSpec, TypedDict
 
 from credhook.events import RESOURCES, Resource
+from credhook.worker.api import models
 from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.models import (
-    MODELS,
-    CertificateRecord,
-    CertificateRequest,
-    Endpoint,
-    EndpointRequest,
-    ExternalIdentifier,
-    IdentityLink,
-    IdentityLinkRequest,
-    Issuance,
-    ListedResource,
-    MdocPresetRequest,
-    OfferRequest,
-    OnboardingResult,
-    Presentation,
-    Preset,
-    RequestModel,
-    SdJwtPresetRequest,
-    Template,
-    TrustedEntity,
-    TrustedEntityRequest,
-    User,
-    UserRequest,
-    WalletCredential,
-    mismatch,
-    resource_id,
-)
+from credhook.worker.api.models import MODELS, ListedResource, RequestModel, mismatch, resource_id
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R")
@@ -96,11 +71,7 @@ def path_name(value: str) -> str:
     """Return a username or an external identifier, unchanged. It may hold `@`, `/`, `+` and spaces.
 
     It is percent-encoded into one segment. Some servers and proxies decode `%2F` and then resolve `..`. A name with
-    such a part is therefore refused.
-
-    Raises:
-        ValueError: It is empty, longer than 256 characters, holds control characters or surrogates, or has a part that
-            is `.` or `..`.
+    such a part is therefore a ValueError, as are control characters and surrogates.
     """
     if not 0 < len(value) <= _LONGEST_NAME:
         raise ValueError("should be 1 to 256 characters")
@@ -115,20 +86,14 @@ def path_name(value: str) -> str:
 class Call(Generic[R]):  # Not frozen, as in http/exchange.py.
     """An operation with its values: ready to send.
 
-    `path` is percent-encoded, begins with `/` and is relative to the API's root. `asked_for` is the id that the answer
-    has to carry, if any. The repr shows the operation only, since path and body may hold personal data.
+    `path` is percent-encoded, begins with `/`, is relative to the API's root and includes the query. `asked_for` is the
+    id that the answer has to carry, if any. The repr hides path and body, since they may hold personal data.
     """
 
     operation: "Operation[R]"
     path: str
-    query: str = ""
     body: bytes | None = None
     asked_for: str | None = None
-
-    @property
-    def target(self) -> str:
-        """Return path and query."""
-        return f"{self.path}?{self.query}" if self.query else self.path
 
     def __repr__(self) -> str:
         return f"Call({self.operation.name})"
@@ -170,7 +135,6 @@ class Operation(Generic[R, P]):
 
     Args:
         name: `noun.verb`, as errors report it and as the client's namespaces spell it.
-        method: The HTTP method.
         path: Path below the API's root, with placeholders.
         result: Type that the answer is read as; left out where there is nothing to read, or a list.
         each: Type that each element of a list is read as.
@@ -235,8 +199,8 @@ class Operation(Generic[R, P]):
             if not isinstance(given[-1], self._body):
                 raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")
             call.body = given[-1].model_dump_json(exclude_none=True).encode()
-        elif self.paged:
-            call.query = given[-1]
+        elif self.paged and given[-1]:
+            call.path += f"?{given[-1]}"
         return call
 
     def _segment(self, name: str, value: str) -> str:
@@ -256,15 +220,12 @@ class Operation(Generic[R, P]):
 
 
 def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
-    """Return the operations that read one kind of resource, by verb.
-
-    They are not in the specification. `path` is a setting. Lists are at the folder of that path.
-    """
+    """Return the operations that read one kind of resource, by verb. `path` is a setting; lists are at its folder."""
     path = path or resource.path
     noun, model, folder = resource.namespace, MODELS[resource.name], path.partition("/{id}")[0]
     return {
         # Only of a presentation has anything to be looked at before it is read: its attributes.
-        "get": Operation(f"{noun}.get", "GET", path, model, whole=model is Issuance),
+        "get": Operation(f"{noun}.get", "GET", path, model, whole=model is models.Issuance),
         "list": Operation(f"{noun}.list", "GET", folder, each=model),
         "page": Operation(f"{noun}.page", "GET", folder, each=ListedResource, paged=True),
     }
@@ -293,9 +254,11 @@ _USERS: Final = "/consumer-onboarding/api/users"
 class Endpoints(Namespace[S]):
     """Webhook endpoints of the organisation."""
 
-    list: Operation[tuple[Endpoint, ...], []] = Operation("endpoints.list", "GET", _ENDPOINTS, each=Endpoint)
-    create: Operation[Endpoint, [EndpointRequest]] = Operation(
-        "endpoints.create", "POST", _ENDPOINTS, Endpoint, body=EndpointRequest
+    list: Operation[tuple[models.Endpoint, ...], []] = Operation(
+        "endpoints.list", "GET", _ENDPOINTS, each=models.Endpoint
+    )
+    create: Operation[models.Endpoint, [models.EndpointRequest]] = Operation(
+        "endpoints.create", "POST", _ENDPOINTS, models.Endpoint, body=models.EndpointRequest
     )
     delete: Operation[None, [str]] = Operation("endpoints.delete", "DELETE", _ENDPOINTS + "/{id}")
 
@@ -303,20 +266,20 @@ class Endpoints(Namespace[S]):
 class Presets(Namespace[S]):
     """Credential presets."""
 
-    create: Operation[Preset, [SdJwtPresetRequest | MdocPresetRequest]] = Operation(
+    create: Operation[models.Preset, [models.SdJwtPresetRequest | models.MdocPresetRequest]] = Operation(
         "presets.create",
         "POST",
         "/me-creds/api/presets/credentials",
-        Preset,
-        body=SdJwtPresetRequest | MdocPresetRequest,
+        models.Preset,
+        body=models.SdJwtPresetRequest | models.MdocPresetRequest,
     )
 
 
 class Templates(Namespace[S]):
     """Credential templates."""
 
-    get: Operation[Template, [str]] = Operation(
-        "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", Template
+    get: Operation[models.Template, [str]] = Operation(
+        "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", models.Template
     )
 
 
@@ -324,24 +287,24 @@ class Certificates(Namespace[S]):
     """Certificates for signing requests."""
 
     #: Takes the id of the signing request.
-    import_: Operation[CertificateRecord, [str, CertificateRequest]] = Operation(
+    import_: Operation[models.CertificateRecord, [str, models.CertificateRequest]] = Operation(
         "certificates.import_",
         "POST",
         "/me-creds/api/certificates/csrs/{id}/import",
-        CertificateRecord,
-        body=CertificateRequest,
+        models.CertificateRecord,
+        body=models.CertificateRequest,
     )
 
 
 class TrustedEntities(Namespace[S]):
     """Issuers that the organisation trusts."""
 
-    create: Operation[TrustedEntity, [TrustedEntityRequest]] = Operation(
+    create: Operation[models.TrustedEntity, [models.TrustedEntityRequest]] = Operation(
         "trusted_entities.create",
         "POST",
         "/me-creds/api/trusted-entities",
-        TrustedEntity,
-        body=TrustedEntityRequest,
+        models.TrustedEntity,
+        body=models.TrustedEntityRequest,
     )
 
 
@@ -349,21 +312,25 @@ class Users(Namespace[S]):
     """Users of the tenant."""
 
     #: Create a user, or resolve an existing user; `existed` on the result tells which.
-    create: Operation[OnboardingResult, [UserRequest]] = Operation(
-        "users.create", "POST", _USERS, OnboardingResult, body=UserRequest
+    create: Operation[models.OnboardingResult, [models.UserRequest]] = Operation(
+        "users.create", "POST", _USERS, models.OnboardingResult, body=models.UserRequest
     )
     #: The page that the platform gives first.
-    list: Operation[tuple[User, ...], []] = Operation("users.list", "GET", _USERS, each=User)
-    by_external_identifier: Operation[User, [str]] = Operation(
-        "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", User
+    list: Operation[tuple[models.User, ...], []] = Operation("users.list", "GET", _USERS, each=models.User)
+    by_external_identifier: Operation[models.User, [str]] = Operation(
+        "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", models.User
     )
     #: Takes the username.
-    external_identifier: Operation[ExternalIdentifier, [str]] = Operation(
-        "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", ExternalIdentifier
+    external_identifier: Operation[models.ExternalIdentifier, [str]] = Operation(
+        "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", models.ExternalIdentifier
     )
     #: Link a user to the tenant's identity provider (`enabled=True`), or remove the link. Repeating it changes nothing.
-    link_identity: Operation[IdentityLink] = Operation(
-        "users.link_identity", "PATCH", _USERS + "/{username}/idp-link", IdentityLink, body=IdentityLinkRequest
+    link_identity: Operation[models.IdentityLink] = Operation(
+        "users.link_identity",
+        "PATCH",
+        _USERS + "/{username}/idp-link",
+        models.IdentityLink,
+        body=models.IdentityLinkRequest,
     )
 
 
@@ -371,8 +338,8 @@ class Wallet(Namespace[S]):
     """Credentials in the wallet."""
 
     #: Accept an offer: `credential_offer="…"`.
-    accept: Operation[tuple[WalletCredential, ...]] = Operation(
-        "wallet.accept", "POST", "/me-wallet/api/credentials", each=WalletCredential, body=OfferRequest
+    accept: Operation[tuple[models.WalletCredential, ...]] = Operation(
+        "wallet.accept", "POST", "/me-wallet/api/credentials", each=models.WalletCredential, body=models.OfferRequest
     )
 
 
@@ -383,8 +350,8 @@ class Platform(Generic[S]):
         paths: Resource → path of its details, if that is not the default.
     """
 
-    issuances: Resources[S, Issuance]
-    presentations: Resources[S, Presentation]
+    issuances: Resources[S, models.Issuance]
+    presentations: Resources[S, models.Presentation]
 
     def __init__(self, sender: S, paths: Mapping[str, str]) -> None:
         self.paths: Final = paths

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
 from pydantic import Field, SecretStr, TypeAdapter
-from pydantic_core import from_json
 
 from credhook.backoff import Backoff, Waits
 from credhook.worker.api.errors import CREDENTIALS, ApiError, InvalidResponse, Unauthorized, Unavailable
@@ -47,14 +46,11 @@ RENEWAL_PAUSE: Final = 10.0
 
 @dataclass(frozen=True)
 class Token:
-    """An access token.
+    """An access token."""
 
-    Attributes:
-        value: The text behind `Bearer`. Not shown.
-        renew_at: Monotonic seconds at which it is renewed.
-    """
-
+    #: The text behind `Bearer`.
     value: str = field(repr=False)
+    #: Monotonic seconds.
     renew_at: float
 
     @functools.cached_property
@@ -68,15 +64,8 @@ class ClientCredentials:
 
     After a failed token request there is a pause. During it, callers get the same error without a request.
 
-    Args:
-        token_url: Token endpoint.
-        client_id: OAuth client id.
-        client_secret: OAuth client secret. Not shown.
-        method: How both are sent.
-        scope: Scopes, separated by spaces; empty to leave it out.
-        audience: Audience; empty to leave it out.
-        resources: URIs that the token is for; empty to leave them out.
-        clock: Monotonic seconds.
+    `scope` (separated by spaces), `audience` and `resources` (URIs) narrow what the token is for; empty ones are not
+    sent. `clock` returns monotonic seconds.
 
     Attributes:
         on_fetch: Called after each token request, with its error or None.
@@ -112,7 +101,7 @@ class ClientCredentials:
 
     @classmethod
     def from_settings(cls, settings: "PlatformSettings") -> Self:
-        """Take the credentials from the worker's settings."""
+        """Take the credentials from the settings."""
         return cls(
             settings.token_url,
             settings.client_id,
@@ -230,7 +219,7 @@ class Grant(ResponseModel):
 _GRANT: Final = TypeAdapter(Grant)
 
 #: An error code of OAuth, such as `invalid_client`. Nothing else of the body goes into a message.
-_OAUTH_CODE: Final = re.compile(r"[a-z_]{1,40}")
+_OAUTH_CODE: Final = re.compile(rb'"error"\s*:\s*"([a-z_]{1,40})"')
 
 #: Settings to check, by error code.
 _SETTINGS: Final = {
@@ -253,7 +242,8 @@ def granted(response: Response, asked_at: float) -> Token:
     if isinstance(error, Unavailable | InvalidResponse):
         raise error
     # Every other 4xx is about the credentials, or about the URL that they are sent to.
-    code = _oauth_code(response.body)
+    found = _OAUTH_CODE.search(response.body)
+    code = found[1].decode() if found else ""
     raise Unauthorized(
         f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
         f"check {_SETTINGS.get(code, CREDENTIALS)}",
@@ -261,12 +251,3 @@ def granted(response: Response, asked_at: float) -> Token:
         status=response.status,
         errors=error.errors,
     )
-
-
-def _oauth_code(body: bytes) -> str:
-    try:
-        document = from_json(body)
-    except ValueError:
-        return ""
-    code = document.get("error") if isinstance(document, dict) else None
-    return code if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""

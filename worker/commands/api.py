@@ -7,7 +7,7 @@ included. What goes wrong is one line on standard error; exit code 1 is the plat
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import attrgetter
 from typing import IO, Any, Final, TypeVar
 
@@ -59,100 +59,80 @@ _GROUPS: Final = {
     "presentations": "Read presentations.",
 }
 
-#: Group and command, operation of the client, argument or "", model of the argument if that is a file, and help.
-_COMMANDS: Final[tuple[tuple[str, str, str, Any, str], ...]] = (
-    ("users list", "users.list", "", None, "Print the tenant's users."),
+#: Group, command and argument; operation of the client; help.
+_COMMANDS: Final = (
+    ("users list", "users.list", "Print the tenant's users."),
     (
-        "users create",
+        "users create FILE",
         "users.create",
-        "file",
-        UserRequest,
         """Create a user, or resolve one that exists.
 
         FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
         The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
         """,
     ),
+    ("users find EXTERNAL_ID", "users.by_external_identifier", "Print the user with this external identifier."),
+    ("users external-id USERNAME", "users.external_identifier", "Print the external identifier of a user."),
     (
-        "users find",
-        "users.by_external_identifier",
-        "external_id",
-        None,
-        "Print the user with this external identifier.",
-    ),
-    (
-        "users external-id",
-        "users.external_identifier",
-        "username",
-        None,
-        "Print the external identifier of a user.",
-    ),
-    (
-        "presets create",
+        "presets create FILE",
         "presets.create",
-        "file",
-        PresetRequest,
         """Create a credential preset.
 
         FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
         "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
         """,
     ),
-    ("templates get", "templates.get", "id", None, "Print a credential template."),
+    ("templates get ID", "templates.get", "Print a credential template."),
     (
-        "trusted-entities create",
+        "trusted-entities create FILE",
         "trusted_entities.create",
-        "file",
-        TrustedEntityRequest,
         'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed.',
     ),
-    ("endpoints list", "endpoints.list", "", None, "Print the organisation's webhook endpoints, URLs whole."),
+    ("endpoints list", "endpoints.list", "Print the organisation's webhook endpoints, URLs whole."),
     (
-        "endpoints create",
+        "endpoints create FILE",
         "endpoints.create",
-        "file",
-        EndpointRequest,
         'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed.',
     ),
-    ("endpoints delete", "endpoints.delete", "id", None, "Remove a webhook endpoint. Nothing is printed."),
-    ("issuances get", "issuances.get", "id", None, "Print an issuance."),
-    ("issuances list", "issuances.list", "", None, "Print issuances: the page that the platform gives first."),
+    ("endpoints delete ID", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed."),
+    ("issuances get ID", "issuances.get", "Print an issuance."),
+    ("issuances list", "issuances.list", "Print issuances: the page that the platform gives first."),
     (
-        "presentations get",
+        "presentations get ID",
         "presentations.get",
-        "id",
-        None,
         "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
     ),
-    (
-        "presentations list",
-        "presentations.list",
-        "",
-        None,
-        "Print presentations: the page that the platform gives first.",
-    ),
+    ("presentations list", "presentations.list", "Print presentations: the page that the platform gives first."),
 )
 
+#: Operation → what its FILE holds.
+_FILES: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "users.create": TypeAdapter(UserRequest),
+    "presets.create": TypeAdapter(PresetRequest),
+    "trusted_entities.create": TypeAdapter(TrustedEntityRequest),
+    "endpoints.create": TypeAdapter(EndpointRequest),
+}
 
-def _command(name: str, operation: str, argument: str, reads: Any, help_: str) -> click.Command:
+
+def _command(name: str, arguments: Sequence[str], operation: str, help_: str) -> click.Command:
     """Return the command that calls one operation with its argument, if it has one."""
+    shape = _FILES.get(operation)
 
     def run(**values: Any) -> None:
-        if reads is not None:
-            values[argument] = _read(values[argument], TypeAdapter(reads))
-        _print(lambda platform: attrgetter(operation)(platform)(*values.values()))
+        sent = [_read(value, shape) if shape else value for value in values.values()]
+        _print(lambda platform: attrgetter(operation)(platform)(*sent))
 
-    kind = None if reads is None else click.File("rb")
-    arguments: list[click.Parameter] = [click.Argument([argument], type=kind)] if argument else []
-    return click.Command(name, callback=run, params=arguments, help=help_)
+    kind = click.File("rb") if shape else None
+    params: list[click.Parameter] = [click.Argument([argument.lower()], type=kind) for argument in arguments]
+    return click.Command(name, callback=run, params=params, help=help_)
 
 
 _groups = {name: click.Group(name, help=help_) for name, help_ in _GROUPS.items()}
 for _group in _groups.values():
     api.add_command(_group)
-for _path, *_rest in _COMMANDS:
-    _noun, _verb = _path.split()
-    _groups[_noun].add_command(_command(_verb, *_rest))
+for _usage, _operation, _help in _COMMANDS:
+    _noun, _verb, *_arguments = _usage.split()
+    _groups[_noun].add_command(_command(_verb, _arguments, _operation, _help))
 
 
 @_groups["users"].command("link")
@@ -191,12 +171,7 @@ def accept_offer(offer: str) -> None:
 
 
 def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
-    """Have the platform do something.
-
-    Raises:
-        click.ClickException: It refused, or did not answer.
-        WrongInput: The call is wrong. Nothing was sent.
-    """
+    """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
     async def run() -> T:
         async with AsyncApi.from_settings(PlatformSettings()) as platform:

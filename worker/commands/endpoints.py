@@ -29,16 +29,12 @@ DIFFERENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`.
-
-    Attributes:
-        delete: the endpoints that must be deleted.
-        keep: the endpoint that is right already.
-    """
+    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`."""
 
     url: str
     wanted: frozenset[str]
     delete: tuple[Endpoint, ...]
+    #: The endpoint that is right already.
     keep: Endpoint | None
 
     @property
@@ -61,11 +57,7 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Pl
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
-    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few.
-
-    Raises:
-        ApiError: the platform refused a step, or could not be reached.
-    """
+    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few."""
     if steps.create:
         types = tuple(sorted(steps.wanted)) or None
         await api.endpoints.create(EndpointRequest(url=steps.url, filter_types=types))
