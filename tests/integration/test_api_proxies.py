@@ -114,66 +114,6 @@ async def test_the_proxy_itself_may_be_encrypted(authority: trustme.CA, monkeypa
         sent_through(proxy, "https")
 
 
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("https_proxy", "{url}"),
-        ("ALL_PROXY", "{url}"),
-        ("all_proxy", "{url}"),
-        ("HTTPS_PROXY", "{address}"),
-        ("HTTPS_PROXY", "{url}/"),
-    ],
-)
-async def test_the_environment_may_name_it_in_other_ways(
-    name: str,
-    form: str,
-    authority: trustme.CA,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with platform("https", authority) as server, proxying(server.url) as proxy:
-        monkeypatch.setenv(name, form.format(url=proxy.url, address=proxy.url.removeprefix("http://")))
-        url = f"https://{HOST}"
-        async with AsyncApi(url, auth(url)) as api:
-            assert (await api.presentations.get("p")).id == "p"
-        assert proxy.lines == [f"CONNECT {HOST}:443"]
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize(
-    ("excepted", "is_direct"),
-    [
-        (HOST, True),
-        (".test", True),
-        ("*", True),
-        (f"other.example, {HOST}", True),
-        (f"{HOST}:" + "{port}", True),
-        (f"{HOST}:1", False),
-        ("other.example", False),
-        ("form.test", False),
-    ],
-)
-async def test_what_no_proxy_names_is_reached_directly(
-    scheme: str,
-    excepted: str,
-    is_direct: bool,
-    authority: trustme.CA,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with platform(scheme, authority) as server, proxying(server.url, credentials="me:x") as proxy:
-        url = server.url.replace("127.0.0.1", HOST)
-        monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url)
-        monkeypatch.setenv("NO_PROXY", excepted.format(port=url.rpartition(":")[2]))
-        async with AsyncApi(url, auth(url)) as api:
-            if is_direct:
-                with pytest.raises(Unavailable) as unknown:
-                    await api.presentations.get("p")
-                assert unknown.value.cause == "name_resolution"
-            else:
-                assert (await api.presentations.get("p")).id == "p"
-        assert (proxy.lines == []) is is_direct
-        assert b"proxy-" not in b"".join(server.heads).lower()
-
-
 async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(well) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("ALL_PROXY", proxy.url)

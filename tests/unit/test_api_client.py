@@ -32,12 +32,6 @@ async def outcome_of(call: Awaitable[object]) -> object:
         return error
 
 
-async def test_both_senders_read_the_same_answer() -> None:
-    first, second = await outcomes(lambda _: httpx.Response(200, json=GOOD))
-    assert first == second
-    assert getattr(first, "id", None) == "p"
-
-
 @pytest.mark.parametrize(
     ("failure", "error"),
     [

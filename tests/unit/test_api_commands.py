@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 from in_thread import Asked, http_server
+from wallet import WALLET
 
 from credhook.worker.commands.api import api
 
@@ -33,14 +34,6 @@ ENTITY = {"id": "x", "name": "n", "dids": [{"did": "did:web:a", "name": "A"}]} |
 CERTIFICATE = {"id": "k", "certificateId": "l", "certificateSigningRequest": "c", "subjectKeyIdentifier": "s"} | {
     "expiresAt": "2027-11-01",
     **TIMES,
-}
-WALLET = {
-    "id": "0b0e6d0c-7a43-4c6c-8a39-6b8a0c6a7a11",
-    "claims": {"name": "Ada"},
-    "iat": "2026-11-01T10:00:00Z",
-    "status": "accepted",
-    "format": "vc+sd-jwt",
-    "vct": "v",
 }
 
 
