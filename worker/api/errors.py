@@ -23,8 +23,8 @@ def _text(value: object) -> str | None:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-Text = Annotated[str | None, BeforeValidator(_text)]
-Mapping = Annotated[dict[str, Any] | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
+_Text = Annotated[str | None, BeforeValidator(_text)]
+_Object = Annotated[dict[str, Any] | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
 
 
 class ErrorObject(ResponseModel):
@@ -32,14 +32,14 @@ class ErrorObject(ResponseModel):
 
     shown: ClassVar = ("id", "status", "code")
 
-    detail: Text = None
-    id: Text = None
+    detail: _Text = None
+    id: _Text = None
     #: A number in error bodies, and a string in the platform's own schema.
-    status: Text = None
-    code: Text = None
-    title: Text = None
-    source: Mapping = None
-    meta: Mapping = None
+    status: _Text = None
+    code: _Text = None
+    title: _Text = None
+    source: _Object = None
+    meta: _Object = None
 
 
 class ApiError(Exception):

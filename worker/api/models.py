@@ -106,8 +106,6 @@ def resource_id(value: str) -> str:
 
 
 class _Attribute(RequestModel):
-    shown: ClassVar = ("type",)
-
     name: str | None = None
     description: str | None = None
     required: StrictBool | None = None
@@ -123,7 +121,7 @@ class SdJwtAttribute(_Attribute):
 
     @model_validator(mode="after")
     def _has_the_parts_of_its_type(self) -> Self:
-        if (self.properties is None) == (self.type == "object") or (self.items and self.type != "array"):
+        if (self.properties is None) == (self.type == "object") or (self.items is not None and self.type != "array"):
             raise ValueError("should have properties if it is an object, and items only if it is an array")
         return self
 
@@ -180,8 +178,6 @@ class CertificateSigner(RequestModel):
 
 
 class _PresetRequest(RequestModel):
-    shown: ClassVar = ("credential_format", "code")
-
     template_name: str
     code: Code
     template_description: str
@@ -289,8 +285,6 @@ class User(ResponseModel):
 
 class IdentityLinkRequest(RequestModel):
     """Whether the user should be linked to the tenant's identity provider."""
-
-    shown: ClassVar = ("enabled",)
 
     enabled: StrictBool
 
@@ -423,8 +417,6 @@ class EndpointRequest(RequestModel):
 
     `filter_types` left out means every type. An empty list is refused: it could mean all or none.
     """
-
-    shown: ClassVar = ("id", "filter_types")
 
     url: Annotated[str, AfterValidator(_https_url)]
     id: Annotated[str, AfterValidator(resource_id)] | None = None
