@@ -91,6 +91,7 @@ def test_an_operation_takes_its_own_values_only() -> None:
         (Endpoints.create, "takes 1 values, not 0"),  # type: ignore[list-item]
         (lambda: Endpoints.list(UserRequest(email="a")), "takes 0 values, not 1"),  # type: ignore[call-arg]
         (lambda: Templates.get("a", "b"), "takes 1 values, not 2"),  # type: ignore[call-arg]
+        (lambda: Templates.get(id="a"), "by position"),  # type: ignore[call-arg]
         (lambda: Users.link_identity("a"), "takes 2 values, not 1"),
     ]
     for call, message in wrong:

@@ -186,6 +186,8 @@ class Operation(Generic[R, P]):
             InvalidRequest: A value cannot be sent. The message does not repeat it.
             TypeError: There are too few or too many values, or the body is of another type.
         """
+        if fields and self._body is None:
+            raise TypeError(f"{self.name} takes its values by position, not by name")
         expected = len(self._names) + (self._body is not None or self.paged)
         given: tuple[Any, ...] = (*values, self._from_fields(fields)) if fields else values
         if len(given) != expected:

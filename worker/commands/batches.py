@@ -88,7 +88,7 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 
 def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the number of events that were done and left, with the verb in the past tense, and exit if any was left.
+    """Print the number of events that were done and left, with the verb in the past tense. Exit if none could.
 
     `done` and `left` map outcomes to words that follow their number, or "".
     """
