@@ -60,7 +60,7 @@ def platform() -> Iterator[Platform]:
         yield platform
 
 
-def run(platform: Platform, *arguments: str, stdin: str | None = None) -> Result:
+def run(platform: Platform, *arguments: str, stdin: str | bytes | None = None) -> Result:
     environment = {
         "CREDHOOK_API_URL": platform.url,
         "CREDHOOK_TOKEN_URL": f"{platform.url}/token",
@@ -188,13 +188,14 @@ def test_an_offer_can_be_kept_off_the_command_line(platform: Platform) -> None:
         ),
         (["endpoints", "create", "-"], '{"url": "http://a.example"}', "standard input: url: should be an https:// URL"),
         (["certificates", "import", "c", "-"], "MIIB", "certificate: should be one PEM-encoded certificate"),
+        (["certificates", "import", "c", "-"], b"\xff", "standard input: is not text"),
         (["templates", "get", "../x"], None, "templates.get: id should be 1 to 128"),
         (["users", "find", "a\nb"], None, "users.by_external_identifier: externalIdentifier should hold no control"),
         (["wallet", "accept", ""], None, "wallet.accept: credential_offer: string too short"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2_and_nothing_is_sent(
-    platform: Platform, arguments: list[str], given: str | None, message: str
+    platform: Platform, arguments: list[str], given: str | bytes | None, message: str
 ) -> None:
     result = run(platform, *arguments, stdin=given)
     assert result.exit_code == 2

@@ -2,7 +2,7 @@ import pytest
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.endpoints import ALL, plan, shown
+from credhook.worker.commands.endpoints import ALL, described, plan, shown
 
 URL = "https://inbox.example/webhooks"
 TWO = frozenset({"openid4vc.issuance.completed", "openid4vc.verification.data"})
@@ -40,3 +40,8 @@ def test_a_plan(
 def test_a_path_secret_is_not_printed() -> None:
     assert shown("https://x.example/webhooks/abcdefghijklmnopqrstuvwxyz") == "https://x.example/webhooks/abcd…"
     assert shown(URL) == URL
+
+
+def test_all_types_are_all_events() -> None:
+    assert described(ALL) == described(frozenset(EVENT_TYPES)) == "all events"
+    assert described(TWO) == "openid4vc.issuance.completed, openid4vc.verification.data"

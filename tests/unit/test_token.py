@@ -272,7 +272,7 @@ async def test_after_a_failed_request_there_is_a_pause_and_then_another_request(
     assert [None if error is None else error.status for error in told] == [503, None]
 
 
-async def test_pauses_after_refusals_grow_to_a_minute() -> None:
+async def test_pauses_after_refusals_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
     platform, clock = Platform(), Clock()
     platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
     pauses = []
@@ -282,7 +282,13 @@ async def test_pauses_after_refusals_grow_to_a_minute() -> None:
                 await api.presentations.get("p")
             pauses.append(caught.value.retry_after or 0.0)
             clock.now += pauses[-1]
-    assert len(platform.token_requests) == 8
+        assert len(platform.token_requests) == 8
+        refuse, platform.refuse_tokens = platform.refuse_tokens, None
+        await api.presentations.get("p")
+        platform.refuse_tokens, clock.now = refuse, clock.now + 300
+        with pytest.raises(Unauthorized) as again:
+            await api.presentations.get("p")
+    assert 1.0 <= (again.value.retry_after or 0.0) <= 2.0
     assert 1.0 <= pauses[0] <= 2.0
     assert 30.0 <= pauses[-1] <= 60.0
 
