@@ -18,11 +18,14 @@ _SHORTEST_KEY: Final = 32
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 _ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+")
 
+#: Segments of RFC 3986, 3.3, with nothing that is encoded or resolved.
+_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~!$&'()*+,;=:@-]+)+", re.ASCII)
+
 
 def _http_url(value: str) -> str:
     """Refuse a URL that cannot be called, and drop the trailing slash so that paths can be appended."""
     parts = urlsplit(value)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
         raise ValueError("should be an http:// or https:// URL")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("should be a plain URL, without credentials, query or fragment")
@@ -36,8 +39,8 @@ def _https_url(value: str) -> str:
 
 
 def _detail_path(value: str) -> str:
-    if not value.startswith("/") or value.count("{id}") != 1:
-        raise ValueError("should be a path that begins with / and holds {id} once")
+    if value.count("{id}") != 1 or not _PATH.fullmatch(value.replace("{id}", "id")):
+        raise ValueError("should be a path that begins with /, holds {id} once, and has no . or .. as a part")
     return value
 
 

@@ -20,7 +20,7 @@ from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api import responses
 from credhook.worker.api.errors import InvalidResponse
 from credhook.worker.api.http.exchange import MOST_VALUES, Response, values
-from credhook.worker.api.operations import ISSUANCES, PRESENTATIONS, Operation
+from credhook.worker.api.operations import reading
 from credhook.worker.handlers.types import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
@@ -169,7 +169,7 @@ def _presented(
 
 def _read(event_type: str, document: Mapping[str, Any]) -> Any:
     """Read the details as a worker does."""
-    operation: Operation[Any] = (ISSUANCES if resource_of(event_type) is ISSUANCE else PRESENTATIONS).get
+    operation = reading(resource_of(event_type))["get"]
     answer = Response(200, {}, to_json({"data": document}))
     try:
         return responses.read(operation, answer, datetime.now(UTC), asked_for=str(document["id"]))

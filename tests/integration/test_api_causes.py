@@ -1,39 +1,30 @@
-"""Why a platform does not answer, told apart over real sockets, by every way of sending, for API and token endpoint."""
+"""Why a platform does not answer, told apart over real sockets, for API and token endpoint."""
 
-import asyncio
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 import pytest
 import trustme
-from client_modes import WAYS, calling
-from scripted_server import RESET, TOKEN, answering, presentation
+from scripted_server import RESET, TOKEN, answering, not_listening, presentation, silent
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
 
-async def error_of(way: str, api_url: str, token_url: str, seconds: float) -> Unavailable:
-    async with calling(way, api_url, ClientCredentials(token_url, "me", "s3cret"), timeout=seconds) as call:
+async def error_of(api_url: str, token_url: str, seconds: float) -> Unavailable:
+    async with AsyncApi(api_url, ClientCredentials(token_url, "me", "s3cret"), timeout=seconds) as api:
         with pytest.raises(Unavailable) as caught:
-            await call("presentations", "get", "p")
+            await api.presentations.get("p")
     return caught.value
 
 
 @contextmanager
 def unknown() -> Iterator[str]:
     yield "http://platform.invalid"
-
-
-@contextmanager
-def refusing() -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # And nobody listens.
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @contextmanager
@@ -68,16 +59,10 @@ def in_clear() -> Iterator[str]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
-@contextmanager
-def silent() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 #: By the word for it, a place that does not answer.
 TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "name_resolution": unknown,
-    "refused": refusing,
+    "refused": not_listening,
     "closed": lambda: saying(b""),
     "reset": lambda: saying(RESET),
     "protocol": lambda: saying(b"HTTP/1.1 what\r\n\r\n"),
@@ -88,31 +73,20 @@ TROUBLES: dict[str, Callable[[], AbstractContextManager[str]]] = {
 HINTS = {"certificate": "SSL_CERT_FILE", "timeout": "CREDHOOK_FETCH_TIMEOUT"}
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cause", TROUBLES)
-async def test_an_api_that_does_not_answer_says_why_and_which_variable_to_look_at(way: str, cause: str) -> None:
+async def test_an_api_that_does_not_answer_says_why_and_which_variable_to_look_at(cause: str) -> None:
     with answering(lambda *_: b"") as tokens, TROUBLES[cause]() as url:
-        error = await error_of(way, url, tokens.url + TOKEN, 0.3 if cause == "timeout" else 5.0)
+        error = await error_of(url, tokens.url + TOKEN, 0.3 if cause == "timeout" else 5.0)
     assert (error.operation, error.cause, error.status) == ("presentations.get", cause, None)
     assert "CREDHOOK_API_URL" in hint(error)
     assert HINTS.get(cause, "") in hint(error)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cause", TROUBLES)
-async def test_a_token_endpoint_that_does_not_answer_is_not_taken_for_the_api(way: str, cause: str) -> None:
+async def test_a_token_endpoint_that_does_not_answer_is_not_taken_for_the_api(cause: str) -> None:
     with answering(lambda *_: presentation("p")) as platform, TROUBLES[cause]() as url:
-        error = await error_of(way, platform.url, url + "/another-token", 0.3 if cause == "timeout" else 5.0)
+        error = await error_of(platform.url, url + "/another-token", 0.3 if cause == "timeout" else 5.0)
         assert platform.targets == []
     assert (error.operation, error.cause, error.status) == ("token", cause, None)
     assert "CREDHOOK_TOKEN_URL" in hint(error)
     assert "CREDHOOK_API_URL" not in hint(error) + str(error)
-
-
-async def test_those_who_waited_for_the_token_are_told_the_cause_as_well() -> None:
-    with answering(lambda *_: b"") as platform, refusing() as url:
-        auth = ClientCredentials(url, "me", "s3cret")
-        async with AsyncExitStack() as stack:
-            apis = [await stack.enter_async_context(AsyncApi(platform.url, auth)) for _ in range(5)]
-            errors = await asyncio.gather(*(api.presentations.get("p") for api in apis), return_exceptions=True)
-    assert {(type(error), getattr(error, "cause", "")) for error in errors} == {(Unavailable, "refused")}

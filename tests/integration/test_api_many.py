@@ -5,15 +5,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from itertools import count
 
 import pytest
 from cancellation import TurningLoop, cancelled_after, on_turning_loop
-from client_modes import WAYS
 from scripted_server import GRANTED, PRESENTATION, TOKEN, presentation
-from threaded_client import sync_api
 from waiting import until_async
 
 from credhook.worker.api.client import AsyncApi, Unguarded
@@ -87,22 +84,18 @@ def capricious(seed: int) -> Iterator[Capricious]:
         thread.join()
 
 
-async def fetched(way: str, url: str, names: list[str]) -> list[str]:
+async def fetched(url: str, names: list[str]) -> list[str]:
     """The ids that come back, in order, of requests that are made so many at a time."""
     auth = ClientCredentials(url + TOKEN, "me", "s3cret")
-    if way == "loop":
-        async with AsyncApi(url, auth, timeout=60.0, at_once=AT_ONCE) as api:
-            return [each.id for each in await asyncio.gather(*(api.presentations.get(name) for name in names))]
-    with sync_api(url, auth, timeout=60.0) as in_thread, ThreadPoolExecutor(AT_ONCE) as threads:
-        return [each.id for each in threads.map(in_thread.presentations.get, names)]
+    async with AsyncApi(url, auth, timeout=60.0, at_once=AT_ONCE) as api:
+        return [each.id for each in await asyncio.gather(*(api.presentations.get(name) for name in names))]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_server_that_ends_idle_connections_costs_no_request(way: str, seed: int) -> None:
+async def test_a_server_that_ends_idle_connections_costs_no_request(seed: int) -> None:
     names = [f"p{number}" for number in range(REQUESTS)]
     with capricious(seed) as server:
-        assert await fetched(way, server.url, names) == names
+        assert await fetched(server.url, names) == names
         assert server.answered == dict.fromkeys([TOKEN, *(PRESENTATION + name for name in names)], 1)
         assert server.crossed > 0
         assert server.connections > AT_ONCE

@@ -1,8 +1,7 @@
-"""A platform behind a proxy, as the environment names one: by the client's two ways, over real sockets."""
+"""A platform behind a proxy, as the environment names one: over real sockets."""
 
 import asyncio
 import base64
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -13,10 +12,10 @@ from typing import Any
 import pytest
 import trustme
 from caller import credentials
-from client_modes import WAYS, calling
 from http_proxy import REFUSED, Proxy, proxying
-from scripted_server import PRESENTATION, TOKEN, Answering, answering, presentation
+from scripted_server import PRESENTATION, TOKEN, Answering, answering, not_listening, presentation, silent
 
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
@@ -77,11 +76,9 @@ def sent_through(proxy: Proxy, scheme: str) -> None:
     )
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize("credentials", ["", "me:s3cret of the proxy's", "a%40b:c%3Ad%2F"])
 async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
-    way: str,
     scheme: str,
     credentials: str,
     authority: trustme.CA,
@@ -91,9 +88,9 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
     with platform(scheme, authority) as server, proxying(server.url, credentials=plain) as proxy:
         monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url.replace(plain, credentials.replace(" ", "%20")))
         url = f"{scheme}://{HOST}"
-        async with calling(way, url, auth(url)) as call:
+        async with AsyncApi(url, auth(url)) as api:
             for name in ("p", "q"):
-                assert (await call("presentations", "get", name)).id == name
+                assert (await api.presentations.get(name)).id == name
         sent_through(proxy, scheme)
         assert len(server.heads) == 3
         for head in proxy.heads:
@@ -104,92 +101,24 @@ async def test_requests_go_through_the_proxy_and_its_credentials_no_further(
             assert f"Host: {HOST}\r\n".encode() in head
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_the_proxy_itself_may_be_encrypted(
-    way: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_proxy_itself_may_be_encrypted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         platform("https", authority) as server,
         proxying(server.url, credentials="me:x", tls=theirs(authority, "127.0.0.1")) as proxy,
     ):
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         url = f"https://{HOST}"
-        async with calling(way, url, auth(url)) as call:
+        async with AsyncApi(url, auth(url)) as api:
             for name in ("p", "q"):
-                assert (await call("presentations", "get", name)).id == name
+                assert (await api.presentations.get(name)).id == name
         sent_through(proxy, "https")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    ("name", "form"),
-    [
-        ("https_proxy", "{url}"),
-        ("ALL_PROXY", "{url}"),
-        ("all_proxy", "{url}"),
-        ("HTTPS_PROXY", "{address}"),
-        ("HTTPS_PROXY", "{url}/"),
-    ],
-)
-async def test_the_environment_may_name_it_in_other_ways(
-    way: str,
-    name: str,
-    form: str,
-    authority: trustme.CA,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with platform("https", authority) as server, proxying(server.url) as proxy:
-        monkeypatch.setenv(name, form.format(url=proxy.url, address=proxy.url.removeprefix("http://")))
-        url = f"https://{HOST}"
-        async with calling(way, url, auth(url)) as call:
-            assert (await call("presentations", "get", "p")).id == "p"
-        assert proxy.lines == [f"CONNECT {HOST}:443"]
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize(
-    ("excepted", "is_direct"),
-    [
-        (HOST, True),
-        (".test", True),
-        ("*", True),
-        (f"other.example, {HOST}", True),
-        (f"{HOST}:" + "{port}", True),
-        (f"{HOST}:1", False),
-        ("other.example", False),
-        ("form.test", False),
-    ],
-)
-async def test_what_no_proxy_names_is_reached_directly(
-    way: str,
-    scheme: str,
-    excepted: str,
-    is_direct: bool,
-    authority: trustme.CA,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with platform(scheme, authority) as server, proxying(server.url, credentials="me:x") as proxy:
-        url = server.url.replace("127.0.0.1", HOST)
-        monkeypatch.setenv(f"{scheme}_proxy".upper(), proxy.url)
-        monkeypatch.setenv("NO_PROXY", excepted.format(port=url.rpartition(":")[2]))
-        async with calling(way, url, auth(url)) as call:
-            if is_direct:
-                with pytest.raises(Unavailable) as unknown:
-                    await call("presentations", "get", "p")
-                assert unknown.value.cause == "name_resolution"
-            else:
-                assert (await call("presentations", "get", "p")).id == "p"
-        assert (proxy.lines == []) is is_direct
-        assert b"proxy-" not in b"".join(server.heads).lower()
-
-
-@pytest.mark.parametrize("way", WAYS)
-async def test_this_host_is_reached_directly_whatever_no_proxy_says(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_this_host_is_reached_directly_whatever_no_proxy_says(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(well) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("ALL_PROXY", proxy.url)
-        async with calling(way, server.url, auth(server.url)) as call:
-            assert (await call("presentations", "get", "p")).id == "p"
+        async with AsyncApi(server.url, auth(server.url)) as api:
+            assert (await api.presentations.get("p")).id == "p"
         assert proxy.lines == []
 
 
@@ -197,21 +126,8 @@ async def test_this_host_is_reached_directly_whatever_no_proxy_says(way: str, mo
 
 
 @contextmanager
-def absent() -> Iterator[str]:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))  # And nobody listens.
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
-@contextmanager
 def unknown() -> Iterator[str]:
     yield "http://proxy.invalid:3128"
-
-
-@contextmanager
-def silent() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
 @contextmanager
@@ -230,7 +146,7 @@ Trouble = Callable[[], AbstractContextManager[str]]
 #: Whatever is asked for through it.
 TROUBLES: dict[str, Trouble] = {
     "wants to know who we are": lambda: saying(REFUSED),
-    "is not there": absent,
+    "is not there": not_listening,
     "has a name that nobody knows": unknown,
     "is of another kind": unsupported,
 }
@@ -247,20 +163,19 @@ CASES = [("http", what, trouble) for what, trouble in TROUBLES.items()] + [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("operation", ["token", "presentations.get"])
 @pytest.mark.parametrize(
     ("scheme", "trouble"), [(case[0], case[2]) for case in CASES], ids=[str(case[:2]) for case in CASES]
 )
 async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
-    way: str, operation: str, scheme: str, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+    operation: str, scheme: str, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with answering(well) as here, trouble() as proxy_url:
         monkeypatch.setenv("ALL_PROXY", proxy_url)
         there = f"{scheme}://{HOST}"
         api_url, token_url = (here.url, there) if operation == "token" else (there, here.url)
         with_token = credentials() if operation != "token" else auth(token_url)
-        error = await error_of(way, api_url, with_token, timeout=0.5 if trouble is silent else 60.0)
+        error = await error_of(api_url, with_token, timeout=0.5 if trouble is silent else 60.0)
         assert here.targets == []
     assert (error.operation, error.cause, error.status) == (operation, "proxy", None)
     for text in (hint(error), str(error)):
@@ -268,30 +183,28 @@ async def test_a_proxy_that_does_not_help_is_named_as_the_cause(
         assert "NO_PROXY" in text
 
 
-async def error_of(way: str, url: str, auth: ClientCredentials, **options: Any) -> Unavailable:
-    async with calling(way, url, auth, **options) as call:
+async def error_of(url: str, auth: ClientCredentials, **options: Any) -> Unavailable:
+    async with AsyncApi(url, auth, **options) as api:
         with pytest.raises(Unavailable) as caught:
-            await call("presentations", "get", "p")
+            await api.presentations.get("p")
     return caught.value
 
 
-@pytest.mark.parametrize("way", WAYS)
 async def test_a_platform_that_is_not_to_be_trusted_is_so_through_a_proxy_as_well(
-    way: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its certificate is for another name, and the proxy is not to blame."""
     with answering(well, theirs(authority, "other.test")) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         with answering(well) as tokens:
-            error = await error_of(way, f"https://{HOST}", auth(tokens.url))
+            error = await error_of(f"https://{HOST}", auth(tokens.url))
         assert proxy.lines == [f"CONNECT {HOST}:443"]
         assert server.targets == []
     assert error.cause == "certificate"
 
 
-@pytest.mark.parametrize("way", WAYS)
 async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
-    way: str, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+    authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = threading.Event()
 
@@ -302,7 +215,7 @@ async def test_a_platform_that_takes_too_long_is_not_taken_for_the_proxy(
     with answering(stuck, theirs(authority, HOST)) as server, proxying(server.url) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
         for seconds in (1.0, 5.0, 30.0):  # As many as it takes to get there.
-            error = await error_of(way, f"https://{HOST}", credentials(), timeout=seconds)
+            error = await error_of(f"https://{HOST}", credentials(), timeout=seconds)
             assert await asyncio.to_thread(proxy.hung_up.acquire, timeout=60)  # Although the platform says nothing yet.
             if server.targets:
                 break

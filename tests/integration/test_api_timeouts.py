@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from caller import credentials
-from client_modes import WAYS, calling
 from in_thread import in_thread
 from scripted_server import PRESENTATION, TOKEN, answering, presentation
 from waiting import until_async
 
+from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import Unavailable, hint
 from credhook.worker.api.token import ClientCredentials
 
@@ -31,6 +31,7 @@ DRIPS = {
     "interim answers": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
     "the body": (HEAD + b"Content-Length: 60000\r\n\r\n{", b" "),
     "the body's chunks": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "a chunk's extension": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;a=", b"a"),
     REFUSED: (HEAD.replace(b"200 OK", b"500 X") + b"Content-Length: 60000\r\n\r\n", b" "),
     "a body without an end": (HEAD + b"\r\n{", b" "),
 }
@@ -86,26 +87,25 @@ def dripping(what: str) -> Iterator[Dripping]:
         yield server
 
 
-async def timed_out(way: str, api_url: str, auth: ClientCredentials, *, status: int | None = None) -> Unavailable:
+async def timed_out(api_url: str, auth: ClientCredentials, *, status: int | None = None) -> Unavailable:
     """How a call ends, which has not ended before its time; a refusal's status says enough without its body."""
-    async with calling(way, api_url, auth, timeout=TIMEOUT) as call:
+    async with AsyncApi(api_url, auth, timeout=TIMEOUT) as api:
         began = time.monotonic()
         with pytest.raises(Unavailable) as caught:
-            await call("presentations", "get", "p")
+            await api.presentations.get("p")
         assert time.monotonic() - began >= TIMEOUT - 0.01
     assert (caught.value.cause, caught.value.status) == ("" if status else "timeout", status)
     assert status or "CREDHOOK_FETCH_TIMEOUT" in hint(caught.value)
     return caught.value
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", DRIPS)
-async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(way: str, what: str) -> None:
+async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(what: str) -> None:
     with dripping(what) as platform:
         status, drips = (500 if what == REFUSED else None), 3 if DRIPS[what][1] else 0
         for _ in range(20):  # Until some have come within the time: each of them early enough for a bound on pauses.
             before = platform.dripped
-            error = await timed_out(way, platform.url, credentials(), status=status)
+            error = await timed_out(platform.url, credentials(), status=status)
             assert error.operation == "presentations.get"
             assert platform.ended.acquire(timeout=60)  # Nobody reads on in the background.
             if platform.dripped >= before + drips:
@@ -113,25 +113,22 @@ async def test_an_answer_that_drips_is_hung_up_on_when_the_time_is_over(way: str
     raise AssertionError("it never dripped")
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", ["nothing", "the head", "the body"])
-async def test_a_token_that_drips_takes_no_longer_than_a_request_may(way: str, what: str) -> None:
+async def test_a_token_that_drips_takes_no_longer_than_a_request_may(what: str) -> None:
     with answering(lambda *_: b"") as platform, dripping(what) as tokens:
-        error = await timed_out(way, platform.url, ClientCredentials(tokens.url, "me", "s3cret"))
+        error = await timed_out(platform.url, ClientCredentials(tokens.url, "me", "s3cret"))
         assert error.operation == "token"
         assert tokens.ended.acquire(timeout=60)
         assert platform.targets == []
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_handshake_that_does_not_go_on_counts_as_well(way: str) -> None:
+async def test_a_handshake_that_does_not_go_on_counts_as_well() -> None:
     with dripping("nothing") as platform:
-        await timed_out(way, platform.url.replace("http:", "https:"), credentials())
+        await timed_out(platform.url.replace("http:", "https:"), credentials())
         assert platform.ended.acquire(timeout=60)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_others_do_not_wait_for_those_that_are_not_answered(way: str) -> None:
+async def test_others_do_not_wait_for_those_that_are_not_answered() -> None:
     answers = threading.Event()
 
     def script(target: str, _: int) -> bytes:
@@ -142,10 +139,10 @@ async def test_others_do_not_wait_for_those_that_are_not_answered(way: str) -> N
 
     with answering(script) as platform:
         auth = ClientCredentials(platform.url + TOKEN, "me", "s3cret")
-        async with calling(way, platform.url, auth, timeout=60.0) as call:
-            slow = [asyncio.create_task(call("presentations", "get", f"slow-{number}")) for number in range(3)]
+        async with AsyncApi(platform.url, auth, timeout=60.0) as api:
+            slow = [asyncio.create_task(api.presentations.get(f"slow-{number}")) for number in range(3)]
             await until_async(lambda: len(platform.targets) == len(slow), what="their requests")
-            assert (await call("presentations", "get", "quick")).id == "quick"
+            assert (await api.presentations.get("quick")).id == "quick"
             assert not any(task.done() for task in slow)
             answers.set()
             assert [each.id for each in await asyncio.gather(*slow)] == ["slow-0", "slow-1", "slow-2"]

@@ -1,32 +1,119 @@
-"""Tokens of servers that others have written: Authlib's, in this process, and npm's oidc-provider, in its own.
-
-The latter wants node, and `npm install oidc-provider` in a folder that CREDHOOK_OIDC_PROVIDER names; without that it is
-installed into a temporary one, by the soak.
-"""
+"""Tokens of a server that others have written: Authlib's, over TLS in a thread."""
 
 import asyncio
-import base64
 import json
-import os
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import trustme
-from oauth_server import CLIENT_ID, SECRET, serving_oauth
+from authlib.oauth2.rfc6749 import AuthorizationServer, ClientMixin, OAuth2Request
+from authlib.oauth2.rfc6749.grants import ClientCredentialsGrant
+from authlib.oauth2.rfc6749.requests import BasicOAuth2Payload
+from authlib.oauth2.rfc6750 import BearerTokenGenerator
+from in_thread import Asked, http_server
 
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unauthorized
-from credhook.worker.api.http.exchange import Request, Response
-from credhook.worker.api.http.transport import PyreqwestTransport
 from credhook.worker.api.token import ClientCredentials, TokenAuth
 
-ROOT = Path(__file__).parents[2]
-RESOURCE = "https://api.example/me-creds"
+CLIENT_ID, SECRET = "me:the worker", "p%w+ /~:"
+
+
+class Client(ClientMixin):  # type: ignore[misc]  # Authlib ships no types.
+    """The one client that is registered, with one way to prove who it is."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def get_client_id(self) -> str:
+        return CLIENT_ID
+
+    def get_allowed_scope(self, scope: str | None) -> str:
+        return " ".join(each for each in (scope or "").split() if each in {"read", "write"})
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        return client_secret == SECRET
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
+        return method == self.method
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        return grant_type == "client_credentials"
+
+
+class Grant(ClientCredentialsGrant):  # type: ignore[misc]
+    TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "client_secret_post")
+
+
+class Request(OAuth2Request):  # type: ignore[misc]
+    """A request as the form has it."""
+
+    def __init__(self, uri: str, headers: Any, form: dict[str, str]) -> None:
+        super().__init__("POST", uri, headers=headers)
+        self.payload = BasicOAuth2Payload(form)
+
+    @property
+    def form(self) -> dict[str, str]:
+        return dict(self.payload.data)
+
+
+class Server(AuthorizationServer):  # type: ignore[misc]
+    """Authlib's server, without any framework.
+
+    Attributes:
+        tokens: what was granted, with the scope of each.
+        forms: what was asked.
+    """
+
+    def __init__(self, method: str) -> None:
+        super().__init__(scopes_supported=["read", "write"])
+        self.client = Client(method)
+        self.tokens: dict[str, str] = {}
+        self.forms: list[dict[str, str]] = []
+        self.register_grant(Grant)
+        self.register_token_generator(
+            "default", BearerTokenGenerator(lambda **_: f"token-{len(self.tokens)}", expires_generator=lambda *_: 300)
+        )
+
+    def query_client(self, client_id: str) -> Client | None:
+        return self.client if client_id == CLIENT_ID else None
+
+    def save_token(self, token: dict[str, Any], request: Request) -> None:
+        self.tokens[token["access_token"]] = token.get("scope", "")
+        self.forms.append(request.form)
+
+    def create_oauth2_request(self, request: Request) -> Request:
+        return request
+
+    def handle_response(self, status: int, body: Any, headers: Any) -> tuple[int, Any]:
+        return status, body
+
+    def send_signal(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Nobody listens."""
+
+
+@contextmanager
+def serving_oauth(method: str, tls: ssl.SSLContext) -> Iterator[tuple[Server, str]]:
+    """Authlib's server at `/token`, and below it an API that wants one of its tokens; and the URL of both."""
+    oauth = Server(method)
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], bytes]:
+        status, document = 401, dict[str, Any](errors=[])
+        if asked.method == "POST":
+            form = {name: values[0] for name, values in parse_qs(asked.body.decode(), keep_blank_values=True).items()}
+            request = Request(f"https://{asked.headers['host']}/token", asked.headers, form)
+            status, document = oauth.create_token_response(request)
+        elif asked.headers.get("authorization", "").removeprefix("Bearer ") in oauth.tokens:
+            status, document = 200, {"data": {"id": asked.path.rpartition("/")[2], "status": "verified"}}
+        return status, {}, json.dumps(document).encode()
+
+    with http_server(answer, tls) as url:
+        yield oauth, url
 
 
 @pytest.fixture
@@ -71,93 +158,3 @@ async def test_authlib_refuses_a_scope_and_the_message_names_the_setting(
         async with AsyncApi(url, auth) as api:
             with pytest.raises(Unauthorized, match=r"\(invalid_scope\); check CREDHOOK_SCOPE$"):
                 await api.presentations.get("p")
-
-
-# npm's oidc-provider.
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which oidc-provider is installed."""
-    if given := os.environ.get("CREDHOOK_OIDC_PROVIDER"):
-        return Path(given)
-    if not shutil.which("npm"):
-        pytest.skip("npm is not installed")
-    folder = tmp_path_factory.mktemp("npm")
-    done = subprocess.run(["npm", "install", "--no-audit", "--no-fund", "oidc-provider@9"], cwd=folder, check=False)
-    if done.returncode:
-        pytest.skip("npm cannot install oidc-provider here")
-    return folder
-
-
-def provider(packages: Path, method: str) -> Iterator[str]:
-    script = packages / "provider.mjs"
-    shutil.copy(ROOT / "tests" / "support" / "oidc_provider.mjs", script)
-    process = subprocess.Popen(
-        ["node", script.name, method, RESOURCE],
-        cwd=packages,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.fixture
-def issuer(packages: Path, method: str) -> Iterator[str]:
-    yield from provider(packages, f"client_secret_{method}")
-
-
-class Split(PyreqwestTransport):
-    """Token requests to the network, all others to an API that answers in this process.
-
-    Attributes:
-        token: what the last request to the API was sent with.
-    """
-
-    token = ""
-
-    async def send(self, request: Request) -> Response:
-        if request.method == "POST":
-            return await super().send(request)
-        self.token = request.headers["Authorization"].removeprefix("Bearer ")
-        return Response(200, {}, b'{"data": {"id": "p", "status": "verified"}}')
-
-
-async def authorised(auth: ClientCredentials) -> str:
-    """The token that a request gets."""
-    transport = Split(5.0)
-    async with aclosing(transport):
-        await AsyncApi("http://api.example", auth, transport=transport).presentations.get("p")
-    return transport.token
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("method", ["post", "basic"])
-async def test_oidc_provider_grants_a_token_for_a_resource_and_a_scope(method: TokenAuth, issuer: str) -> None:
-    plain = await authorised(ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read"))
-    assert plain.count(".") == 0  # Opaque, since it is for nobody in particular.
-    auth = ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="read", resources=(RESOURCE,))
-    _, claims, _ = (await authorised(auth)).split(".")
-    told = json.loads(base64.urlsafe_b64decode(claims + "=="))
-    assert (told["aud"], told["scope"], told["client_id"]) == (RESOURCE, "read", CLIENT_ID)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("method", ["basic"])
-async def test_oidc_provider_refuses_and_the_message_names_the_setting(method: TokenAuth, issuer: str) -> None:
-    refused = {
-        "CREDHOOK_TOKEN_AUTH": ClientCredentials(f"{issuer}/token", CLIENT_ID, "wrong", method=method),
-        "CREDHOOK_SCOPE": ClientCredentials(f"{issuer}/token", CLIENT_ID, SECRET, method=method, scope="openid"),
-        "CREDHOOK_RESOURCE": ClientCredentials(
-            f"{issuer}/token", CLIENT_ID, SECRET, method=method, resources=("not-absolute",)
-        ),
-    }
-    for setting, auth in refused.items():
-        with pytest.raises(Unauthorized, match=setting):
-            await authorised(auth)

@@ -21,7 +21,9 @@ from credhook.worker.platform.circuit_breaker import CircuitBreaker
 
 def credentials() -> ClientCredentials:
     """Ours, with a token already."""
-    return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", token=Token("t", renew_at=math.inf))
+    credentials = ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret")
+    credentials._token = Token("t", renew_at=math.inf)
+    return credentials
 
 
 async def fetch_for_ever(breaker: CircuitBreaker, api: AsyncApi, under_way: Counter[str]) -> None:

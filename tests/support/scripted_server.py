@@ -1,4 +1,4 @@
-"""A server on a real socket that answers as a test's script says, for synchronous and asynchronous clients alike."""
+"""Servers on real sockets: one that answers as a test's script says, and some that do not answer."""
 
 import json
 import socket
@@ -11,21 +11,22 @@ from contextlib import contextmanager, suppress
 from in_thread import in_thread
 
 #: What the script is given: the request line's target, and how many requests came before. What it returns is sent as it
-#: is; nothing means to hang up, and `RESET` to tear the connection down.
+#: is; nothing means to hang up, `CUT` at its end to hang up after it, and `RESET` to tear the connection down.
 Script = Callable[[str, int], bytes]
 
-RESET = b"reset"
+CUT, RESET = b"cut", b"reset"
 TOKEN = "/token"
 PRESENTATION = "/me-creds/api/presentations/"
 
 
-def ok(document: object, *, status: int = 200) -> bytes:
+def ok(document: object, *headers: str, status: int = 200) -> bytes:
     """A whole answer of JSON."""
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-GRANTED = ok({"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+GRANTED = ok({"access_token": "t0ken-value", "expires_in": 300, "token_type": "Bearer"})
 
 
 def presentation(id: str, **more: object) -> bytes:  # noqa: A002  The platform's word.
@@ -87,7 +88,9 @@ class _Connection(socketserver.StreamRequestHandler):
                     self.request.close()
                 if answer in {b"", RESET}:
                     return
-                self.wfile.write(answer)
+                self.wfile.write(answer.removesuffix(CUT))
+                if answer.endswith(CUT):
+                    return
 
     def finish(self) -> None:
         super().finish()
@@ -115,3 +118,16 @@ def answering(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Ans
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # A client that hangs up is no news.
     with in_thread(server):
         yield server
+
+
+@contextmanager
+def not_listening() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -10,8 +10,10 @@ from typing import Any
 
 import httpx
 
+from credhook.events import RESOURCES
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.http.exchange import Transport
+from credhook.worker.api.operations import Namespace, Operation, reading
 from credhook.worker.api.token import ClientCredentials, Token
 
 TOKEN_URL = "https://id.example/realms/r/protocol/openid-connect/token"
@@ -111,8 +113,8 @@ class CountedCredentials(ClientCredentials):
         return await super().token(transport)
 
 
-def credentials(clock: Clock | None = None, token: Token | None = None) -> CountedCredentials:
-    return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock(), token=token)
+def credentials(clock: Clock | None = None) -> CountedCredentials:
+    return CountedCredentials(TOKEN_URL, "me", "s3cret", clock=clock or Clock())
 
 
 def client(platform: Any, auth: ClientCredentials, **options: Any) -> AsyncApi:
@@ -138,3 +140,10 @@ def with_tokens(handler: Handler) -> Handler:
 def async_api(handler: Handler, **options: Any) -> AsyncApi:
     """A client of that."""
     return client(with_tokens(handler), credentials(), **options)
+
+
+def every_operation() -> dict[str, Operation[Any]]:
+    """All that a client offers, by name."""
+    found = [each for kind in Namespace.__subclasses__() for each in vars(kind).values()]
+    found += [each for resource in RESOURCES for each in reading(resource).values()]
+    return {each.name: each for each in found if isinstance(each, Operation)}

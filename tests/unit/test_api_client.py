@@ -32,12 +32,6 @@ async def outcome_of(call: Awaitable[object]) -> object:
         return error
 
 
-async def test_both_senders_read_the_same_answer() -> None:
-    first, second = await outcomes(lambda _: httpx.Response(200, json=GOOD))
-    assert first == second
-    assert getattr(first, "id", None) == "p"
-
-
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
@@ -196,11 +190,6 @@ async def test_the_settings_decide_if_ids_must_match() -> None:
     transport = httpx.MockTransport(with_tokens(lambda _: httpx.Response(200, json=GOOD)))
     async with AsyncApi.from_settings(told(CREDHOOK_MATCH_IDS="0"), transport=transport) as api:
         assert (await api.presentations.get("q")).id == "p"
-
-
-def test_a_root_that_is_none_stops_construction() -> None:
-    with pytest.raises(ValueError, match="the API's URL"):
-        AsyncApi("api.example", ClientCredentials(TOKEN_URL, "me", "s"))
 
 
 class Lent:

@@ -1,4 +1,7 @@
-"""What the platform answers, as our models read it."""
+"""What the platform answers, as our models read it, and what we send.
+
+tests/integration/test_api_specification.py holds both to the specification.
+"""
 
 from datetime import datetime
 from typing import Any
@@ -8,12 +11,17 @@ from pydantic import ValidationError
 from wallet import WALLET
 
 from credhook.worker.api.models import (
+    CertificateRequest,
     Endpoint,
+    EndpointRequest,
     Issuance,
     Presentation,
-    Template,
+    SdJwtAttribute,
+    UserRequest,
     WalletCredential,
 )
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\nAAAA\n-----END CERTIFICATE-----\n"
 
 
 @pytest.mark.parametrize("status", ["verified", "VERIFIED", "Verified"])
@@ -112,12 +120,6 @@ def test_an_issuance_is_read_with_little_and_with_much() -> None:
     assert issuance.credentials[0].revocable is True
 
 
-def test_a_template_says_whether_it_is_archived() -> None:
-    template = {"id": "t", "name": "n", "format": "sd-jwt-vc", "type": "https://a.example/t", "archivedAt": None}
-    assert not Template.model_validate(template).archived
-    assert Template.model_validate(template | {"archivedAt": "2026-11-01T10:00:00Z"}).archived
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -149,3 +151,99 @@ def test_of_a_list_that_is_wrong_throughout_the_first_mistake_is_enough(kind: ty
     with pytest.raises(ValidationError) as wrong:
         kind.model_validate({"id": "a", "status": "x", "credentials": [1] * 1_000})
     assert wrong.value.error_count() == 1
+
+
+# Requests.
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"type": "string", "properties": {}},
+        {"type": "string", "items": {"type": "string"}},
+        {"type": "object", "properties": {}, "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "object"}},
+        {"type": "string", "unknown": 1},
+    ],
+)
+def test_an_attribute_has_the_parts_of_its_type_only(definition: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SdJwtAttribute.model_validate(definition)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/",
+        "https://",
+        "https:///hooks",
+        "a.example/hooks",
+        "ftp://a.example",
+        "",
+        "https://a.example/ä",
+        "https://a.example/a b",
+        "https://a.example/\n",
+        "https://a.example:99999/",
+        "https://[::1",
+    ],
+)
+def test_an_endpoint_needs_an_https_url(url: str) -> None:
+    with pytest.raises(ValidationError):
+        EndpointRequest(url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.example", "https://127.0.0.1:8443/webhooks/s3cret?x=y", "HTTPS://A.example"]
+)
+def test_an_endpoints_url_is_sent_as_it_was_given(url: str) -> None:
+    assert EndpointRequest(url=url).model_dump(exclude_none=True) == {"url": url}
+
+
+@pytest.mark.parametrize("types", [["openid4vc.issuance.revoked"], [""], [], "openid4vc.issuance.failed", [None]])
+def test_an_endpoint_filters_by_the_ten_types_or_not_at_all(types: Any) -> None:
+    with pytest.raises(ValidationError):
+        EndpointRequest(url="https://a.example", filter_types=types)
+
+
+@pytest.mark.parametrize("id_", ["", "..", "a/b", "a" * 129])
+def test_an_endpoints_own_id_must_be_usable_in_a_path(id_: str) -> None:
+    with pytest.raises(ValidationError):
+        EndpointRequest(url="https://a.example", id=id_)
+
+
+@pytest.mark.parametrize("fields", [{}, {"firstName": "Ada"}, {"email": ""}, {"username": ""}, {"email": None}])
+def test_a_user_needs_an_email_or_a_username(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        UserRequest.model_validate(fields)
+
+
+@pytest.mark.parametrize("fields", [{"email": "a@b.example"}, {"username": "ada"}, {"email": "a@b", "username": "ada"}])
+def test_a_user_is_known_by_either(fields: dict[str, Any]) -> None:
+    assert UserRequest.model_validate(fields).model_dump(exclude_none=True) == fields
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "MIIB",
+        PEM.replace("CERTIFICATE", "PRIVATE KEY"),
+        PEM + PEM.replace("CERTIFICATE", "PRIVATE KEY"),
+        PEM + PEM,
+        PEM.replace("AAAA", "AA!A"),
+        "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----",
+        PEM.removesuffix("-----\n"),
+    ],
+    ids=["empty", "bare", "key", "with key", "two", "junk", "hollow", "cut"],
+)
+def test_only_one_pem_certificate_at_a_time_leaves_the_machine(text: str) -> None:
+    with pytest.raises(ValidationError):
+        CertificateRequest(certificate=text)
+    with pytest.raises(ValidationError):
+        CertificateRequest(certificate=PEM, parent_certificates=(PEM, text))
+
+
+def test_a_certificate_is_sent_with_its_parents_in_order() -> None:
+    other = PEM.replace("AAAA", "BBBB")
+    request = CertificateRequest(certificate=PEM, parent_certificates=(other, PEM))
+    assert request.model_dump(mode="json") == {"certificate": PEM, "parentCertificates": [other, PEM]}

@@ -5,16 +5,15 @@ import json
 import pickle
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from multidict import CIMultiDict
 
-from credhook.worker.api import operations
+from credhook.events import ISSUANCE, PRESENTATION
 from credhook.worker.api.errors import (
     ApiError,
     ErrorObject,
@@ -24,30 +23,32 @@ from credhook.worker.api.errors import (
     Unauthorized,
     Unavailable,
 )
-from credhook.worker.api.http.exchange import Response
-from credhook.worker.api.operations import Operation
+from credhook.worker.api.http.exchange import Response, has_more_than, values
+from credhook.worker.api.models import ListedResource
+from credhook.worker.api.operations import Endpoints, Operation, Page, Presets, Users, Wallet, reading
 from credhook.worker.api.responses import error_objects, read, seconds_to_wait
 
 NOW = datetime(2026, 11, 1, 10, 0, 0, tzinfo=UTC)
-PRESENTATION = {"id": "p", "status": "verified"}
+DOCUMENT = {"id": "p", "status": "verified"}
+ISSUANCES, PRESENTATIONS = reading(ISSUANCE), reading(PRESENTATION)
 
 
 def response(status: int = 200, body: object = None, **headers: str) -> Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Response(status, CIMultiDict(headers), content)
+    return Response(status, httpx.Headers(headers), content)
 
 
 def refused(status: int, body: object = b"", **headers: str) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read(operations.PRESENTATIONS.get, response(status, body, **headers), NOW)
+        read(PRESENTATIONS["get"], response(status, body, **headers), NOW)
     return caught.value
 
 
 @pytest.mark.parametrize(
-    "body", [{"data": PRESENTATION}, PRESENTATION, {"data": PRESENTATION, "links": {"self": "/x"}, "meta": {"a": None}}]
+    "body", [{"data": DOCUMENT}, DOCUMENT, {"data": DOCUMENT, "links": {"self": "/x"}, "meta": {"a": None}}]
 )
 def test_a_result_is_read_with_and_without_its_envelope(body: object) -> None:
-    assert read(operations.PRESENTATIONS.get, response(200, body), NOW).id == "p"
+    assert read(PRESENTATIONS["get"], response(200, body), NOW).id == "p"
 
 
 _WORDS = st.sampled_from(["iss_1", "completed", "", "2026-11-20T09:14:07.120Z", "Zoë", "NaN", "-Infinity", "1"])
@@ -64,8 +65,9 @@ _ISSUANCES = st.fixed_dictionaries(
 
 @given(st.one_of(_ISSUANCES, st.fixed_dictionaries({"data": st.one_of(_ISSUANCES, _VALUES)})))
 def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object) -> None:
-    found = []
-    for operation in (operations.ISSUANCES.get, replace(operations.ISSUANCES.get, whole=None)):
+    found, by_document = [], copy.copy(ISSUANCES["get"])
+    by_document.whole = None
+    for operation in (ISSUANCES["get"], by_document):
         try:
             found.append(read(operation, response(200, body), NOW).model_dump())
         except InvalidResponse as error:
@@ -77,7 +79,7 @@ def test_what_is_read_at_once_is_what_is_read_by_way_of_a_document(body: object)
 def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
     listed = [{"id": "e", "url": "https://a.example"}, {"id": "f", "url": "https://b.example"}]
     body = {"data": listed} if wrap else listed
-    assert [each.id for each in read(operations.LIST_ENDPOINTS, response(200, body), NOW)] == ["e", "f"]
+    assert [each.id for each in read(Endpoints.list, response(200, body), NOW)] == ["e", "f"]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,11 @@ def test_a_list_is_read_with_and_without_its_envelope(wrap: bool) -> None:
 )
 def test_a_list_that_does_not_match_names_the_place(body: bytes, wrong: str) -> None:
     with pytest.raises(InvalidResponse, match=f": {wrong}$"):
-        read(operations.ISSUANCES.list, response(200, body), NOW)
+        read(ISSUANCES["list"], response(200, body), NOW)
 
 
 def test_a_deletion_has_nothing_to_read() -> None:
-    assert read(operations.DELETE_ENDPOINT, response(204, b""), NOW) is None
+    assert read(Endpoints.delete, response(204, b""), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_status_says_what_to_do(status: int, error: type[ApiError]) -> None:
         {"data": {"id": 7, "status": "verified"}},
         {"data": {"id": "p"}},
         {"errors": [{"detail": "d"}]},
-        [PRESENTATION],
+        [DOCUMENT],
         {"data": {"id": "p", "status": "verified", "credentials": {"isValid": True}}},
         {"data": {"id": "p", "status": "verified", "credentials": [None]}},
     ],
@@ -173,9 +175,8 @@ def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> No
     }
     caught = refused(404, body)
     first, second = caught.errors
-    assert (first.status, first.code, first.title, first.id) == (404, "NOT_FOUND", "Not Found", "8c5f")
-    assert first.source is not None
-    assert (first.source.pointer, first.source.parameter) == ("/data/id", "id")
+    assert (first.status, first.code, first.title, first.id) == ("404", "NOT_FOUND", "Not Found", "8c5f")
+    assert first.source == {"pointer": "/data/id", "parameter": "id"}
     assert first.meta == {"a": None}
     assert second.detail == "second"
     assert str(caught) == "presentations.get: the platform answered 404 (NOT_FOUND, error 8c5f)"
@@ -202,11 +203,6 @@ def test_an_error_object_has_a_status_as_number_or_as_text(status: object) -> No
 def test_a_body_that_is_not_the_envelope_is_tolerated(body: bytes, details: list[str | None]) -> None:
     assert [each.detail for each in error_objects(body)] == details
     assert type(refused(502, body)) is Unavailable
-
-
-@pytest.mark.parametrize("status", ["4O4", "", "-404", "40", "9" * 5_000, 1.5, True, None, "٤٠٤"])
-def test_a_status_that_is_none_is_left_out(status: object) -> None:
-    assert ErrorObject.model_validate({"detail": "d", "status": status}).status is None
 
 
 def test_what_the_platform_writes_does_not_get_into_the_message_unless_it_looks_like_a_code() -> None:
@@ -284,11 +280,88 @@ json_values = st.recursive(
 @given(st.sampled_from([200, 201, 204, 302, 400, 401, 404, 429, 500]), json_values | st.binary())
 def test_every_body_is_a_result_or_an_error_of_ours(status: int, body: Any) -> None:
     asked: list[Operation[Any]] = [
-        operations.ISSUANCES.get,
-        operations.LIST_USERS,
-        operations.ACCEPT_OFFER,
-        operations.CREATE_PRESET,
+        ISSUANCES["get"],
+        Users.list,
+        Wallet.accept,
+        Presets.create,
     ]
     for operation in asked:
         with suppress(ApiError):
             read(operation, response(status, body), NOW)
+
+
+# Pages of a list.
+
+SHOWN = {
+    "id": "p",
+    "status": "verified",
+    "updatedAt": "2026-11-22T10:00:00Z",
+    "credentials": [{"attributes": {"a": 1}}],
+}
+
+
+def page(body: Any) -> Page[ListedResource]:
+    result: Page[ListedResource] = read(PRESENTATIONS["page"], response(200, body), NOW)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("links", "following"),
+    [
+        ({"next": "https://api.example/list?page%5Bafter%5D=2&size=10"}, "page%5Bafter%5D=2&size=10"),
+        ({"next": "?cursor=a%2Fb"}, "cursor=a%2Fb"),
+        ({"next": "https://evil.example/../elsewhere?x=%0d%0aHost: y"}, "x=%0D%0AHost%3A+y"),
+        ({"next": None, "self": "https://api.example/list"}, None),
+        ({}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_of_a_link_only_its_query_is_followed(links: Any, following: str | None) -> None:
+    assert page({"data": [], "links": links}).following == following
+
+
+@pytest.mark.parametrize("link", ["https://api.example/list", "", 7, ["?a=b"], "?" + "a" * 5_000, "http://[x?a=b"])
+def test_a_link_that_leads_nowhere_is_no_end_of_the_list(link: Any) -> None:
+    with pytest.raises(InvalidResponse, match=r"^presentations\.page: the answer does not match the specification: "):
+        page({"data": [], "links": {"next": link}})
+
+
+def test_a_list_without_an_envelope_is_its_only_page() -> None:
+    assert page([SHOWN]).following is None
+
+
+def test_what_was_presented_is_dropped_unread() -> None:
+    (item,) = page({"data": [SHOWN]}).items
+    assert (item.id, item.status, item.updated_at) == ("p", "verified", datetime(2026, 11, 22, 10, tzinfo=UTC))
+    assert not item.model_extra
+    assert "attributes" not in item.model_dump_json()
+
+
+# The bound on a body's values against the values themselves.
+
+DOCUMENTS = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=5),
+)
+
+
+def number(document: Any) -> int:
+    inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    return 1 + sum(map(number, inner))
+
+
+@given(DOCUMENTS)
+def test_there_are_never_more_values_than_the_bytes_say(document: Any) -> None:
+    assert values(json.dumps(document).encode()) >= number(document)
+
+
+def test_a_long_text_counts_as_one_unless_it_has_brackets_and_commas() -> None:
+    assert values(json.dumps({"photo": "a" * 1_000_000}).encode()) == 2
+    assert values(json.dumps({"text": "[{,"}).encode()) == 5
+
+
+def test_a_body_has_more_only_if_its_bytes_and_its_values_are_more() -> None:
+    for most, expected in ((2, True), (3, True), (4, False)):
+        assert has_more_than(most, b"[1,2,3]") is (values(b"[1,2,3]") > most) is expected
+    assert not has_more_than(3, b'"' + b"a" * 100 + b'"')

@@ -16,8 +16,9 @@ from credhook.worker.api.models import (
     Presentation,
     UserRequest,
     WalletCredential,
+    Wire,
+    mismatch,
 )
-from credhook.worker.api.wire import Wire, mismatch
 
 PERSONAL = "ada.lovelace@private.example"
 

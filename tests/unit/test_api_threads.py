@@ -12,7 +12,7 @@ from token_endpoint import API_URL, Held, Platform, client, credentials
 from waiting import until, until_async
 
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.errors import ApiError, InvalidRequest, NotFound, Unavailable
+from credhook.worker.api.errors import InvalidRequest, NotFound, Unavailable
 
 
 def test_a_result_comes_back_in_place() -> None:
@@ -32,52 +32,6 @@ def test_an_error_is_raised_in_place_as_the_loop_has_it() -> None:
         assert (caught.value.status, caught.value.operation) == (404, "presentations.get")
         with pytest.raises(InvalidRequest):
             api.presentations.get("../x")
-
-
-def test_the_paths_are_those_of_the_client_behind_it() -> None:
-    platform = Platform()
-    paths = {"issuance_path": "/issued/{id}", "presentation_path": "/shown/{id}"}
-    with sync_api(API_URL, credentials(), transport=httpx.MockTransport(platform), **paths) as api:
-        api.issuances.get("p")
-        api.presentations.get("p")
-    assert [request.url.path for request in platform.api_requests] == ["/issued/p", "/shown/p"]
-
-
-def test_many_threads_without_a_token_make_one_token_request() -> None:
-    platform, auth = Platform(), credentials()
-
-    async def held(request: httpx.Request) -> httpx.Response:
-        if request.url.host == "id.example":
-            await until_async(lambda: auth.asked == 16)
-        return platform(request)
-
-    transport = httpx.MockTransport(held)
-    with sync_api(API_URL, auth, transport=transport) as api, ThreadPoolExecutor(16) as threads:
-        assert {each.id for each in threads.map(api.presentations.get, ["p"] * 16)} == {"p"}
-    assert platform.granted == 1
-
-
-def test_a_token_request_without_an_answer_fails_all_threads_that_waited() -> None:
-    asked: list[httpx.Request] = []
-    auth = credentials()
-
-    async def unreachable(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        await until_async(lambda: auth.asked == 8)
-        raise httpx.ConnectError("refused")
-
-    transport = httpx.MockTransport(unreachable)
-    with sync_api(API_URL, auth, transport=transport) as api, ThreadPoolExecutor(8) as threads:
-
-        def get(_: int) -> ApiError:
-            with pytest.raises(ApiError) as caught:
-                api.presentations.get("p")
-            return caught.value
-
-        errors = list(threads.map(get, range(8)))
-    assert {type(each) for each in errors} == {Unavailable}
-    assert len({id(each) for each in errors}) == 8
-    assert len(asked) == 1
 
 
 async def test_tasks_and_threads_share_one_token_request() -> None:
@@ -186,7 +140,7 @@ async def test_each_sender_has_precise_types() -> None:
             return status
 
         value = await asyncio.to_thread(in_thread)
-        pending: Awaitable[object] = api.presentations.get(id="p")
+        pending: Awaitable[object] = api.presentations.get("p")
         await pending
         status: str = (await api.presentations.get("p")).status
     assert value == status == "verified"

@@ -2,7 +2,7 @@ import pytest
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.models import Endpoint
-from credhook.worker.commands.endpoints import ALL, plan, shown
+from credhook.worker.commands.endpoints import ALL, described, plan, shown
 
 URL = "https://inbox.example/webhooks"
 TWO = frozenset({"openid4vc.issuance.completed", "openid4vc.verification.data"})
@@ -35,9 +35,13 @@ def test_a_plan(
     steps = plan(URL, wanted, registered)
     assert (steps.create, list(steps.delete), steps.keep) == (create, delete, keep)
     assert steps.empty == (not create and not delete)
-    assert steps.overlaps == (create and bool(delete))
 
 
 def test_a_path_secret_is_not_printed() -> None:
     assert shown("https://x.example/webhooks/abcdefghijklmnopqrstuvwxyz") == "https://x.example/webhooks/abcd…"
     assert shown(URL) == URL
+
+
+def test_all_types_are_all_events() -> None:
+    assert described(ALL) == described(frozenset(EVENT_TYPES)) == "all events"
+    assert described(TWO) == "openid4vc.issuance.completed, openid4vc.verification.data"

@@ -91,7 +91,14 @@ def test_with_none_of_them_it_names_all_three() -> None:
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", "/nowhere/cert.pem"),
         (WorkerSettings, "CREDHOOK_CLIENT_CERTFILE", __file__),
         (WorkerSettings, "CREDHOOK_MATCH_IDS", "perhaps"),
-        (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", "/credentials"),
+        (WorkerSettings, "CREDHOOK_API_URL", "https://api.example:99999"),
+        *(
+            (WorkerSettings, "CREDHOOK_ISSUANCE_PATH", path)
+            for path in (
+                *("/credentials", "/../{id}", "/a/./{id}", "/{id}/..", "/%2e%2e/{id}", "/a?x={id}", "/a/{id}#f"),
+                *("/ä/{id}", "/a b/{id}", "/a\\..\\{id}", "/a\r\nX: y/{id}", "/a/{id}\n", "a/{id}", "/{id}/{x}"),
+            )
+        ),
         (WorkerSettings, "CREDHOOK_MAX_ATTEMPTS", "0"),
         (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "inf"),
         (WorkerSettings, "CREDHOOK_FETCH_TIMEOUT", "3601"),

@@ -3,7 +3,7 @@
     async with AsyncApi.from_settings(settings) as api:
         presentation = await api.presentations.get(event.resource_id)
 
-`namespaces` holds the nouns and their methods, `operations` builds requests and `responses` reads answers, both without
+`operations` holds the nouns and their operations and `responses` reads answers, both without
 input or output. Every failure is an `ApiError`.
 """
 
@@ -28,8 +28,7 @@ from credhook.worker.api.http.exchange import (
     Unsendable,
 )
 from credhook.worker.api.http.transport import PyreqwestTransport
-from credhook.worker.api.namespaces import AsyncSender, Platform, SyncSender
-from credhook.worker.api.operations import BaseUrl, Call
+from credhook.worker.api.operations import AsyncSender, Call, Platform, SyncSender
 from credhook.worker.api.responses import error_of
 from credhook.worker.api.token import ClientCredentials, Token
 
@@ -126,7 +125,7 @@ class AsyncApi(Platform[AsyncSender]):
         at_once: int | None = None,
     ) -> None:
         super().__init__(self, {ISSUANCE.name: issuance_path, PRESENTATION.name: presentation_path})
-        self._base_url = BaseUrl(api_url)
+        self._base_url = api_url.rstrip("/")
         self._match_ids = match_ids
         self._auth = auth
         self._is_ours = transport is None
@@ -189,7 +188,7 @@ class AsyncApi(Platform[AsyncSender]):
 
     async def _answer(self, call: Call[Any]) -> Response:
         """Return the answer; after a 401, ask once more with a fresh token. Specification: Authentication."""
-        operation, url = call.operation.name, self._base_url.url(call)
+        operation, url = call.operation.name, self._base_url + call.path
         token = await self._auth.token(self._transport)
         permit = await self._guard.acquire(operation)
         response = await self._sent(call, url, token, permit)

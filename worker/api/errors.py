@@ -13,52 +13,33 @@ words are in `errors`, for those who may read them.
 
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from credhook.worker.api.wire import ResponseModel
+from credhook.worker.api.models import ResponseModel
 
 
 def _text(value: object) -> str | None:
     """Read a string, or a number as a string; anything else says nothing."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        return None
-    return str(value)
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
-def _status(value: object) -> int | None:
-    """Read the status, which is a number in error bodies and a string in the platform's own schema."""
-    text = _text(value)
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) == len("404") else None
-
-
-def _mapping(value: object) -> object:
-    return value if isinstance(value, dict) else None
-
-
-Text = Annotated[str | None, BeforeValidator(_text)]
-
-
-class ErrorSource(ResponseModel):
-    """What in the request the error is about."""
-
-    shown: ClassVar = ("pointer", "parameter")
-
-    pointer: Text = None
-    parameter: Text = None
+_Text = Annotated[str | None, BeforeValidator(_text)]
+_Object = Annotated[dict[str, Any] | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
 
 
 class ErrorObject(ResponseModel):
     """One error in the platform's words. `detail` can name people, so no repr shows it. Specification: Errors."""
 
-    shown: ClassVar = ("id", "status", "code", "source")
+    shown: ClassVar = ("id", "status", "code")
 
-    detail: Text = None
-    id: Text = None
-    status: Annotated[int | None, BeforeValidator(_status)] = None
-    code: Text = None
-    title: Text = None
-    source: Annotated[ErrorSource | None, BeforeValidator(_mapping)] = None
-    meta: Annotated[dict[str, Any] | None, BeforeValidator(_mapping)] = Field(None)
+    detail: _Text = None
+    id: _Text = None
+    #: A number in error bodies, and a string in the platform's own schema.
+    status: _Text = None
+    code: _Text = None
+    title: _Text = None
+    source: _Object = None
+    meta: _Object = None
 
 
 class ApiError(Exception):
@@ -68,7 +49,7 @@ class ApiError(Exception):
         operation: Name of the operation, such as `issuances.get`; `token` for the token endpoint.
         status: The HTTP status, or None where there was no answer.
         errors: The platform's error objects; empty where the body was something else.
-        cause: Why there was no answer, a word of `causes`; or what of the answer was not understood. Empty where the
+        cause: Why there was no answer, a word of `CAUSES`; or what of the answer was not understood. Empty where the
             status says it all.
         retry_after: Seconds to wait before the request is sent again, if known.
     """
@@ -111,10 +92,6 @@ class InvalidResponse(ApiError):
     """The platform's answer is not what its specification promises: a redirect, or a body that does not match."""
 
 
-#: The variable that holds the URL of a request.
-_API: Final = "CREDHOOK_API_URL"
-_TOKEN: Final = "CREDHOOK_TOKEN_URL"  # noqa: S105  A variable's name.
-
 _BY_CAUSE: Final = {
     "name_resolution": "its host's name is not known here: check {where}",
     "refused": "nothing listens there: check {where}",
@@ -128,7 +105,8 @@ _BY_CAUSE: Final = {
 #: The causes that a setting may be to blame for.
 CAUSES: Final = frozenset(_BY_CAUSE)
 
-_CREDENTIALS: Final = "check CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
+#: Settings that a refusal of our credentials may be due to.
+CREDENTIALS: Final = "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
 _PERMISSIONS: Final = (
     "the platform does not accept the token: check CREDHOOK_CLIENT_ID, CREDHOOK_TOKEN_URL, CREDHOOK_SCOPE, "
     "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE"
@@ -136,22 +114,18 @@ _PERMISSIONS: Final = (
 
 
 def advice(operation: str, cause: str) -> str:
-    """Return what to do about a request without an answer; `cause` is a word of `causes`, or empty."""
-    return _BY_CAUSE.get(cause, "check {where}").format(where=_TOKEN if operation == "token" else _API)
-
-
-_BY_MISUNDERSTANDING: Final = {
-    "other_id": "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0",
-}
+    """Return what to do about a request without an answer; `cause` is a word of `CAUSES`, or empty."""
+    where = "CREDHOOK_TOKEN_URL" if operation == "token" else "CREDHOOK_API_URL"
+    return _BY_CAUSE.get(cause, "check {where}").format(where=where)
 
 
 def hint(error: Exception) -> str:
     """Return which setting to check because of an error; empty if no setting is the likely cause."""
     if isinstance(error, Unauthorized):
-        return _CREDENTIALS if error.operation == "token" else _PERMISSIONS
+        return f"check {CREDENTIALS}" if error.operation == "token" else _PERMISSIONS
     # Without a cause but with a time to come back, it was not sent at all: the circuit is open.
     if isinstance(error, Unavailable) and error.status is None and (error.cause or error.retry_after is None):
         return advice(error.operation, error.cause)
-    if isinstance(error, InvalidResponse):
-        return _BY_MISUNDERSTANDING.get(error.cause, "")
+    if isinstance(error, InvalidResponse) and error.cause == "other_id":
+        return "the details carry another id: if the platform names them otherwise, set CREDHOOK_MATCH_IDS=0"
     return ""

@@ -1,79 +1,136 @@
 """Requests to the platform and its answers, in the order of the specification.
 
-Issuances and presentations are not specified; their fields were observed.
+Names are camelCase on the wire. Models are frozen, and their reprs show no personal data. Issuances and presentations
+are not specified; their fields were observed.
 """
 
-from base64 import b64decode
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, FailFast, Field, JsonValue, model_validator
-
-from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, resource_of
-from credhook.worker.api.wire import (
-    NoneAsEmpty,
-    ObservedTimestamp,
-    RequestModel,
-    ResponseModel,
-    Stateful,
-    Timestamp,
-    resource_id,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    GetCoreSchemaHandler,
+    JsonValue,
+    StrictBool,
+    ValidationError,
+    model_validator,
 )
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, core_schema
 
-Flag = Annotated[bool, Field(strict=True)]
+from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION, is_resource_id, resource_of
 
 
-class _Definition(RequestModel):
-    shown: ClassVar = ("type",)
+def mismatch(error: ValidationError) -> str:
+    """Return the place and kind of the first mistake in one line, without any value."""
+    first = error.errors(include_input=False, include_context=False, include_url=False)[0]
+    place = ".".join(str(step) for step in first["loc"]) or "the whole"
+    return f"{place}: {first['type'].replace('_', ' ')}"
 
+
+class NoneAsEmpty:
+    """Read null as an empty list.
+
+    A `BeforeValidator` would be shorter, but pydantic then builds the list twice when it reads bytes.
+    """
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        listed = core_schema.nullable_schema(handler(source))
+        return core_schema.no_info_after_validator_function(lambda value: () if value is None else value, listed)
+
+
+class Wire(BaseModel):
+    """A frozen value with a wire form.
+
+    A repr shows only the fields named in `shown`. A new field stays hidden until it is known to hold no personal data.
+    Validation errors do not repeat the input, for the same reason.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+    #: Fields that a repr may show: identifiers, types, states.
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [(name, getattr(self, name)) for name in self.shown]
+
+
+class ResponseModel(Wire):
+    """An answer of the platform. Unknown fields are kept, but not shown."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class RequestModel(Wire):
+    """The body of a request. An unknown field is a mistake of ours."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Stateful(ResponseModel):
+    """A model with a `status`. Any word is valid, because the platform's pages disagree on spelling and case."""
+
+    status: str
+
+    def is_(self, *states: str) -> bool:
+        """Return True if the status is one of these; case is ignored."""
+        return self.status.casefold() in {state.casefold() for state in states}
+
+
+#: A timestamp that the specification does not promise: a `datetime` if it can be parsed, otherwise the text.
+ObservedTimestamp = Annotated[datetime | str, Field(union_mode="left_to_right")]
+
+
+def resource_id(value: str) -> str:
+    """Return the id of a platform resource, or raise ValueError if it is none. `.` and `..` would climb a path."""
+    if not is_resource_id(value):
+        raise ValueError("should be 1 to 128 of the characters A-Z a-z 0-9 . _ ~ : - and neither . nor ..")
+    return value
+
+
+class _Attribute(RequestModel):
     name: str | None = None
     description: str | None = None
-    required: Flag | None = None
+    required: StrictBool | None = None
 
 
-class _SdJwtDefinition(_Definition):
-    always_disclosed: Flag | None = None
+class SdJwtAttribute(_Attribute):
+    """An attribute of an SD-JWT credential. An object has `properties`; an array may have `items`."""
 
-
-class SdJwtValue(_SdJwtDefinition):
-    """An attribute of one value."""
-
-    type: Literal["string", "number", "boolean", "date"]
-
-
-class SdJwtObject(_SdJwtDefinition):
-    """An attribute made of attributes."""
-
-    type: Literal["object"] = "object"
-    properties: dict[str, "SdJwtAttribute"]
-
-
-class SdJwtArray(_SdJwtDefinition):
-    """An attribute of many values, each as `items` says."""
-
-    type: Literal["array"] = "array"
+    type: Literal["string", "number", "boolean", "date", "object", "array"]
+    always_disclosed: StrictBool | None = None
+    properties: "dict[str, SdJwtAttribute] | None" = None
     items: "SdJwtAttribute | None" = None
 
-
-SdJwtAttribute = Annotated[SdJwtValue | SdJwtObject | SdJwtArray, Field(discriminator="type")]
-
-
-class MdocValue(_Definition):
-    """An mdoc attribute of one value. There is no `alwaysDisclosed` in mdoc."""
-
-    type: Literal["string", "number", "boolean", "date", "binary"]
+    @model_validator(mode="after")
+    def _has_the_parts_of_its_type(self) -> Self:
+        if (self.properties is None) == (self.type == "object") or (self.items is not None and self.type != "array"):
+            raise ValueError("should have properties if it is an object, and items only if it is an array")
+        return self
 
 
-class MdocArray(_Definition):
-    """An mdoc attribute of many values, each as `items` says."""
+class MdocAttribute(_Attribute):
+    """An attribute of an mdoc credential. There is no `alwaysDisclosed` in mdoc."""
 
-    type: Literal["array"] = "array"
+    type: Literal["string", "number", "boolean", "date", "binary", "array"]
     items: "MdocAttribute | None" = None
-
-
-MdocAttribute = Annotated[MdocValue | MdocArray, Field(discriminator="type")]
 
 
 class MdocNamespace(RequestModel):
@@ -82,50 +139,29 @@ class MdocNamespace(RequestModel):
     properties: dict[str, MdocAttribute]
 
 
-class AnyAttribute(ResponseModel):
-    """An attribute definition in an answer. Its type may be unknown to us."""
-
-    shown: ClassVar = ("type",)
-
-    type: str | None = None
-    name: str | None = None
-    description: str | None = None
-    required: bool | None = None
-    always_disclosed: bool | None = None
-    properties: "dict[str, AnyAttribute] | None" = None
-    items: "AnyAttribute | None" = None
-
-
-class AttributeNamespace(ResponseModel):
-    """The attributes of one mdoc namespace, in an answer."""
-
-    properties: dict[str, AnyAttribute]
-
-
 Code = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
-KeyType = Literal["P-256", "Ed25519"]
 
 
 class Future(RequestModel):
-    """A span of time. All three parts are needed, each zero or more."""
+    """A span of time."""
 
     days: Count
     months: Count
     years: Count
 
 
-class SdJwtValidUntil(RequestModel):
-    """Until when an SD-JWT credential is valid: a span from its issuance, or from its `validFrom`."""
-
-    start: Literal["issuance", "validFrom"]
-    future: Future
-
-
 class MdocValidUntil(RequestModel):
     """Until when an mdoc credential is valid: a span, without a choice of where it starts."""
 
     future: Future
+
+
+class SdJwtValidUntil(MdocValidUntil):
+    """Until when an SD-JWT credential is valid: a span from its issuance, or from its `validFrom`."""
+
+    start: Literal["issuance", "validFrom"]
 
 
 class DidSigner(RequestModel):
@@ -138,12 +174,10 @@ class CertificateSigner(RequestModel):
     """A certificate of the tenant signs, optionally with a key of the type named."""
 
     signer: Literal["certificate"]
-    key_type: KeyType | None = None
+    key_type: Literal["P-256", "Ed25519"] | None = None
 
 
 class _PresetRequest(RequestModel):
-    shown: ClassVar = ("credential_format", "code")
-
     template_name: str
     code: Code
     template_description: str
@@ -162,7 +196,7 @@ class MdocPresetRequest(_PresetRequest):
     """A preset for mdoc credentials. `type` is the document type, such as `org.iso.18013.5.1.mDL`."""
 
     credential_format: Literal["mdoc"] = "mdoc"
-    type: Annotated[str, Field(min_length=1)]
+    type: Text
     template_attributes: dict[str, MdocNamespace]
     valid_until: MdocValidUntil
     issuer_config: CertificateSigner | None = None
@@ -171,33 +205,12 @@ class MdocPresetRequest(_PresetRequest):
 PresetRequest = Annotated[SdJwtPresetRequest | MdocPresetRequest, Field(discriminator="credential_format")]
 
 
-class Span(ResponseModel):
-    """The `future` of an answer."""
+class Preset(ResponseModel):
+    """A preset of either format. Its `template_type` is a URI for SD-JWT, and the `type` of the request for mdoc."""
 
-    days: int
-    months: int
-    years: int
-
-
-class ValidUntil(ResponseModel):
-    """Until when credentials of a preset are valid. `start` is absent for mdoc."""
-
-    start: str | None = None
-    future: Span
-
-
-class IssuerConfig(ResponseModel):
-    """Who signs, and with which type of key."""
-
-    shown: ClassVar = ("signer", "key_type")
-
-    signer: str
-    key_type: str | None = None
-
-
-class _Preset(ResponseModel):
     shown: ClassVar = ("credential_format", "id")
 
+    credential_format: str
     #: `<author>:<code>`.
     id: str
     author: str
@@ -205,29 +218,11 @@ class _Preset(ResponseModel):
     template_type: str
     code: str
     template_description: str
-    created_at: Timestamp
-    updated_at: Timestamp
-
-
-class SdJwtPreset(_Preset):
-    """A preset for SD-JWT credentials, as kept. `template_type` is a URI derived from author and code."""
-
-    credential_format: Literal["sd-jwt"]
-    template_attributes: dict[str, AnyAttribute]
-    issuer_config: IssuerConfig
-    valid_until: ValidUntil | None = None
-
-
-class MdocPreset(_Preset):
-    """A preset for mdoc credentials, as kept. `template_type` is the document type of the request."""
-
-    credential_format: Literal["mdoc"]
-    template_attributes: dict[str, AttributeNamespace]
-    issuer_config: IssuerConfig | None
-    valid_until: ValidUntil
-
-
-Preset = Annotated[SdJwtPreset | MdocPreset, Field(discriminator="credential_format")]
+    template_attributes: dict[str, Any]
+    issuer_config: dict[str, Any] | None = None
+    valid_until: dict[str, Any] | None = None
+    created_at: datetime
+    updated_at: datetime
 
 
 class Template(ResponseModel):
@@ -241,22 +236,17 @@ class Template(ResponseModel):
     format: str
     type: str
     description: str | None = None
-    attributes: dict[str, AnyAttribute] | None = None
-    created_at: Timestamp | None = None
-    updated_at: Timestamp | None = None
-    archived_at: Timestamp | None = None
-
-    @property
-    def archived(self) -> bool:
-        """True once the template has been archived."""
-        return self.archived_at is not None
+    attributes: dict[str, Any] | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    archived_at: datetime | None = None
 
 
 class UserRequest(RequestModel):
     """Someone to create, or to resolve if they exist already. One of `email` and `username` is needed."""
 
-    email: Annotated[str, Field(min_length=1)] | None = None
-    username: Annotated[str, Field(min_length=1)] | None = None
+    email: Text | None = None
+    username: Text | None = None
     first_name: str | None = None
     last_name: str | None = None
     external_identifier: str | None = None
@@ -296,9 +286,7 @@ class User(ResponseModel):
 class IdentityLinkRequest(RequestModel):
     """Whether the user should be linked to the tenant's identity provider."""
 
-    shown: ClassVar = ("enabled",)
-
-    enabled: Annotated[bool, Field(strict=True)]
+    enabled: StrictBool
 
 
 class IdentityLink(ResponseModel):
@@ -320,7 +308,7 @@ class ExternalIdentifier(ResponseModel):
 class OfferRequest(RequestModel):
     """A credential offer to accept. Who holds it can take the credential: never logged."""
 
-    credential_offer: Annotated[str, Field(min_length=1)]
+    credential_offer: Text
 
 
 class WalletCredential(Stateful):
@@ -330,25 +318,22 @@ class WalletCredential(Stateful):
 
     id: UUID
     claims: dict[str, Any]
-    iat: Timestamp
+    iat: datetime
     format: str
     vct: Annotated[str, Field(min_length=1, max_length=256)]
     #: A DID for SD-JWT credentials, an X.509 distinguished name for mdoc credentials.
     iss: Annotated[str, Field(min_length=1, max_length=512)] | None = None
 
 
-_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+#: One certificate in base64, and nothing beside it.
+_PEM: Final = re.compile(
+    r"\s*-----BEGIN CERTIFICATE-----\s+[A-Za-z0-9+/=][A-Za-z0-9+/=\s]*-----END CERTIFICATE-----\s*"
+)
 
 
 def _one_certificate(value: str) -> str:
     """Accept one PEM certificate. Anything else, a private key above all, does not leave the machine."""
-    text = value.strip()
-    body = "".join(text.removeprefix(_BEGIN).removesuffix(_END).split())
-    try:
-        fits = text.startswith(_BEGIN) and text.endswith(_END) and bool(b64decode(body, validate=True))
-    except ValueError:
-        fits = False
-    if not fits:
+    if not _PEM.fullmatch(value):
         raise ValueError("should be one PEM-encoded certificate, from BEGIN CERTIFICATE to END CERTIFICATE")
     return value
 
@@ -392,13 +377,6 @@ class TrustedEntityRequest(RequestModel):
     certificates: tuple[JsonValue, ...] | None = None
 
 
-class TrustedDid(ResponseModel):
-    """A DID that is trusted."""
-
-    did: str
-    name: str
-
-
 class TrustedEntity(ResponseModel):
     """A trusted issuer."""
 
@@ -406,10 +384,10 @@ class TrustedEntity(ResponseModel):
 
     id: str
     name: str
-    dids: tuple[TrustedDid, ...] | None = None
+    dids: tuple[dict[str, Any], ...] | None = None
     certificates: tuple[Any, ...] | None = None
-    created_at: Timestamp
-    updated_at: Timestamp
+    created_at: datetime
+    updated_at: datetime
 
 
 def _known_type(value: str) -> str:
@@ -440,8 +418,6 @@ class EndpointRequest(RequestModel):
     `filter_types` left out means every type. An empty list is refused: it could mean all or none.
     """
 
-    shown: ClassVar = ("id", "filter_types")
-
     url: Annotated[str, AfterValidator(_https_url)]
     id: Annotated[str, AfterValidator(resource_id)] | None = None
     filter_types: Annotated[tuple[EventType, ...], Field(min_length=1)] | None = None
@@ -455,8 +431,8 @@ class Endpoint(ResponseModel):
     id: str
     url: str
     filter_types: tuple[str, ...] | None = None
-    created_at: Timestamp | None = None
-    updated_at: Timestamp | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
 
 
 class IssuedCredential(ResponseModel):
@@ -485,15 +461,6 @@ class Issuance(Stateful):
     updated_at: ObservedTimestamp | None = None
 
 
-def _only_a_boolean(value: object) -> bool | None:
-    """Read `true` and `false`, and anything else as no statement: trust must not come from a coercion."""
-    return value if isinstance(value, bool) else None
-
-
-def _none_as_no_attributes(value: object) -> object:
-    return {} if value is None else value
-
-
 class PresentationError(ResponseModel):
     """Why a presentation failed. Some answers give a string, some an object with a `message`."""
 
@@ -512,11 +479,14 @@ class PresentedCredential(ResponseModel):
 
     shown: ClassVar = ("type", "is_valid")
 
-    is_valid: Annotated[bool | None, BeforeValidator(_only_a_boolean)] = None
+    #: Anything but `true` and `false` is no statement: trust must not come from a coercion.
+    is_valid: Annotated[bool | None, BeforeValidator(lambda value: value if isinstance(value, bool) else None)] = None
     name: str | None = None
     type: str | None = None
     #: Empty where there are none, or where they can no longer be read.
-    attributes: Annotated[dict[str, Any], BeforeValidator(_none_as_no_attributes)] = Field(default_factory=dict)
+    attributes: Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=dict
+    )
     issues: Annotated[tuple[Any, ...], NoneAsEmpty] = ()
 
     @model_validator(mode="before")

@@ -1,54 +1,33 @@
-"""Every operation of the platform, as data: one line of the specification's tables each.
+"""Every operation of the platform, as data, grouped by noun. One table serves both senders.
 
-An operation becomes a `Call` when it is given its values: `GET_TEMPLATE(id="…")`, `CREATE_USER(request)`. A call is all
-that a sender needs to know, and nothing in it can lead out of the operation's own path.
+Called with its values, an operation returns a `Call`: `Templates.get("…")`. As an attribute of a client it sends that
+call: `api.templates.get("…")` returns an awaitable with an asynchronous sender, and the template with a synchronous
+sender. The overloads of `Operation.__get__` tell this to the type checker.
+
+Values are positional: those of the path, then the body. The fields of a body can also be given by name.
 """
 
-import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar, overload
+from unicodedata import category
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-import yarl
-from pydantic import TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import ParamSpec, TypedDict
 
-from credhook.events import ISSUANCE, PRESENTATION
+from credhook.events import RESOURCES, Resource
+from credhook.worker.api import models
 from credhook.worker.api.errors import InvalidRequest
-from credhook.worker.api.models import (
-    CertificateRecord,
-    CertificateRequest,
-    Endpoint,
-    EndpointRequest,
-    ExternalIdentifier,
-    IdentityLink,
-    IdentityLinkRequest,
-    Issuance,
-    ListedResource,
-    MdocPreset,
-    MdocPresetRequest,
-    OfferRequest,
-    OnboardingResult,
-    Presentation,
-    Preset,
-    SdJwtPreset,
-    SdJwtPresetRequest,
-    Template,
-    TrustedEntity,
-    TrustedEntityRequest,
-    User,
-    UserRequest,
-    WalletCredential,
-)
-from credhook.worker.api.wire import RequestModel, path_name, path_segment, resource_id
+from credhook.worker.api.models import MODELS, ListedResource, RequestModel, mismatch, resource_id
 
+P = ParamSpec("P", default=...)
 R = TypeVar("R")
+S = TypeVar("S")
 
-#: Characters of a link, beyond which it is none.
-_LONGEST: Final = 4_096
+#: Maximum characters of a link to the next page.
+_LONGEST_LINK: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +46,16 @@ class Page(Generic[R]):
 def following(document: object) -> str | None:
     """Return the query of `links.next`, or None if there is no such link.
 
-    Of a link only the query is followed, on the list's own path: no answer can lead anywhere else.
+    Only the query of the link is followed, on the list's own path: no answer can lead anywhere else.
 
     Raises:
-        ValueError: the link is none.
+        ValueError: the link has no query, or is not a link.
     """
     links = document.get("links") if isinstance(document, dict) else None
     link: Any = links.get("next") if isinstance(links, Mapping) else None
     if link is None:
         return None
-    if not isinstance(link, str) or len(link) > _LONGEST:
+    if not isinstance(link, str) or len(link) > _LONGEST_LINK:
         raise ValueError("links.next is no link")
     query = urlencode(parse_qsl(urlsplit(link).query, keep_blank_values=True))
     if not query:
@@ -84,39 +63,61 @@ def following(document: object) -> str | None:
     return query
 
 
-#: What may stand for each placeholder of a path, and for a query's parameter.
-_RULES: Mapping[str, Callable[[str], str]] = MappingProxyType(
-    {"id": resource_id, "username": path_name, "externalIdentifier": path_name, "filter[id]": resource_id}
-)
-
-_PLACEHOLDER = re.compile(r"{(\w+)}")
+#: Maximum characters of a username or an external identifier. No rule is published; this keeps URLs within reason.
+_LONGEST_NAME: Final = 256
 
 
-@functools.cache
-def _placeholders(path: str) -> frozenset[str]:
-    return frozenset(_PLACEHOLDER.findall(path))
+def path_name(value: str) -> str:
+    """Return a username or an external identifier, unchanged. It may hold `@`, `/`, `+` and spaces.
 
-
-#: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
-_SUCCESS: Final = MappingProxyType({"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)})
+    It is percent-encoded into one segment. Some servers and proxies decode `%2F` and then resolve `..`. A name with
+    such a part is therefore a ValueError, as are control characters and surrogates.
+    """
+    if not 0 < len(value) <= _LONGEST_NAME:
+        raise ValueError("should be 1 to 256 characters")
+    if any(category(character) in {"Cc", "Cs"} for character in value):
+        raise ValueError("should hold no control characters")
+    if not {".", ".."}.isdisjoint(re.split(r"[/\\]", value)):
+        raise ValueError("should not have . or .. as a part")
+    return value
 
 
 @dataclass(slots=True)
 class Call(Generic[R]):  # Not frozen, as in http/exchange.py.
     """An operation with its values: ready to send.
 
-    `path` is percent-encoded, begins with `/` and is relative to the API's root. `asked_for` is the id that the answer
-    has to carry, if any. The repr shows the operation only, since path and body may hold personal data.
+    `path` is percent-encoded, begins with `/`, is relative to the API's root and includes the query. `asked_for` is the
+    id that the answer has to carry, if any. The repr hides path and body, since they may hold personal data.
     """
 
     operation: "Operation[R]"
     path: str
-    query: str = ""
     body: bytes | None = None
     asked_for: str | None = None
 
     def __repr__(self) -> str:
         return f"Call({self.operation.name})"
+
+
+class AsyncSender(Protocol):
+    """Sends a call and awaits its result."""
+
+    def send(self, call: Call[R]) -> Coroutine[Any, Any, R]:
+        """Send the call."""
+
+
+class SyncSender(Protocol):
+    """Sends a call and returns its result."""
+
+    def send(self, call: Call[R]) -> R:
+        """Send the call."""
+
+
+class Namespace(Generic[S]):
+    """The operations of one noun, for one sender."""
+
+    def __init__(self, sender: S) -> None:
+        self.sender = sender
 
 
 class Envelope(TypedDict, Generic[R]):
@@ -125,186 +126,244 @@ class Envelope(TypedDict, Generic[R]):
     data: R
 
 
-@dataclass(frozen=True, slots=True)
-class Operation(Generic[R]):
+#: Status codes of success. Of 200 and 201 either is accepted: a record that was created must not look as if it had not.
+_SUCCESS: Final = {"GET": (200,), "POST": (201, 200), "PATCH": (200, 201), "DELETE": (204, 200)}
+
+
+class Operation(Generic[R, P]):
     """One thing that the platform does.
 
-    Attributes:
+    Args:
         name: `noun.verb`, as errors report it and as the client's namespaces spell it.
         path: Path below the API's root, with placeholders.
-        result: What the answer is read as; None where there is nothing to read, or a list.
-        body: Types of body that it takes; none for most.
-        each: What each element of a list is read as; None where the answer is none.
-        identified: Whether what comes back carries the `id` that it was asked for by.
-        paged: Whether the result is a `Page` of such elements, which says where the list goes on.
-        whole: Reads such an envelope from its bytes, without a document in between: two thirds of the time, measured,
-            where nothing of the result has to be looked at before.
+        result: Type that the answer is read as; left out where there is nothing to read, or a list.
+        each: Type that each element of a list is read as.
+        body: Type of the body, if it has one.
+        paged: The result is a `Page` of such elements, which says where the list goes on.
+        whole: Read an envelope from its bytes, without a document in between. This takes two thirds of the time,
+            measured, where nothing of the result has to be looked at before.
     """
 
-    name: str
-    method: Literal["GET", "POST", "PATCH", "DELETE"]
-    path: str
-    result: TypeAdapter[R] | None = None
-    body: tuple[type[RequestModel], ...] = ()
-    each: TypeAdapter[Any] | None = None
-    identified: bool = False
-    paged: bool = False
-    whole: TypeAdapter[Envelope[R]] | None = None
+    def __init__(
+        self,
+        name: str,
+        method: Literal["GET", "POST", "PATCH", "DELETE"],
+        path: str,
+        result: Any = None,
+        *,
+        each: Any = None,
+        body: Any = None,
+        paged: bool = False,
+        whole: bool = False,
+    ) -> None:
+        self.name, self.method, self.path = name, method, path
+        self.result: TypeAdapter[R] | None = result and TypeAdapter(result)
+        self.each: TypeAdapter[Any] | None = each and TypeAdapter(each)
+        self.whole: TypeAdapter[Envelope[R]] | None = TypeAdapter(Envelope[result]) if whole else None
+        self.paged = paged
+        #: The status codes of success, the documented code first.
+        self.expects = _SUCCESS[method]
+        self._body = body
+        self._names = re.findall(r"{(\w+)}", path)
 
-    @property
-    def expects(self) -> tuple[int, ...]:
-        """Return the status codes of success, the documented one first."""
-        return _SUCCESS[self.method]
+    @overload
+    def __get__(self, namespace: None, owner: object) -> Self: ...
+    @overload
+    def __get__(self, namespace: Namespace[AsyncSender], owner: object) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __get__(self, namespace: Namespace[SyncSender], owner: object) -> Callable[P, R]: ...
+    def __get__(self, namespace: Namespace[Any] | None, owner: object) -> Any:
+        return self if namespace is None else self.bound_to(namespace.sender)
 
-    def __call__(
-        self, body: RequestModel | None = None, *, query: Mapping[str, str] | None = None, **names: str
-    ) -> Call[R]:
-        """Fill in the values.
+    def bound_to(self, sender: Any) -> Callable[..., Any]:
+        """Return a function that sends this operation with its values."""
+        return lambda *values, **fields: sender.send(self(*values, **fields))
+
+    def __call__(self, *values: P.args, **fields: P.kwargs) -> Call[R]:
+        """Fill in the values of the path, then the body or its fields, or the query of a page.
 
         Raises:
-            InvalidRequest: A name or id may not go into a path. The message does not repeat it.
-            TypeError: The body is not of this operation's type, or the names are not its placeholders.
+            InvalidRequest: A value cannot be sent. The message does not repeat it.
+            TypeError: There are too few or too many values, or the body is of another type.
         """
-        if not isinstance(body, self.body or type(None)):
-            raise TypeError(f"{self.name} does not take {type(body).__name__} as its body")
-        if _placeholders(self.path) != names.keys():
-            raise TypeError(f"{self.name} needs exactly the names in {self.path}")
+        if fields and self._body is None:
+            raise TypeError(f"{self.name} takes its values by position, not by name")
+        expected = len(self._names) + (self._body is not None or self.paged)
+        given: tuple[Any, ...] = (*values, self._from_fields(fields)) if fields else values
+        if len(given) != expected:
+            raise TypeError(f"{self.name} takes {expected} values, not {len(given)}")
         path = self.path
-        for name, value in names.items():
-            path = path.replace(f"{{{name}}}", path_segment(self._checked(name, value)))
-        query = query or {}
-        asked = urlencode({name: self._checked(name, value) for name, value in query.items()}) if query else ""
-        sent = None if body is None else body.model_dump_json(exclude_none=True).encode()
-        asked_for = names.get("id", query.get("filter[id]")) if self.identified else None
-        return Call(self, path, asked, sent, asked_for)
+        for name, value in zip(self._names, given, strict=False):
+            path = path.replace(f"{{{name}}}", self._segment(name, value))
+        # A GET by id answers with this id. Other methods may answer with something else about it.
+        call = Call[R](self, path, asked_for=given[0] if self.method == "GET" and self._names == ["id"] else None)
+        if self._body is not None:
+            if not isinstance(given[-1], self._body):
+                raise TypeError(f"{self.name} does not take {type(given[-1]).__name__} as its body")
+            call.body = given[-1].model_dump_json(exclude_none=True).encode()
+        elif self.paged and given[-1]:
+            call.path += f"?{given[-1]}"
+        return call
 
-    def _checked(self, name: str, value: str) -> str:
+    def _segment(self, name: str, value: str) -> str:
         try:
-            return _RULES[name](value)
+            return quote(resource_id(value) if name == "id" else path_name(value), safe="")
         except ValueError as error:
             wrong = f"{self.name}: {name} {error}"
         raise InvalidRequest(wrong, operation=self.name)
 
+    def _from_fields(self, fields: Mapping[str, Any]) -> RequestModel:
+        try:
+            return TypeAdapter[RequestModel](self._body).validate_python(fields)
+        except ValidationError as error:
+            wrong = f"{self.name}: {mismatch(error)}"
+        # Raised outside of the handler, so that no traceback leads to an exception that holds the values.
+        raise InvalidRequest(wrong, operation=self.name)
 
-class Reading(Generic[R]):
-    """The operations that read one kind of resource.
 
-    They are not in the specification: `path` is a setting, and their lists are at the folder of that path.
-    """
-
-    def __init__(self, namespace: str, model: type[R], path: str) -> None:
-        folder, result = path.partition("/{id}")[0], TypeAdapter(model)
+def reading(resource: Resource, path: str = "") -> dict[str, Operation[Any]]:
+    """Return the operations that read one kind of resource, by verb. `path` is a setting; lists are at its folder."""
+    path = path or resource.path
+    noun, model, folder = resource.namespace, MODELS[resource.name], path.partition("/{id}")[0]
+    return {
         # Only of a presentation has anything to be looked at before it is read: its attributes.
-        whole = TypeAdapter(Envelope[model]) if model is Issuance else None  # type: ignore[valid-type]  # mypy reads it as a type.
-        self.get = Operation(f"{namespace}.get", "GET", path, result, identified=True, whole=whole)
-        self.list: Operation[tuple[R, ...]] = Operation(
-            f"{namespace}.list", "GET", folder, each=result, identified=True
-        )
-        self.page: Operation[Page[ListedResource]] = Operation(
-            f"{namespace}.page", "GET", folder, each=TypeAdapter(ListedResource), paged=True
-        )
+        "get": Operation(f"{noun}.get", "GET", path, model, whole=model is models.Issuance),
+        "list": Operation(f"{noun}.list", "GET", folder, each=model),
+        "page": Operation(f"{noun}.page", "GET", folder, each=ListedResource, paged=True),
+    }
 
 
-ISSUANCES = Reading(ISSUANCE.namespace, Issuance, ISSUANCE.path)
-PRESENTATIONS = Reading(PRESENTATION.namespace, Presentation, PRESENTATION.path)
+class Resources(Namespace[S], Generic[S, R]):
+    """The resources of one kind that events refer to. Their paths are settings: each client has its own operations."""
+
+    #: A verifier can be set up so that a presentation's data is readable only once.
+    get: Operation[R, [str]]
+    #: The page that the platform gives first.
+    list: Operation[tuple[R, ...], []]
+    #: States without personal data: the first page for "", or the page after `following` of another page.
+    page: Operation[Page[ListedResource], [str]]
+
+    def __init__(self, sender: S, operations: Mapping[str, Operation[Any]]) -> None:
+        super().__init__(sender)
+        for verb, operation in operations.items():
+            setattr(self, verb, operation.bound_to(sender))
+
 
 _ENDPOINTS: Final = "/me-creds/api/endpoints"
 _USERS: Final = "/consumer-onboarding/api/users"
 
-LIST_ENDPOINTS: Operation[tuple[Endpoint, ...]] = Operation(
-    "endpoints.list", "GET", _ENDPOINTS, each=TypeAdapter(Endpoint)
-)
-CREATE_ENDPOINT = Operation("endpoints.create", "POST", _ENDPOINTS, TypeAdapter(Endpoint), (EndpointRequest,))
-DELETE_ENDPOINT: Operation[None] = Operation("endpoints.delete", "DELETE", _ENDPOINTS + "/{id}")
 
-CREATE_PRESET = Operation(
-    "presets.create",
-    "POST",
-    "/me-creds/api/presets/credentials",
-    cast("TypeAdapter[SdJwtPreset | MdocPreset]", TypeAdapter(Preset)),
-    (SdJwtPresetRequest, MdocPresetRequest),
-)
-GET_TEMPLATE = Operation(
-    "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", TypeAdapter(Template), identified=True
-)
-IMPORT_CERTIFICATE = Operation(
-    "certificates.import_",
-    "POST",
-    "/me-creds/api/certificates/csrs/{id}/import",
-    TypeAdapter(CertificateRecord),
-    (CertificateRequest,),
-)
-CREATE_TRUSTED_ENTITY = Operation(
-    "trusted_entities.create",
-    "POST",
-    "/me-creds/api/trusted-entities",
-    TypeAdapter(TrustedEntity),
-    (TrustedEntityRequest,),
-)
+class Endpoints(Namespace[S]):
+    """Webhook endpoints of the organisation."""
 
-CREATE_USER = Operation("users.create", "POST", _USERS, TypeAdapter(OnboardingResult), (UserRequest,))
-LIST_USERS: Operation[tuple[User, ...]] = Operation("users.list", "GET", _USERS, each=TypeAdapter(User))
-FIND_USER = Operation(
-    "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", TypeAdapter(User)
-)
-GET_EXTERNAL_IDENTIFIER = Operation(
-    "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", TypeAdapter(ExternalIdentifier)
-)
-LINK_IDENTITY = Operation(
-    "users.link_identity", "PATCH", _USERS + "/{username}/idp-link", TypeAdapter(IdentityLink), (IdentityLinkRequest,)
-)
-
-ACCEPT_OFFER: Operation[tuple[WalletCredential, ...]] = Operation(
-    "wallet.accept", "POST", "/me-wallet/api/credentials", body=(OfferRequest,), each=TypeAdapter(WalletCredential)
-)
+    list: Operation[tuple[models.Endpoint, ...], []] = Operation(
+        "endpoints.list", "GET", _ENDPOINTS, each=models.Endpoint
+    )
+    create: Operation[models.Endpoint, [models.EndpointRequest]] = Operation(
+        "endpoints.create", "POST", _ENDPOINTS, models.Endpoint, body=models.EndpointRequest
+    )
+    delete: Operation[None, [str]] = Operation("endpoints.delete", "DELETE", _ENDPOINTS + "/{id}")
 
 
-#: A host as it goes over the wire.
-_HOST: Final = re.compile(r"[a-z0-9._:-]+")
+class Presets(Namespace[S]):
+    """Credential presets."""
 
-_ENCODED: Final = "%[0-9A-Fa-f]{2}"
-#: Path and query of RFC 3986, 3.3 and 3.4, as they go over the wire.
-_TARGET: Final = re.compile(
-    rf"(?P<path>/(?:[\w.~!$&'()*+,;=:@/-]++|{_ENCODED})*+)(\?(?:[\w.~!$&'()*+,;=:@/?-]++|{_ENCODED})*+)?", re.ASCII
-)
-#: Nearly all of them: nothing is encoded, nothing begins with a dot, so nothing climbs.
-_ORDINARY: Final = re.compile(r"(?:/[\w~:-][\w.~:-]*+)++", re.ASCII)
-#: A segment that leaves the path, also after decoding.
-_CLIMBS: Final = re.compile(r"/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
+    create: Operation[models.Preset, [models.SdJwtPresetRequest | models.MdocPresetRequest]] = Operation(
+        "presets.create",
+        "POST",
+        "/me-creds/api/presets/credentials",
+        models.Preset,
+        body=models.SdJwtPresetRequest | models.MdocPresetRequest,
+    )
 
 
-class BaseUrl:
-    """Origin and path prefix of the API."""
+class Templates(Namespace[S]):
+    """Credential templates."""
 
-    def __init__(self, api_url: str) -> None:
-        """Take the URL apart.
+    get: Operation[models.Template, [str]] = Operation(
+        "templates.get", "GET", "/me-creds/api/templates/credentials/{id}", models.Template
+    )
 
-        Raises:
-            ValueError: It is not an absolute http or https URL, or holds more than origin and path.
-        """
-        try:
-            url = yarl.URL(api_url)
-            host, port = url.raw_host or "", url.explicit_port
-        except ValueError as error:
-            raise ValueError(f"the API's URL is not one: {error}") from None
-        plain = not url.raw_user and not url.raw_password and not url.raw_query_string and not url.raw_fragment
-        if url.scheme not in {"http", "https"} or not plain or not _HOST.fullmatch(host):
-            raise ValueError("the API's URL should be http:// or https://, a host and a path")
-        authority = f"[{host}]" if ":" in host else host
-        if port is not None and not url.is_default_port():
-            authority += f":{port}"
-        self._text = f"{url.scheme}://{authority}{url.raw_path.rstrip('/')}"
 
-    def url(self, call: Call[Any]) -> str:
-        """Return the call's URL. It is sent as it is: nothing in it is resolved or encoded once more.
+class Certificates(Namespace[S]):
+    """Certificates for signing requests."""
 
-        Raises:
-            InvalidRequest: It would not lead where the operation says, which is due to a path in the settings.
-        """
-        target = f"{call.path}?{call.query}" if call.query else call.path
-        if _ORDINARY.fullmatch(target):
-            return self._text + target
-        plain = _TARGET.fullmatch(target)
-        if plain is None or _CLIMBS.search(plain["path"]):
-            raise InvalidRequest(f"{call.operation.name}: its path leads elsewhere", operation=call.operation.name)
-        return self._text + target
+    #: Takes the id of the signing request.
+    import_: Operation[models.CertificateRecord, [str, models.CertificateRequest]] = Operation(
+        "certificates.import_",
+        "POST",
+        "/me-creds/api/certificates/csrs/{id}/import",
+        models.CertificateRecord,
+        body=models.CertificateRequest,
+    )
+
+
+class TrustedEntities(Namespace[S]):
+    """Issuers that the organisation trusts."""
+
+    create: Operation[models.TrustedEntity, [models.TrustedEntityRequest]] = Operation(
+        "trusted_entities.create",
+        "POST",
+        "/me-creds/api/trusted-entities",
+        models.TrustedEntity,
+        body=models.TrustedEntityRequest,
+    )
+
+
+class Users(Namespace[S]):
+    """Users of the tenant."""
+
+    #: Create a user, or resolve an existing user; `existed` on the result tells which.
+    create: Operation[models.OnboardingResult, [models.UserRequest]] = Operation(
+        "users.create", "POST", _USERS, models.OnboardingResult, body=models.UserRequest
+    )
+    #: The page that the platform gives first.
+    list: Operation[tuple[models.User, ...], []] = Operation("users.list", "GET", _USERS, each=models.User)
+    by_external_identifier: Operation[models.User, [str]] = Operation(
+        "users.by_external_identifier", "GET", _USERS + "/by-external-identifier/{externalIdentifier}", models.User
+    )
+    #: Takes the username.
+    external_identifier: Operation[models.ExternalIdentifier, [str]] = Operation(
+        "users.external_identifier", "GET", _USERS + "/{username}/external-identifier", models.ExternalIdentifier
+    )
+    #: Link a user to the tenant's identity provider (`enabled=True`), or remove the link. Repeating it changes nothing.
+    link_identity: Operation[models.IdentityLink] = Operation(
+        "users.link_identity",
+        "PATCH",
+        _USERS + "/{username}/idp-link",
+        models.IdentityLink,
+        body=models.IdentityLinkRequest,
+    )
+
+
+class Wallet(Namespace[S]):
+    """Credentials in the wallet."""
+
+    #: Accept an offer: `credential_offer="…"`.
+    accept: Operation[tuple[models.WalletCredential, ...]] = Operation(
+        "wallet.accept", "POST", "/me-wallet/api/credentials", each=models.WalletCredential, body=models.OfferRequest
+    )
+
+
+class Platform(Generic[S]):
+    """The platform, noun by noun, for one sender. Each of `RESOURCES` is an attribute named after its namespace.
+
+    Attributes:
+        paths: Resource → path of its details, if that is not the default.
+    """
+
+    issuances: Resources[S, models.Issuance]
+    presentations: Resources[S, models.Presentation]
+
+    def __init__(self, sender: S, paths: Mapping[str, str]) -> None:
+        self.paths: Final = paths
+        for resource in RESOURCES:
+            operations = reading(resource, paths.get(resource.name, ""))
+            setattr(self, resource.namespace, Resources[S, Any](sender, operations))
+        self.endpoints = Endpoints(sender)
+        self.presets = Presets(sender)
+        self.templates = Templates(sender)
+        self.certificates = Certificates(sender)
+        self.trusted_entities = TrustedEntities(sender)
+        self.users = Users(sender)
+        self.wallet = Wallet(sender)

@@ -30,8 +30,8 @@ from credhook.worker.api.http.exchange import (
     Unsendable,
     has_more_than,
 )
+from credhook.worker.api.models import mismatch
 from credhook.worker.api.operations import Envelope, Operation, Page, following
-from credhook.worker.api.wire import mismatch
 
 R = TypeVar("R")
 

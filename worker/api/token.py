@@ -5,7 +5,7 @@ gives the grant; RFC 6749 (2.3.1 and 4.4) and RFC 8707 give the details.
 """
 
 import asyncio
-import random
+import functools
 import re
 import time
 from base64 import b64encode
@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
-from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
-from pydantic_core import from_json
+from pydantic import Field, SecretStr, TypeAdapter
 
-from credhook.backoff import Backoff
-from credhook.worker.api.errors import ApiError, InvalidResponse, Unauthorized, Unavailable
+from credhook.backoff import Backoff, Waits
+from credhook.worker.api.errors import CREDENTIALS, ApiError, InvalidResponse, Unauthorized, Unavailable
 from credhook.worker.api.http.exchange import HEADERS, BodyRefused, Request, Response, Transport, Unanswered, Unsendable
+from credhook.worker.api.models import ResponseModel
 from credhook.worker.api.responses import error_of, parse, refusal
-from credhook.worker.api.wire import ResponseModel
 
 if TYPE_CHECKING:
     from credhook.worker.settings import PlatformSettings
@@ -45,22 +44,19 @@ PAUSES: Final = Backoff(first=2.0, longest=60.0, jitter=0.5)
 RENEWAL_PAUSE: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Token:
-    """An access token.
+    """An access token."""
 
-    Attributes:
-        value: The text behind `Bearer`. Not shown.
-        renew_at: Monotonic seconds at which it is renewed.
-        headers: Headers of requests with this token; one object, so that requests build none. Not shown.
-    """
-
+    #: The text behind `Bearer`.
     value: str = field(repr=False)
+    #: Monotonic seconds.
     renew_at: float
-    headers: Mapping[str, str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "headers", {**HEADERS, "Authorization": f"Bearer {self.value}"})
+    @functools.cached_property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers of requests with this token."""
+        return {**HEADERS, "Authorization": f"Bearer {self.value}"}
 
 
 class ClientCredentials:
@@ -68,16 +64,8 @@ class ClientCredentials:
 
     After a failed token request there is a pause. During it, callers get the same error without a request.
 
-    Args:
-        token_url: Token endpoint.
-        client_id: OAuth client id.
-        client_secret: OAuth client secret. Not shown.
-        method: How both are sent.
-        scope: Scopes, separated by spaces; empty to leave it out.
-        audience: Audience; empty to leave it out.
-        resources: URIs that the token is for; empty to leave them out.
-        token: Token to begin with.
-        clock: Monotonic seconds.
+    `scope` (separated by spaces), `audience` and `resources` (URIs) narrow what the token is for; empty ones are not
+    sent. `clock` returns monotonic seconds.
 
     Attributes:
         on_fetch: Called after each token request, with its error or None.
@@ -93,7 +81,6 @@ class ClientCredentials:
         scope: str = "",
         audience: str = "",
         resources: tuple[str, ...] = (),
-        token: Token | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._token_url, self._client_id = token_url, client_id
@@ -101,20 +88,20 @@ class ClientCredentials:
         self._method = method
         narrowed = {"scope": scope, "audience": audience, "resource": resources}
         self._narrowed = {name: value for name, value in narrowed.items() if value}
-        self._token = token
+        self._token: Token | None = None
         self._clock = clock
         self.on_fetch: Callable[[ApiError | None], None] = lambda _: None
         #: The request under way, for all callers that wait for it.
         self._fetching: asyncio.Task[Token | ApiError] | None = None
-        #: The last failure, until when callers get it, and how many there were in a row.
+        #: The last failure, and until when callers get it.
         self._failure: ApiError | None = None
-        self._paused_until, self._failures = 0.0, 0
+        self._paused_until, self._waits = 0.0, Waits(PAUSES)
         #: The last fresh token that the platform refused, and until when it is not renewed.
         self._refused: tuple[Token | None, float] = None, 0.0
 
     @classmethod
     def from_settings(cls, settings: "PlatformSettings") -> Self:
-        """Take the credentials from the worker's settings."""
+        """Take the credentials from the settings."""
         return cls(
             settings.token_url,
             settings.client_id,
@@ -137,14 +124,13 @@ class ClientCredentials:
         token = self._token
         if token is not None and self._clock() < token.renew_at:
             return token
-        if self._fetching is None:
+        if self._fetching is None or self._fetching.done():
             if self._failure is not None and (pause := self._paused_until - self._clock()) > 0:
                 failure = copy(self._failure)
                 failure.retry_after = pause
                 raise failure
             # A task of its own: a caller may be cancelled, and the others still want the token.
             self._fetching = asyncio.create_task(self._fetch(transport))
-            self._fetching.add_done_callback(self._fetched)
         outcome = await asyncio.shield(self._fetching)
         if isinstance(outcome, ApiError):
             raise copy(outcome)
@@ -180,19 +166,14 @@ class ClientCredentials:
         except ApiError as error:
             if response is not None and isinstance(error, InvalidResponse):
                 response.hang_up()  # The answer may have been for another request.
-            self._failures += 1
-            asked = error.retry_after or 0.0
-            pause = PAUSES.wait(self._failures, random.random())  # noqa: S311  Not a secret.
-            error.retry_after = min(max(asked, pause), PAUSES.longest)
+            error.retry_after = min(max(error.retry_after or 0.0, self._waits.next()), PAUSES.longest)
             self._failure, self._paused_until = error, self._clock() + error.retry_after
             self.on_fetch(error)
             return error
-        self._token, self._failure, self._failures = token, None, 0
+        self._token, self._failure = token, None
+        self._waits.reset()
         self.on_fetch(None)
         return token
-
-    def _fetched(self, _: "asyncio.Task[Token | ApiError]") -> None:
-        self._fetching = None
 
     async def _answer(self, transport: Transport) -> Response:
         try:
@@ -224,13 +205,6 @@ class ClientCredentials:
         return Request("POST", self._token_url, headers, body, repeatable=True)
 
 
-def _lifetime(value: object) -> object:
-    """Read null as the default. Refuse booleans, which pydantic would read as numbers."""
-    if value is None:
-        return DEFAULT_LIFETIME
-    return "a boolean" if isinstance(value, bool) else value
-
-
 class Grant(ResponseModel):
     """The token endpoint's answer. Specification, Authentication, 3.
 
@@ -238,21 +212,20 @@ class Grant(ResponseModel):
     """
 
     access_token: Annotated[str, Field(alias="access_token", pattern=r"^[\x21-\x7e]{1,16384}$")]
-    expires_in: Annotated[float, BeforeValidator(_lifetime), Field(alias="expires_in", ge=0)] = DEFAULT_LIFETIME
+    expires_in: Annotated[float | None, Field(alias="expires_in", ge=0)] = None
     token_type: Annotated[str | None, Field(alias="token_type", pattern="^(?i:bearer)$")] = None
 
 
 _GRANT: Final = TypeAdapter(Grant)
 
 #: An error code of OAuth, such as `invalid_client`. Nothing else of the body goes into a message.
-_OAUTH_CODE: Final = re.compile(r"[a-z_]{1,40}")
+_OAUTH_CODE: Final = re.compile(rb'"error"\s*:\s*"([a-z_]{1,40})"')
 
 #: Settings to check, by error code.
 _SETTINGS: Final = {
     "invalid_scope": "CREDHOOK_SCOPE",
     "invalid_target": "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE",
 }
-_CREDENTIALS: Final = "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"
 
 
 def granted(response: Response, asked_at: float) -> Token:
@@ -263,26 +236,18 @@ def granted(response: Response, asked_at: float) -> Token:
     """
     if response.is_success:
         grant = parse("token", _GRANT, response)
-        lifetime = min(grant.expires_in, MAX_LIFETIME)
+        lifetime = min(DEFAULT_LIFETIME if grant.expires_in is None else grant.expires_in, MAX_LIFETIME)
         return Token(grant.access_token, renew_at=asked_at + max(lifetime - RENEW_EARLY, lifetime / 2))
     error = refusal("token", response, datetime.now(UTC))
     if isinstance(error, Unavailable | InvalidResponse):
         raise error
     # Every other 4xx is about the credentials, or about the URL that they are sent to.
-    code = _oauth_code(response.body)
+    found = _OAUTH_CODE.search(response.body)
+    code = found[1].decode() if found else ""
     raise Unauthorized(
         f"token: the token endpoint refuses this client: {response.status}{f' ({code})' if code else ''}; "
-        f"check {_SETTINGS.get(code, _CREDENTIALS)}",
+        f"check {_SETTINGS.get(code, CREDENTIALS)}",
         operation="token",
         status=response.status,
         errors=error.errors,
     )
-
-
-def _oauth_code(body: bytes) -> str:
-    try:
-        document = from_json(body)
-    except ValueError:
-        return ""
-    code = document.get("error") if isinstance(document, dict) else None
-    return code if isinstance(code, str) and _OAUTH_CODE.fullmatch(code) else ""

@@ -25,8 +25,7 @@ from credhook.store.store import AsyncStore
 from credhook.worker import metrics
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, NotFound
-from credhook.worker.api.models import Issuance, Presentation, model_of
-from credhook.worker.api.wire import mismatch
+from credhook.worker.api.models import Issuance, Presentation, mismatch, model_of
 from credhook.worker.attempt.retry import DataGone
 from credhook.worker.platform.circuit import PlatformPaused
 from credhook.worker.queue.claims import Claim

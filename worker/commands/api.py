@@ -7,9 +7,9 @@ included. What goes wrong is one line on standard error; exit code 1 is the plat
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from operator import attrgetter
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -23,11 +23,11 @@ from credhook.worker.api.models import (
     PresetRequest,
     TrustedEntityRequest,
     UserRequest,
+    Wire,
 )
-from credhook.worker.api.wire import Wire
 from credhook.worker.settings import PlatformSettings
 
-A = TypeVar("A")
+T = TypeVar("T")
 
 
 class WrongInput(click.ClickException):
@@ -47,111 +47,103 @@ def api() -> None:
     """
 
 
-def _group(name: str, help_: str) -> click.Group:
-    group = click.Group(name, help=help_)
-    api.add_command(group)
-    return group
+_GROUPS: Final = {
+    "users": "Onboard and find users of the tenant.",
+    "presets": "Create credential presets.",
+    "templates": "Read credential templates.",
+    "certificates": "Import certificates for signing requests.",
+    "trusted-entities": "Register issuers that the organisation trusts.",
+    "endpoints": "Manage webhook endpoints by hand; `credhook endpoints` does it from the handlers.",
+    "wallet": "Put credentials into the wallet.",
+    "issuances": "Read issuances.",
+    "presentations": "Read presentations.",
+}
+
+#: Group, command and argument; operation of the client; help.
+_COMMANDS: Final = (
+    ("users list", "users.list", "Print the tenant's users."),
+    (
+        "users create FILE",
+        "users.create",
+        """Create a user, or resolve one that exists.
+
+        FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
+        The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
+        """,
+    ),
+    ("users find EXTERNAL_ID", "users.by_external_identifier", "Print the user with this external identifier."),
+    ("users external-id USERNAME", "users.external_identifier", "Print the external identifier of a user."),
+    (
+        "presets create FILE",
+        "presets.create",
+        """Create a credential preset.
+
+        FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
+        "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
+        """,
+    ),
+    ("templates get ID", "templates.get", "Print a credential template."),
+    (
+        "trusted-entities create FILE",
+        "trusted_entities.create",
+        'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed.',
+    ),
+    ("endpoints list", "endpoints.list", "Print the organisation's webhook endpoints, URLs whole."),
+    (
+        "endpoints create FILE",
+        "endpoints.create",
+        'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed.',
+    ),
+    ("endpoints delete ID", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed."),
+    ("issuances get ID", "issuances.get", "Print an issuance."),
+    ("issuances list", "issuances.list", "Print issuances: the page that the platform gives first."),
+    (
+        "presentations get ID",
+        "presentations.get",
+        "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
+    ),
+    ("presentations list", "presentations.list", "Print presentations: the page that the platform gives first."),
+)
+
+#: Operation → what its FILE holds.
+_FILES: Final[Mapping[str, TypeAdapter[Any]]] = {
+    "users.create": TypeAdapter(UserRequest),
+    "presets.create": TypeAdapter(PresetRequest),
+    "trusted_entities.create": TypeAdapter(TrustedEntityRequest),
+    "endpoints.create": TypeAdapter(EndpointRequest),
+}
 
 
-_users = _group("users", "Onboard and find users of the tenant.")
-_presets = _group("presets", "Create credential presets.")
-_templates = _group("templates", "Read credential templates.")
-_certificates = _group("certificates", "Import certificates for signing requests.")
-_trusted_entities = _group("trusted-entities", "Register issuers that the organisation trusts.")
-_endpoints = _group("endpoints", "Manage webhook endpoints by hand; `credhook endpoints` does it from the handlers.")
-_wallet = _group("wallet", "Put credentials into the wallet.")
-_issuances = _group("issuances", "Read issuances.")
-_presentations = _group("presentations", "Read presentations.")
-
-
-def _add(group: click.Group, name: str, argument: str, method: str, help_: str, *, reads: Any = None) -> None:
-    """Add the command that calls one method of the client with its argument, if it has one.
-
-    `reads` is the model of the argument if that is a file.
-    """
-    kind = None if reads is None else click.File("rb")
+def _command(name: str, arguments: Sequence[str], operation: str, help_: str) -> click.Command:
+    """Return the command that calls one operation with its argument, if it has one."""
+    shape = _FILES.get(operation)
 
     def run(**values: Any) -> None:
-        if reads is not None:
-            values[argument] = _read(values[argument], TypeAdapter(reads))
-        _run(lambda platform: attrgetter(method)(platform)(*values.values()))
+        sent = [_read(value, shape) if shape else value for value in values.values()]
+        _print(lambda platform: attrgetter(operation)(platform)(*sent))
 
-    arguments: list[click.Parameter] = [click.Argument([argument], type=kind)] if argument else []
-    group.add_command(click.Command(name, callback=run, params=arguments, help=help_))
-
-
-_add(_users, "list", "", "users.list", "Print the tenant's users.")
-_add(
-    _users,
-    "create",
-    "file",
-    "users.create",
-    """Create a user, or resolve one that exists.
-
-    FILE: {"email", "username", "firstName", "lastName", "externalIdentifier"}, with an email or a username.
-    The answer's tempPassword is empty if the account existed before; otherwise it is shown here and nowhere else.
-    """,
-    reads=UserRequest,
-)
-_add(
-    _users,
-    "find",
-    "external_id",
-    "users.by_external_identifier",
-    "Print the user with this external identifier.",
-)
-_add(_users, "external-id", "username", "users.external_identifier", "Print the external identifier of a user.")
-_add(
-    _presets,
-    "create",
-    "file",
-    "presets.create",
-    """Create a credential preset.
-
-    FILE: {"credentialFormat": "sd-jwt" or "mdoc", "templateName", "code", "templateDescription",
-    "templateAttributes", …}. For mdoc "type" and "validUntil" are needed as well.
-    """,
-    reads=PresetRequest,
-)
-_add(_templates, "get", "id", "templates.get", "Print a credential template.")
-_add(
-    _trusted_entities,
-    "create",
-    "file",
-    "trusted_entities.create",
-    'Register a trusted entity. FILE: {"name", "dids": [{"did", "name"}], "certificates"}, name is needed.',
-    reads=TrustedEntityRequest,
-)
-_add(_endpoints, "list", "", "endpoints.list", "Print the organisation's webhook endpoints, URLs whole.")
-_add(
-    _endpoints,
-    "create",
-    "file",
-    "endpoints.create",
-    'Register a webhook endpoint. FILE: {"url", "id", "filterTypes": [event types]}, url is needed.',
-    reads=EndpointRequest,
-)
-_add(_endpoints, "delete", "id", "endpoints.delete", "Remove a webhook endpoint. Nothing is printed.")
-_add(_issuances, "get", "id", "issuances.get", "Print an issuance.")
-_add(_issuances, "list", "", "issuances.list", "Print issuances: the page that the platform gives first.")
-_add(
-    _presentations,
-    "get",
-    "id",
-    "presentations.get",
-    "Print a presentation, claims included. A verifier can be set up so that they are readable only once.",
-)
+    kind = click.File("rb") if shape else None
+    params: list[click.Parameter] = [click.Argument([argument.lower()], type=kind) for argument in arguments]
+    return click.Command(name, callback=run, params=params, help=help_)
 
 
-@_users.command("link")
+_groups = {name: click.Group(name, help=help_) for name, help_ in _GROUPS.items()}
+for _group in _groups.values():
+    api.add_command(_group)
+for _usage, _operation, _help in _COMMANDS:
+    _noun, _verb, *_arguments = _usage.split()
+    _groups[_noun].add_command(_command(_verb, _arguments, _operation, _help))
+
+
+@_groups["users"].command("link")
 @click.argument("username")
 @click.option("--unlink", is_flag=True, help="Remove the link instead.")
 def link_user(*, username: str, unlink: bool) -> None:
     """Link a user to the tenant's identity provider. Repeating it changes nothing."""
-    _run(lambda platform: platform.users.link_identity(username, enabled=not unlink))
+    _print(lambda platform: platform.users.link_identity(username, enabled=not unlink))
 
 
-@_certificates.command("import")
+@_groups["certificates"].command("import")
 @click.argument("csr_id")
 @click.argument("file", type=click.File("rb"))
 @click.option(
@@ -167,36 +159,33 @@ def import_certificate(*, csr_id: str, file: IO[bytes], parents: Sequence[IO[byt
         request = CertificateRequest(certificate=_text(file), parent_certificates=tuple(map(_text, parents)) or None)
     except ValidationError as error:
         raise WrongInput(_mistakes(error)) from None
-    _run(lambda platform: platform.certificates.import_(csr_id, request))
+    _print(lambda platform: platform.certificates.import_(csr_id, request))
 
 
-@_wallet.command("accept")
+@_groups["wallet"].command("accept")
 @click.argument("offer")
 def accept_offer(offer: str) -> None:
     """Accept a credential offer. OFFER is its URI, or - to read it from standard input, unseen by other processes."""
     credential_offer = _text(sys.stdin.buffer).strip() if offer == "-" else offer
-    _run(lambda platform: platform.wallet.accept(credential_offer))
+    _print(lambda platform: platform.wallet.accept(credential_offer=credential_offer))
 
 
-@_presentations.command("list")
-@click.option("--id", "id_", metavar="ID", help="Only the presentation with this id.")
-def list_presentations(id_: str | None) -> None:
-    """Print presentations: the page that the platform gives first."""
-    _run(lambda platform: platform.presentations.list(id_))
+def call(operation: Callable[[AsyncApi], Coroutine[Any, Any, T]]) -> T:
+    """Return the platform's answer. A refusal is one line and exit code 1; a wrong call is one line and exit code 2."""
 
-
-def _run(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[Wire] | None]]) -> None:
-    """Have the platform do something, and print its answer."""
-
-    async def run() -> Wire | Sequence[Wire] | None:
+    async def run() -> T:
         async with AsyncApi.from_settings(PlatformSettings()) as platform:
             return await operation(platform)
 
     try:
-        answer = asyncio.run(run())
+        return asyncio.run(run())
     except ApiError as error:
         unsendable = isinstance(error, InvalidRequest) and error.status is None
         raise (WrongInput if unsendable else click.ClickException)(_told(error)) from None
+
+
+def _print(operation: Callable[[AsyncApi], Coroutine[Any, Any, Wire | Sequence[Wire] | None]]) -> None:
+    answer = call(operation)
     if answer is not None:
         # Escaped to ASCII: no encoding of the terminal matters, and no value can act on it.
         click.echo(json.dumps(_json(answer), indent=2))
@@ -208,7 +197,7 @@ def _json(answer: Wire | Sequence[Wire]) -> Any:
     return [_json(each) for each in answer]
 
 
-def _read(file: IO[bytes], shape: TypeAdapter[A]) -> A:
+def _read(file: IO[bytes], shape: TypeAdapter[T]) -> T:
     """Read a request, in the platform's own spelling."""
     try:
         document = from_json(file.read(), allow_inf_nan=False)

@@ -24,18 +24,13 @@ INTERRUPTED: Final = 130
 
 @dataclass(slots=True)
 class BulkResult:
-    """The outcomes of a bulk operation.
-
-    Attributes:
-        total: events that were selected.
-        outcomes: outcome → number of events.
-        interrupted: whether Ctrl-C ended the work early.
-        error: the class of the Redis error that ended it, or "".
-    """
+    """The outcomes of a bulk operation on `total` events."""
 
     total: int
     outcomes: Counter[str] = field(default_factory=Counter)
+    #: True if Ctrl-C ended the work early.
     interrupted: bool = False
+    #: The class of the Redis error that ended it, or "".
     error: str = ""
 
 
@@ -47,10 +42,8 @@ def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @contextmanager
 def bar(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar if standard error is a terminal. Yield a function that advances it by a number.
-
-    Threads of the console get no bar: it would paint over the log.
-    """
+    """Show a progress bar if standard error is a terminal. Yield a function that advances it by a number."""
+    # Threads of the console get no bar: it would paint over the log.
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
@@ -95,14 +88,9 @@ def _ctrl_c() -> Iterator[threading.Event]:
 
 
 def report(result: BulkResult, verb: str, done: Mapping[str, str], left: Mapping[str, str], *, as_json: bool) -> None:
-    """Print the number of events that were done and left, with the verb in the past tense.
+    """Print the number of events that were done and left, with the verb in the past tense. Exit if none could.
 
-    `done`: outcomes that count as done → words that follow their number, or "". `left`: the other outcomes → words that
-    follow their number.
-
-    Raises:
-        click.ClickException: Redis failed before the end.
-        SystemExit: Ctrl-C was pressed before the end, or no selected event could be changed.
+    `done` and `left` map outcomes to words that follow their number, or "".
     """
     finished = sum(result.outcomes[name] for name in done)
     remaining = {name: result.outcomes[name] for name in left if result.outcomes[name]}
@@ -149,12 +137,7 @@ def interruptible() -> Iterator[None]:
 
 
 def ask(consequence: str) -> None:
-    """Return if the operator agrees to the consequence.
-
-    Raises:
-        click.UsageError: there is no terminal to ask at.
-        SystemExit: the answer was no.
-    """
+    """Return if the operator agrees to the consequence. Otherwise exit."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"{consequence} There is no terminal to ask at: say --yes if that is meant")
     if not click.confirm(f"{consequence} Go on?", err=True):

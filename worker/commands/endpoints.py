@@ -4,25 +4,22 @@ The platform cannot update an endpoint, so it is replaced. The new one is create
 no event is lost. While both exist, the platform may deliver one event twice, under two webhook-ids.
 """
 
-import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import click
 
 from credhook.events import EVENT_TYPES
 from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
 from credhook.worker.api.models import Endpoint, EndpointRequest
+from credhook.worker.commands.api import call
 from credhook.worker.commands.events.command import print_table
 from credhook.worker.handlers.loading import load
-from credhook.worker.settings import EndpointSettings, HandlerSettings, PlatformSettings
-
-T = TypeVar("T")
+from credhook.worker.settings import EndpointSettings, HandlerSettings
 
 #: No filter: the endpoint receives every event, also of future types.
 ALL: Final = frozenset[str]()
@@ -32,29 +29,23 @@ DIFFERENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`.
-
-    Attributes:
-        create: whether an endpoint with these types must be created.
-        delete: the endpoints that must be deleted.
-        keep: the endpoint that is right already.
-    """
+    """The steps after which exactly one endpoint at `url` receives the `wanted` types, or `ALL`."""
 
     url: str
     wanted: frozenset[str]
-    create: bool
     delete: tuple[Endpoint, ...]
+    #: The endpoint that is right already.
     keep: Endpoint | None
+
+    @property
+    def create(self) -> bool:
+        """Return True if an endpoint must be created."""
+        return self.keep is None
 
     @property
     def empty(self) -> bool:
         """Return True if nothing must be done."""
         return not self.create and not self.delete
-
-    @property
-    def overlaps(self) -> bool:
-        """Return True if two endpoints will exist for a moment."""
-        return self.create and bool(self.delete)
 
 
 def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Plan:
@@ -62,17 +53,13 @@ def plan(url: str, wanted: frozenset[str], registered: Iterable[Endpoint]) -> Pl
     ours = [endpoint for endpoint in registered if endpoint.url == url]
     right = [endpoint for endpoint in ours if types_of(endpoint) == (wanted or frozenset(EVENT_TYPES))]
     keep = right[0] if right else None
-    return Plan(url, wanted, keep is None, tuple(endpoint for endpoint in ours if endpoint is not keep), keep)
+    return Plan(url, wanted, tuple(endpoint for endpoint in ours if endpoint is not keep), keep)
 
 
 async def apply(api: AsyncApi, steps: Plan) -> None:
-    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few.
-
-    Raises:
-        ApiError: the platform refused a step, or could not be reached.
-    """
+    """Take the steps, creation first. A failure in between leaves one endpoint too many, never one too few."""
     if steps.create:
-        types = _in_order(steps.wanted) if steps.wanted else None
+        types = tuple(sorted(steps.wanted)) or None
         await api.endpoints.create(EndpointRequest(url=steps.url, filter_types=types))
     for endpoint in steps.delete:
         await api.endpoints.delete(endpoint.id)
@@ -85,11 +72,7 @@ def types_of(endpoint: Endpoint) -> frozenset[str]:
 
 def described(types: frozenset[str]) -> str:
     """Return the names of the types, or "all events". Pure."""
-    return ", ".join(_in_order(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
-
-
-def _in_order(types: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(types, key=lambda name: EVENT_TYPES.index(name) if name in EVENT_TYPES else len(EVENT_TYPES)))
+    return ", ".join(sorted(types)) if types and types < frozenset(EVENT_TYPES) else "all events"
 
 
 @click.group()
@@ -119,7 +102,7 @@ def endpoints() -> None:
 @endpoints.command("list")
 def list_endpoints() -> None:
     """Print every endpoint of the organisation."""
-    registered = _call(lambda api: api.endpoints.list())
+    registered = call(lambda api: api.endpoints.list())
     if not registered:
         click.echo("no endpoints are registered")
         return
@@ -131,7 +114,12 @@ def list_endpoints() -> None:
 
 
 _named_types = click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="An event type, repeated. Default: the handlers'."
+    "--type",
+    "types",
+    type=click.Choice(EVENT_TYPES),
+    multiple=True,
+    metavar="TYPE",
+    help="An event type, repeated. Default: the handlers'.",
 )
 _all_types = click.option("--all", "everything", is_flag=True, help="No filter: every event, also of future types.")
 
@@ -155,7 +143,7 @@ def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
     """Register CREDHOOK_PUBLIC_URL for the event types that the handlers want, unless it is registered."""
     steps = _planned(types, everything=everything)
     if not steps.empty:
-        _call(lambda api: apply(api, steps))
+        call(lambda api: apply(api, steps))
         click.echo("done")
 
 
@@ -163,7 +151,7 @@ def apply_endpoints(*, types: tuple[str, ...], everything: bool) -> None:
 @click.argument("endpoint_id")
 def delete_endpoint(endpoint_id: str) -> None:
     """Delete the endpoint with this id, as `list` prints it. The platform then delivers nothing to it."""
-    _call(lambda api: api.endpoints.delete(endpoint_id))
+    call(lambda api: api.endpoints.delete(endpoint_id))
     click.echo(f"deleted {endpoint_id}")
 
 
@@ -171,7 +159,7 @@ def _planned(types: tuple[str, ...], *, everything: bool) -> Plan:
     """Print the steps and return them."""
     settings = EndpointSettings()
     wanted = _wanted(types, everything=everything)
-    steps = plan(settings.public_url, wanted, _call(lambda api: api.endpoints.list()))
+    steps = plan(settings.public_url, wanted, call(lambda api: api.endpoints.list()))
     click.echo("\n".join(lines(steps)))
     return steps
 
@@ -181,9 +169,6 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
         raise click.UsageError("--all and --type exclude each other")
     if everything:
         return ALL
-    for name in types:
-        if name not in EVENT_TYPES:
-            raise click.UsageError(f"{name} is no event type; they are {', '.join(EVENT_TYPES)}")
     wanted = frozenset(types) or frozenset(load(HandlerSettings().handlers).types)
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type, or use --all")
@@ -193,13 +178,10 @@ def _wanted(types: tuple[str, ...], *, everything: bool) -> frozenset[str]:
 def lines(steps: Plan) -> Iterator[str]:
     """Yield one line for each step, in order. Pure."""
     yield f"{shown(steps.url)}: {described(steps.wanted)}"
-    if steps.keep is not None:
-        yield f"  keep    {steps.keep.id}"
-    if steps.create:
-        yield "  create  a new endpoint with these types"
+    yield f"  keep    {steps.keep.id}" if steps.keep else "  create  a new endpoint with these types"
     for endpoint in steps.delete:
         yield f"  delete  {endpoint.id} ({described(types_of(endpoint))})"
-    if steps.overlaps:
+    if steps.create and steps.delete:
         yield "  note    while both exist, the platform may deliver one event twice, under two webhook-ids"
     if steps.empty:
         yield "nothing to do: the platform has it so already"
@@ -209,16 +191,3 @@ def shown(url: str) -> str:
     """Hide most of a long last path segment: it may be the path secret. Pure."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=re.sub(r"/([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{18,}$", r"/\1…", parts.path)))
-
-
-def _call(operation: Callable[[AsyncApi], Awaitable[T]]) -> T:
-    """Run one operation on the platform. Turn an error into one line and exit code 1."""
-
-    async def run() -> T:
-        async with AsyncApi.from_settings(PlatformSettings()) as api:
-            return await operation(api)
-
-    try:
-        return asyncio.run(run())
-    except ApiError as error:
-        raise click.ClickException(str(error)) from error

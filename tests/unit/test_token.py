@@ -1,0 +1,548 @@
+"""The token: how it is asked for, what may be answered, who waits for it, and how long it is used."""
+
+import asyncio
+from base64 import b64decode
+from urllib.parse import parse_qsl, unquote
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from token_endpoint import TOKEN_URL, Clock, CountedCredentials, Held, Platform, client, credentials
+from waiting import until_async
+
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, InvalidRequest, InvalidResponse, Unauthorized, Unavailable
+from credhook.worker.api.http.exchange import Request, Response
+from credhook.worker.api.models import Presentation
+from credhook.worker.api.token import ClientCredentials, Token, TokenAuth, granted
+from credhook.worker.settings import PlatformSettings
+
+# The request, byte by byte.
+
+URL = "https://id.example/token"
+SECRET = SecretStr("p:w%d+ /ä")
+
+
+class Recorder:
+    """A transport that remembers requests and answers each with 404."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def send(self, request: Request) -> Response:
+        self.requests.append(request)
+        return Response(404, {}, b"")
+
+    async def aclose(self) -> None:
+        pass
+
+
+def form(request: Request) -> list[tuple[str, str]]:
+    assert request.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    return parse_qsl((request.body or b"").decode("ascii"), keep_blank_values=True)
+
+
+@pytest.mark.parametrize("method", ["post", "basic"])
+async def test_a_secret_that_cannot_be_sent_is_an_error_that_does_not_show_it(method: TokenAuth) -> None:
+    recorder = Recorder()
+    with pytest.raises(InvalidRequest, match=r"^token: the request cannot be sent: ") as caught:
+        await ClientCredentials(URL, "me", "s3cret\ud800", method=method).token(recorder)
+    assert recorder.requests == []
+    assert caught.value.__context__ is None  # It would hold the secret.
+
+
+def test_by_default_id_and_secret_go_into_the_form() -> None:
+    request = ClientCredentials(URL, "me & you", SECRET).request()
+    assert (request.method, request.url, request.repeatable) == ("POST", URL, True)
+    assert "Authorization" not in request.headers
+    assert form(request) == [
+        ("grant_type", "client_credentials"),
+        ("client_id", "me & you"),
+        ("client_secret", "p:w%d+ /ä"),
+    ]
+
+
+def test_in_a_header_both_are_percent_encoded_and_nothing_of_them_is_in_the_form() -> None:
+    request = ClientCredentials(URL, "me:you", SECRET, method="basic").request()
+    scheme, _, encoded = request.headers["Authorization"].partition(" ")
+    assert (scheme, b64decode(encoded)) == ("Basic", b"me%3Ayou:p%3Aw%25d%2B%20%2F%C3%A4")
+    client, _, secret = b64decode(encoded).decode().partition(":")
+    assert (unquote(client), unquote(secret)) == ("me:you", "p:w%d+ /ä")
+    assert form(request) == [("grant_type", "client_credentials")]
+
+
+def test_the_secret_is_not_shown() -> None:
+    methods: tuple[TokenAuth, ...] = ("post", "basic")
+    for method in methods:
+        request = ClientCredentials(URL, "me", SECRET, method=method)
+        sent = request.request()
+        shown = f"{request!r} {sent!r}"
+        for secret in ("p:w", "p%3Aw", *sent.headers.get("Authorization", "").split()):
+            assert secret not in shown
+
+
+ENVIRONMENT = {
+    "CREDHOOK_API_URL": "https://api.example",
+    "CREDHOOK_TOKEN_URL": URL,
+    "CREDHOOK_CLIENT_ID": "me",
+    "CREDHOOK_CLIENT_SECRET": "s3cret",
+}
+
+
+async def test_the_settings_say_how_and_for_what_a_token_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {
+        "CREDHOOK_TOKEN_AUTH": "basic",
+        "CREDHOOK_SCOPE": "read:details write",
+        "CREDHOOK_AUDIENCE": "https://api.example",
+        "CREDHOOK_RESOURCE": "https://one.example/x urn:two",
+    }
+    for name, value in (ENVIRONMENT | asked).items():
+        monkeypatch.setenv(name, value)
+    recorder = Recorder()
+    with pytest.raises(Unauthorized):
+        await ClientCredentials.from_settings(PlatformSettings()).token(recorder)
+    (request,) = recorder.requests
+    assert request.headers["Authorization"].startswith("Basic ")
+    assert form(request) == [
+        ("grant_type", "client_credentials"),
+        ("scope", "read:details write"),
+        ("audience", "https://api.example"),
+        ("resource", "https://one.example/x"),
+        ("resource", "urn:two"),
+    ]
+
+
+# What the token endpoint may answer.
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "used_until"),
+    [("null", 270.0), ("300.5", 270.5), ('"300"', 270.0), ('"60.5"', 30.5), ("1e999", 86_370.0), (None, 270.0)],
+)
+def test_a_lifetime_is_read_in_every_form_that_servers_give_it(expires_in: str | None, used_until: float) -> None:
+    stated = f',"expires_in":{expires_in}' if expires_in else ""
+    for type_ in ("", ',"token_type":null', ',"token_type":"bearer"'):
+        token = granted(Response(200, {}, f'{{"access_token":"t"{stated}{type_}}}'.encode()), 1_000.0)
+        assert (token.value, token.renew_at) == ("t", 1_000.0 + used_until)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (httpx.Response(400, json={"error": "unauthorized_client"}), Unauthorized),
+        (httpx.Response(400, json={"error": {"not": "a code"}}), Unauthorized),
+        (httpx.Response(401, content=b"<html>"), Unauthorized),
+        (httpx.Response(403), Unauthorized),
+        (httpx.Response(404, json={"error": "Realm does not exist"}), Unauthorized),
+        (httpx.Response(408), Unavailable),
+        (httpx.Response(429), Unavailable),
+        (httpx.Response(500), Unavailable),
+        (httpx.Response(302, headers={"location": "https://elsewhere.example/"}), InvalidResponse),
+        (httpx.Response(200, content=b"not json"), InvalidResponse),
+        (httpx.Response(200, content=b"[" * 100_000), InvalidResponse),
+        (httpx.Response(200, json=[]), InvalidResponse),
+        (httpx.Response(200, json={"token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a", "token_type": ""}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a", "token_type": "mac"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "", "token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "a\r\nx: y", "token_type": "Bearer"}), InvalidResponse),
+        (httpx.Response(200, json={"access_token": "ä", "token_type": "Bearer"}), InvalidResponse),
+        *(
+            (httpx.Response(200, text=f'{{"access_token": "a", "expires_in": {value}}}'), InvalidResponse)
+            for value in ("-1", '"soon"', '""', "[]", "{}", '"nan"')
+        ),
+        (httpx.Response(200, content=b"x" * (4 * 1024 * 1024 + 1)), InvalidResponse),
+        (httpx.Response(200, stream=httpx.ByteStream(b"x"), headers={"content-encoding": "br"}), InvalidResponse),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value.status_code),
+)
+async def test_what_is_not_a_token_is_an_error_of_the_right_kind(answer: httpx.Response, error: type[ApiError]) -> None:
+    platform = Platform()
+    platform.refuse_tokens = lambda _: answer
+    async with client(platform, credentials()) as api:
+        with pytest.raises(error) as caught:
+            await api.presentations.get("p")
+    assert type(caught.value) is error
+    assert caught.value.operation == "token"
+    assert platform.api_requests == []
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "settings"),
+    [
+        ("invalid_client", "CREDHOOK_CLIENT_ID, CREDHOOK_CLIENT_SECRET, CREDHOOK_TOKEN_AUTH and CREDHOOK_TOKEN_URL"),
+        ("invalid_scope", "CREDHOOK_SCOPE"),
+        ("invalid_target", "CREDHOOK_AUDIENCE and CREDHOOK_RESOURCE"),
+    ],
+)
+async def test_a_refusal_names_its_code_and_the_settings_that_it_concerns(code: str, settings: str) -> None:
+    platform = Platform()
+    platform.refuse_tokens = lambda _: httpx.Response(400, json={"error": code})
+    async with client(platform, credentials()) as api:
+        with pytest.raises(Unauthorized) as caught:
+            await api.presentations.get("p")
+    assert str(caught.value) == f"token: the token endpoint refuses this client: 400 ({code}); check {settings}"
+
+
+# One fetch for all who wait for a token: what each is told, and who can take it away from the others.
+
+Task = asyncio.Task[Presentation]
+
+
+async def waiting(api: AsyncApi, auth: CountedCredentials, number: int) -> list[Task]:
+    """So many calls, each of which waits for the token."""
+    before = auth.asked
+    tasks = [asyncio.create_task(api.presentations.get("p")) for _ in range(number)]
+    await until_async(lambda: auth.asked == before + number)
+    return tasks
+
+
+async def test_many_tasks_without_a_token_make_one_token_request() -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 50)
+        held.go.set()
+        assert {each.id for each in await asyncio.gather(*tasks)} == {"p"}
+    assert held.platform.granted == 1
+    assert len(held.platform.api_requests) == 50
+
+
+async def test_all_clients_of_the_same_credentials_share_one_token_request() -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as one, client(held, auth) as other:
+        tasks = [*await waiting(one, auth, 2), *await waiting(other, auth, 2)]
+        held.go.set()
+        await asyncio.gather(*tasks)
+    assert held.platform.granted == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), ConnectionResetError("reset")],
+    ids=["refused", "slow", "reset"],
+)
+async def test_a_token_request_without_an_answer_fails_all_who_waited(failure: Exception) -> None:
+    held, auth = Held(), credentials()
+    held.failure = failure
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 20)
+        held.go.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Unavailable] * 20
+    assert len(held.platform.token_requests) == 1
+    assert type(failure).__name__ in str(outcomes[-1])
+
+
+async def test_a_refused_client_fails_all_who_waited_each_with_an_error_of_their_own() -> None:
+    held, auth = Held(), credentials()
+    held.platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 20)
+        held.go.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Unauthorized] * 20
+    assert len({id(each) for each in outcomes}) == 20
+    (message,) = {str(each) for each in outcomes}
+    assert message.startswith(
+        "token: the token endpoint refuses this client: 401 (invalid_client); check CREDHOOK_CLIENT"
+    )
+    assert {each.status for each in outcomes if isinstance(each, ApiError)} == {401}
+    assert {each.__context__ for each in outcomes if isinstance(each, ApiError)} == {None}
+    assert len(held.platform.token_requests) == 1
+
+
+async def test_after_a_failed_request_there_is_a_pause_and_then_another_request() -> None:
+    platform, clock = Platform(), Clock()
+    told: list[ApiError | None] = []
+    auth = credentials(clock)
+    auth.on_fetch = told.append
+    platform.refuse_tokens = lambda _: httpx.Response(503, headers={"retry-after": "30"})
+    async with client(platform, auth) as api:
+        for waited, left in ((0.0, 30.0), (10.0, 20.0), (19.0, 1.0)):
+            clock.now += waited
+            with pytest.raises(Unavailable) as caught:
+                await api.presentations.get("p")
+            assert caught.value.retry_after == pytest.approx(left)
+            assert caught.value.operation == "token"
+        assert len(platform.token_requests) == 1
+        clock.now += 1.1
+        platform.refuse_tokens = None
+        assert (await api.presentations.get("p")).id == "p"
+    assert [None if error is None else error.status for error in told] == [503, None]
+
+
+async def test_pauses_after_refusals_grow_to_a_minute_and_begin_anew_after_a_success() -> None:
+    platform, clock = Platform(), Clock()
+    platform.refuse_tokens = lambda _: httpx.Response(401, json={"error": "invalid_client"})
+    pauses = []
+    async with client(platform, credentials(clock)) as api:
+        for _ in range(8):
+            with pytest.raises(Unauthorized) as caught:
+                await api.presentations.get("p")
+            pauses.append(caught.value.retry_after or 0.0)
+            clock.now += pauses[-1]
+        assert len(platform.token_requests) == 8
+        refuse, platform.refuse_tokens = platform.refuse_tokens, None
+        await api.presentations.get("p")
+        platform.refuse_tokens, clock.now = refuse, clock.now + 300
+        with pytest.raises(Unauthorized) as again:
+            await api.presentations.get("p")
+    assert 1.0 <= (again.value.retry_after or 0.0) <= 2.0
+    assert 1.0 <= pauses[0] <= 2.0
+    assert 30.0 <= pauses[-1] <= 60.0
+
+
+async def test_a_token_url_that_is_none_fails_everyone_at_once() -> None:
+    auth = ClientCredentials("https://id.example:port/", "me", "s3cret")
+    async with client(Platform(), auth) as api:
+        outcomes = await asyncio.gather(*(api.presentations.get("p") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in outcomes] == [InvalidRequest] * 3
+
+
+# Who is cancelled, and who is not.
+
+
+@pytest.mark.parametrize("who", [0, 1, 4], ids=["who asked first", "another", "the last"])
+async def test_cancelling_one_who_waits_does_not_take_the_fetch_away_from_the_others(who: int) -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 5)
+        await held.asked.wait()
+        tasks[who].cancel()
+        await asyncio.wait([tasks[who]])
+        held.go.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(outcomes.pop(who), asyncio.CancelledError)
+    assert [getattr(each, "id", each) for each in outcomes] == ["p"] * 4
+    assert held.platform.granted == 1
+
+
+async def test_cancelling_all_who_wait_leaves_the_token_to_whoever_comes_next() -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 3)
+        await held.asked.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        (late,) = await waiting(api, auth, 1)
+        held.go.set()
+        assert (await late).id == "p"
+    assert held.platform.granted == 1
+
+
+async def test_a_fetch_that_is_given_up_is_an_error_for_none_who_waited_and_the_next_fetches_anew() -> None:
+    held, auth = Held(), credentials()
+    async with client(held, auth) as api:
+        tasks = await waiting(api, auth, 3)
+        await held.asked.wait()
+        await auth.aclose()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [asyncio.CancelledError] * 3
+        assert held.platform.token_requests == held.platform.api_requests == []
+        held.go.set()
+        assert (await api.presentations.get("p")).id == "p"
+    assert held.platform.granted == 1
+
+
+async def test_to_give_up_where_nothing_is_under_way_does_nothing() -> None:
+    platform, auth = Platform(), credentials()
+    await auth.aclose()
+    async with client(platform, auth) as api:
+        await api.presentations.get("p")
+        await auth.aclose()
+        await api.presentations.get("p")
+    assert platform.granted == 1
+
+
+# Which token a request goes with, for how long, and what follows when the platform refuses it.
+
+
+async def test_a_token_is_asked_for_and_then_the_request_is_sent_with_it() -> None:
+    platform = Platform()
+    async with client(platform, credentials(), timeout=7.0) as api:
+        await api.presentations.get("p")
+    [ask], [sent] = platform.token_requests, platform.api_requests
+    assert (ask.method, str(ask.url)) == ("POST", TOKEN_URL)
+    assert ask.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert ask.content == b"grant_type=client_credentials&client_id=me&client_secret=s3cret"
+    assert "authorization" not in ask.headers
+    assert ask.extensions["timeout"]["read"] == 7.0
+    assert sent.headers["authorization"] == "Bearer token-1"
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "used_until"),
+    [(300, 270.0), (60, 30.0), (40, 20.0), (10, 5.0), (10**9, 86_370.0)],
+    ids=str,
+)
+async def test_a_token_is_renewed_30_seconds_early_or_at_half_of_a_short_life(lifetime: int, used_until: float) -> None:
+    clock, platform = Clock(), Platform()
+    platform.lifetime = lifetime
+    async with client(platform, credentials(clock)) as api:
+        await api.presentations.get("p")
+        clock.now += used_until - 0.001
+        await api.presentations.get("p")
+        assert platform.granted == 1
+        clock.now += 0.002
+        await api.presentations.get("p")
+        assert platform.granted == 2
+
+
+async def test_the_lifetime_counts_from_the_question_not_from_the_answer() -> None:
+    clock, platform = Clock(), Platform()
+
+    def slow(request: httpx.Request) -> httpx.Response:
+        clock.now += 100 if request.url.host == "id.example" else 0
+        return platform(request)
+
+    async with client(slow, credentials(clock)) as api:
+        await api.presentations.get("p")
+        clock.now += 171
+        await api.presentations.get("p")
+    assert platform.granted == 2
+
+
+# After a 401.
+
+
+async def test_after_a_401_one_fresh_token_and_one_retry() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        await api.presentations.get("p")
+        platform.revoke()
+        assert (await api.presentations.get("p")).id == "p"
+    assert platform.granted == 2
+    sent = [request.headers["authorization"] for request in platform.api_requests]
+    assert sent == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
+
+
+async def test_a_401_to_a_fresh_token_is_final() -> None:
+    platform = Platform()
+
+    def refuses(request: httpx.Request) -> httpx.Response:
+        platform.revoke()
+        return platform(request)
+
+    async with client(refuses, credentials()) as api:
+        with pytest.raises(Unauthorized) as caught:
+            await api.presentations.get("p")
+    assert caught.value.status == 401
+    assert caught.value.errors[0].code == "UNAUTHORIZED"
+    assert len(platform.token_requests) == 2
+    sent = [request.headers["authorization"] for request in platform.api_requests]
+    assert sent == ["Bearer token-1", "Bearer token-2"]
+
+
+async def test_a_client_that_the_platform_does_not_like_asks_for_two_tokens_and_not_two_for_each_call() -> None:
+    clock, platform = Clock(), Platform()
+
+    def refuses(request: httpx.Request) -> httpx.Response:
+        platform.revoke()
+        return platform(request)
+
+    async with client(refuses, credentials(clock)) as api:
+        for _ in range(100):
+            with pytest.raises(Unauthorized):
+                await api.presentations.get("p")
+            clock.now += 0.09
+    assert len(platform.token_requests) == 2
+    assert len(platform.api_requests) == 101
+
+
+async def test_a_token_that_was_refused_when_fresh_is_renewed_after_ten_seconds() -> None:
+    clock, platform = Clock(), Platform()
+    is_refusing = True
+
+    def refuses_for_a_while(request: httpx.Request) -> httpx.Response:
+        if is_refusing:
+            platform.revoke()
+        return platform(request)
+
+    async with client(refuses_for_a_while, credentials(clock)) as api:
+        with pytest.raises(Unauthorized):
+            await api.presentations.get("p")
+        is_refusing = False
+        clock.now += 9.9
+        with pytest.raises(Unauthorized):
+            await api.presentations.get("p")
+        clock.now += 0.2
+        assert (await api.presentations.get("p")).id == "p"
+    assert platform.granted == 3
+
+
+async def test_another_token_than_the_one_that_was_refused_when_fresh_is_renewed_at_once() -> None:
+    clock, platform = Clock(), Platform()
+    dislikes = {"token-1", "token-2"}
+
+    def refuses_two(request: httpx.Request) -> httpx.Response:
+        platform.good -= dislikes
+        return platform(request)
+
+    platform.lifetime = 8  # Renewed after four seconds.
+    async with client(refuses_two, credentials(clock)) as api:
+        with pytest.raises(Unauthorized):
+            await api.presentations.get("p")
+        clock.now += 5
+        assert (await api.presentations.get("p")).id == "p"
+        platform.revoke()
+        assert (await api.presentations.get("p")).id == "p"
+    assert platform.granted == 4
+
+
+async def test_a_retried_post_carries_its_body_again() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        await api.presentations.get("p")
+        platform.revoke()
+        with pytest.raises(InvalidResponse):
+            await api.wallet.accept(credential_offer="openid-credential-offer://x")
+    first, second = platform.api_requests[-2:]
+    assert first.content == second.content == b'{"credentialOffer":"openid-credential-offer://x"}'
+
+
+async def test_many_requests_refused_at_once_fetch_one_token() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        await api.presentations.get("p")
+        platform.revoke()
+        await asyncio.gather(*(api.presentations.get("p") for _ in range(50)))
+    assert platform.granted == 2
+
+
+async def test_a_token_to_begin_with_is_used_until_it_is_invalidated() -> None:
+    platform, token = Platform(), Token("kept", renew_at=2_000.0)
+    platform.good = {"kept"}
+    auth = credentials()
+    auth._token = token
+    async with client(platform, auth) as api:
+        auth.invalidate(Token("older", renew_at=1.0))
+        await api.presentations.get("p")
+        assert platform.token_requests == []
+        auth.invalidate(token)
+        await api.presentations.get("p")
+    assert platform.granted == 1
+
+
+# What nobody gets to see.
+
+
+async def test_no_repr_shows_the_secret_or_a_token() -> None:
+    platform, auth = Platform(), ClientCredentials(TOKEN_URL, "me", "s3cret")
+    async with client(platform, auth) as api:
+        await api.presentations.get("p")
+        shown = f"{auth!r} {auth} {vars(auth)} {api!r} {vars(api)}"
+    assert "s3cret" not in shown
+    assert "token-1" not in shown
+    assert "client_id='me'" in shown
+
+
+async def test_the_token_endpoint_never_sees_a_token_and_the_api_never_the_secret() -> None:
+    platform = Platform()
+    async with client(platform, credentials()) as api:
+        await api.presentations.get("p")
+        platform.revoke()
+        await api.presentations.get("p")
+    assert all("authorization" not in request.headers for request in platform.token_requests)
+    assert all(b"s3cret" not in request.content + request.url.raw_path for request in platform.api_requests)
