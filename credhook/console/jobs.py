@@ -29,7 +29,7 @@ from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
 from credhook.worker.commands.batches import BATCH, batched, sentence
-from credhook.worker.commands.events import erase, replay
+from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure, how_to_replay
 from credhook.worker.commands.search import EventSummary, Selection, count, find
 from credhook.worker.queue.replay import Replay, Settled
 
@@ -64,7 +64,6 @@ class Task:
         step: works on one batch, and returns an outcome per event.
         done: outcomes that count as done, each with a remark or "".
         left: the other outcomes, each with the reason.
-        begin: called before the first batch.
         finish: called with all events after the last batch.
     """
 
@@ -74,26 +73,23 @@ class Task:
     step: Callable[[Sequence[EventSummary]], Sequence[bytes]]
     done: Mapping[str, str]
     left: Mapping[str, str]
-    begin: Callable[[], None] = lambda: None
     finish: Callable[[Sequence[EventSummary]], None] = lambda _: None
 
 
 def replay_task(redis: Redis, keys: Keys, chosen: Selection, who: str) -> Task:
     """Return the task that replays the chosen events, oldest first."""
-    put_back, how = Replay(redis, queue=keys.queue, by=f"{who} (console)"), replay.how_to_replay(chosen)
+    put_back, how = Replay(redis, queue=keys.queue, by=f"{who} (console)"), how_to_replay(chosen)
 
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
         return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
 
-    return Task("replay", "replayed", _oldest_first(chosen), step, replay.DONE, replay.LEFT)
+    return Task("replay", "replayed", _oldest_first(chosen), step, REPLAYED, NOT_REPLAYED)
 
 
 def erase_task(redis: Redis, keys: Keys, chosen: Selection, _: str) -> Task:
     """Return the task that erases the chosen events, oldest first."""
-    erasure = erase.Erasure(redis, keys, chosen)
-    return Task(
-        "erase", "erased", _oldest_first(chosen), erasure, erase.DONE, erase.LEFT, erasure.begin, erasure.finish
-    )  # fmt: skip
+    erasure = Erasure(redis, keys, chosen)
+    return Task("erase", "erased", _oldest_first(chosen), erasure, ERASED, NOT_ERASED, erasure.finish)
 
 
 def _oldest_first(chosen: Selection) -> Callable[[Redis, Keys], Sequence[EventSummary]]:
@@ -151,7 +147,6 @@ class ConsoleJob:
         self.stage = Stage.READING
         events = self.task.find(redis, keys)
         self.total, self.stage = len(events), Stage.RUNNING
-        self.task.begin()
         for batch in batched(events, BATCH):
             if self._stopped.is_set():
                 return Stage.STOPPED
@@ -260,7 +255,7 @@ def _task_routes(verb: str, fleet: FleetWatch, jobs: Jobs) -> list[Route]:
     async def confirm(request: Request, chosen: Selection, now: datetime, problem: str = "") -> Response:
         # Events that come after the count are not touched.
         fixed = replace(chosen, until=chosen.until or now) if not chosen.ids else chosen
-        counts = await fleet.ask(lambda redis, keys: count(redis, keys, fixed, retention=fleet.retention))
+        counts = await fleet.ask(lambda redis, keys: count(find(redis, keys, fixed)))
         rows = sorted(counts.items())
         context = {
             "verb": verb,

@@ -19,8 +19,7 @@ from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT
 from credhook.store import BACKFILLED, Keys
 from credhook.store.job import accept_arguments
-from credhook.worker.backfill.run import Backfill, BackfillResult
-from credhook.worker.backfill.states import MissableEvent
+from credhook.worker.backfill.run import Backfill, BackfillResult, MissableEvent
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 INDEX = Keys("credhook")

@@ -180,29 +180,6 @@ def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Ru
     assert shown(events, "old")["handler_milliseconds"] == {}
 
 
-def test_what_somebody_else_has_written_into_a_history_stops_nothing(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "m1", State.DEAD)
-    odd: list[str | bytes] = [
-        "",
-        "x",
-        "1 {",
-        "1 []",
-        '1 {"began": "soon"}',
-        b"\xff \xfe",
-        "9" * 30 + " {}",
-        '2 {"replayed": 3}',
-    ]
-    odd += ['3 {"ran": 3, "skipped": 3, "failures": [3, {"at": "\\u001b[2J"}]}', "1 " + "[" * 100_000]
-    redis_client.rpush(HISTORY + "m1", *odd)
-    assert [entry["at"][-5:-1] for entry in shown(events, "m1")["history"]] == [".002", ".003"]
-    printed = events("show", "m1")
-    assert printed.exit_code == 0
-    assert "\x1b" not in printed.stdout
-    redis_client.delete(HISTORY + "m1")
-    redis_client.set(HISTORY + "m1", "of another kind")
-    assert shown(events, "m1")["history"] == []
-
-
 def test_a_name_that_is_too_long_or_no_text_is_cut(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD)
     assert events("replay", "--id", "m1", "--by", "n" * 500).stdout == "replayed 1\n"

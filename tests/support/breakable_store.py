@@ -15,7 +15,7 @@ from credhook.receiver.inbox import ACCEPT, Delivery, accept_command
 from credhook.store import State
 from credhook.store.job import job_fields
 from credhook.worker.attempt import details
-from credhook.worker.commands.events import erase
+from credhook.worker.commands import bulk
 from credhook.worker.queue import claims as claiming_scripts
 from credhook.worker.queue import leases, replay
 from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
@@ -31,7 +31,7 @@ class BreakableStore:
         self.redis: Any = redis
         self.handled: set[str] = set()
         self.accept = Script(redis, ACCEPT)
-        self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, erase._ERASE)
+        self.replaying, self.erasing = Script(redis, replay.REPLAY), Script(redis, bulk.ERASE)
         self.claims = self.worker("w")
         wanted = dict.fromkeys(EVENT_TYPES, ("test.first",))
         self.sweeper = Sweeper(redis, queue="credhook", name="n", interval=1, retention=3_600, wanted=wanted)

@@ -10,7 +10,7 @@ from redis_keys import EVENT, job_id
 
 from credhook.events import Event
 from credhook.store import Keys
-from credhook.worker.commands.events import erase
+from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims
 from credhook.worker.queue.failure import worker_died
@@ -67,7 +67,7 @@ class EventQueue:
         return len(self.redis.register_script(RECLAIM)(keys=[INDEX.prefix], args=arguments))
 
     def erase(self, event_id: str) -> None:
-        erase.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
+        bulk.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

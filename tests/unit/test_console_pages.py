@@ -121,10 +121,10 @@ def test_times_are_in_utc_and_numbers_in_groups() -> None:
 
 
 def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run() -> None:
-    def fail() -> None:
+    def fail(*_: object) -> list[EventSummary]:
         raise ZeroDivisionError
 
-    task = Task("replay", "replayed", lambda *_: [], lambda _: [], {"replayed": ""}, {"open": "open"}, begin=fail)
+    task = Task("replay", "replayed", fail, lambda _: [], {"replayed": ""}, {"open": "open"})
     job = ConsoleJob("j", task, "ada", "state dead", NOW)
     job.run(None, None, lambda: NOW)  # type: ignore[arg-type]  # Nothing asks for either.
     assert (job.stage, job.error, job.ended) == (Stage.FAILED, "ZeroDivisionError", NOW)
