@@ -93,7 +93,9 @@ def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing
     well = tiles(Fleet(queue="credhook", server=SERVER))
     assert [tile.name for tile in well] == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tile.tone for tile in well} == {""}
-    receiver = ReceiverProcess(queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3)
+    receiver = ReceiverProcess(
+        queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, config_fingerprint={}
+    )
     counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1)
     badly = {
         one.name: one for one in tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
