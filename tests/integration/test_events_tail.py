@@ -123,7 +123,7 @@ def test_it_ends_at_the_next_change_when_its_reader_is_gone(redis_client: Redis,
         assert running.stderr is not None
         running.stdout.close()
         accept(redis_url, "m1", COMPLETED, "r1")
-        assert running.wait(60) == 0
+        assert running.wait(60) == 1
         assert running.stderr.read() == "watching credhook; Ctrl-C ends it\n"
 
 

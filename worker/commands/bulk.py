@@ -24,6 +24,7 @@ from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Wind
 from credhook.worker.commands.batches import INTERRUPTED, ask, bar, batched, interruptible, report, work_through
 from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import (
+    ALL,
     BY_HANDLER,
     MOMENT,
     OPTIONS,
@@ -68,14 +69,12 @@ _UNTOLD: Final = {
     "unreadable_id": "of an invalid id",
 }
 
-_ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
 
 @click.command()
-@selecting(*OPTIONS)
-@_ALL
+@selecting(*OPTIONS, ALL)
 @click.option(
     "--handler",
     "only_handler",
@@ -91,7 +90,6 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one J
 def replay(
     *,
     selection: Selection,
-    everything: bool,
     only_handler: str | None,
     by: str | None,
     hurry: bool,
@@ -111,7 +109,6 @@ def replay(
     - unreadable: all handlers, once you have repaired the record
     - open: not changed, but due at once with --cause or --now
     """  # noqa: D301  Click wants the character itself.
-    _refuse_everything(selection, everything=everything)
     if only_handler is not None and hurry:
         raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
     with open_store() as (redis, index):
@@ -133,11 +130,6 @@ def replay(
             return put_back(settled, how=how, handler=only_handler or "", types=wanted)
 
         report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
-
-
-def _refuse_everything(selection: Selection, *, everything: bool) -> None:
-    if selection.is_empty and not everything:
-        raise click.UsageError("say which events, or --all; `credhook events list` with the same options shows them")
 
 
 def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
@@ -174,12 +166,11 @@ def _types_wanted(handler: str) -> frozenset[str]:
 
 
 @click.command()
-@selecting(*OPTIONS, BY_HANDLER)
-@_ALL
+@selecting(*OPTIONS, BY_HANDLER, ALL)
 @_DRY_RUN
 @click.option("--yes", is_flag=True, help="Do not ask first.")
 @_JSON
-def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
+def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Erase events and all data that the store keeps for them.
 
     Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
@@ -187,7 +178,6 @@ def erase(*, selection: Selection, everything: bool, dry_run: bool, yes: bool, a
     and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
     still finish.
     """
-    _refuse_everything(selection, everything=everything)
     with open_store() as (redis, index):
         with interruptible():
             events = find(redis, index, selection)[::-1]
@@ -219,11 +209,7 @@ class Erasure:
         self._keys = [index.prefix, *of_events, index.scheduled, index.failed, index.isolated]
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
-        """Erase these events and return the outcome of each.
-
-        Raises:
-            RedisError: Redis failed; some events may have been erased.
-        """
+        """Erase these events and return the outcome of each."""
         arguments: list[str | int] = [self._of_events]
         for event in batch:
             # An event that was selected by its state is kept if it has left that state since.

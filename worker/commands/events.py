@@ -1,8 +1,6 @@
 """`credhook events` and `credhook causes`: show what the store remembers, for people and (`--json`) for programs."""
 
 import json
-import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -145,11 +143,7 @@ def tail(*, selection: Selection, as_json: bool) -> None:
         click.echo(f"watching {index.queue}; Ctrl-C ends it", err=True)
         for change in _changes(redis, index.changes):
             if _is_selected(change, selection):
-                try:
-                    click.echo(change.model_dump_json() if as_json else _line(change))
-                except BrokenPipeError:  # The reader is gone. Without this, Python would fail again at its exit.
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                    return
+                click.echo(change.model_dump_json() if as_json else _line(change))
 
 
 def _line(change: EventChange) -> str:

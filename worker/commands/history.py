@@ -22,11 +22,7 @@ _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent
 
 
 def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the records of these events in this order. Skip events that the store does not have.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """Yield the records of these events in this order. Skip events that the store does not have."""
     for page in batched(webhook_ids, _PAGE):
         pipeline = redis.pipeline(transaction=False)
         for webhook_id in page:
@@ -110,9 +106,6 @@ def event_with_history(redis: Redis, index: Keys, webhook_id: str) -> dict[str, 
     Returns:
         The record with `history`, a list of objects with `at` and what happened then, oldest first, and `conflicts`,
         the deliveries that came with another type or resource. None if the store does not have the event.
-
-    Raises:
-        RedisError: Redis failed.
     """
     record = next(records(redis, index, [webhook_id]), None)
     if record is None:
@@ -147,8 +140,6 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
     for number, (name, said) in enumerate(heading(record)):
         yield f"{name:<10}{said}".rstrip() + ("" if number else "  (times in UTC)")
     history: Sequence[Mapping[str, Any]] = record["history"]
-    if history:
-        yield ""
     if len(history) >= HISTORY_ENTRIES:
         yield "(earlier entries are not kept)"
     for entry in history:
@@ -178,9 +169,10 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, how in record["handlers"].items():
         took = record["handler_milliseconds"].get(name)
         ended = how + ("" if took is None else f" in {took} ms")
-        yield "handler", f"{name}: {ended}{_cause_note(causes.pop(name, None))}"
+        yield "handler", f"{name}: {ended}{_after(' (cause ', causes.pop(name, None), ')')}"
     for name, cause in causes.items():
-        yield "handler" if "." in name else name, f"{name if '.' in name else ''} failed{_cause_note(cause)}".strip()
+        failed = f"failed{_after(' (cause ', cause, ')')}"  # The fetch and the worker are no handlers.
+        yield ("handler", f"{name} {failed}") if "." in name else (name, failed)
     if record["only"]:
         yield "waits for", record["only"]
     if record["trace_id"]:
@@ -196,7 +188,7 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         return
     if "died" in entry:
         beside = f", with {entry['beside']} other events under way" if entry.get("beside") else ""
-        yield f"its worker {_DEATHS.get(str(entry['died']), 'died')}{beside}{_cause_note(entry.get('cause'))}"
+        yield f"its worker {_DEATHS.get(str(entry['died']), 'died')}{beside}{_after(' (cause ', entry.get('cause'), ')')}"
         return
     state = "handed back" if entry["state"] == "accepted" else entry["state"]
     due = f", next at {_shown(entry['next_attempt_at'])}" if "next_attempt_at" in entry else ""
@@ -206,16 +198,12 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name} skipped" for name in entry.get("skipped", ()))
     for failure in entry.get("failures", ()):
         took, at = _after(" after ", failure.get("ms"), " ms"), _after(" at ", failure.get("at"))
-        yield f"{failure['who']} {failure['what']}{took}{at}{_cause_note(failure.get('cause'))}"
+        yield f"{failure['who']} {failure['what']}{took}{at}{_after(' (cause ', failure.get('cause'), ')')}"
 
 
 def plain(text: str) -> str:
     """Escape characters that a terminal would obey. Pure."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def _cause_note(cause: object) -> str:
-    return f" (cause {cause})" if cause else ""
 
 
 def _after(before: str, what: object, behind: str = "") -> str:

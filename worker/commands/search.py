@@ -30,7 +30,6 @@ from credhook.worker.commands.history import standing
 
 #: What the id of a cause looks like.
 CAUSE_ID: Final = re.compile(r"[0-9a-f]{8}")
-_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -192,32 +191,16 @@ def moment(text: str, now: datetime) -> datetime:
         ) from None
 
 
-def resource_id(text: str) -> str:
-    """Check the id of an issuance or presentation.
-
-    Raises:
-        ValueError: the text is no such id.
-    """
-    if not is_resource_id(text):
-        raise ValueError(f"{text!r} is no issuance's or presentation's id")
+def _valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
+    """Return the text, or raise ValueError if it is invalid."""
+    if not is_valid(text):
+        raise ValueError(f"{text!r} is no {what}")
     return text
 
 
-def webhook_id(text: str) -> str:
-    """Check the id of an event.
-
-    Raises:
-        ValueError: the text is no such id.
-    """
-    if not _WEBHOOK_ID.fullmatch(text):
-        raise ValueError(f"{text!r} is no webhook-id")
-    return text
-
-
-def _cause(text: str) -> str:
-    if not CAUSE_ID.fullmatch(text):
-        raise ValueError(f"{text!r} is not the id of a cause, eight of 0-9 and a-f; `credhook causes` prints them")
-    return text
+resource_id: Final = functools.partial(_valid, is_resource_id, "issuance's or presentation's id")
+webhook_id: Final = functools.partial(_valid, re.compile(r"[!-~]{1,256}").fullmatch, "webhook-id")
+_cause_id: Final = functools.partial(_valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
 
 
 class _Parsed(click.ParamType[Any]):
@@ -237,7 +220,7 @@ class _Parsed(click.ParamType[Any]):
 MOMENT: Final = _Parsed("time", lambda text: moment(text, datetime.now(UTC)))
 TYPE: Final = _Parsed("type", event_type)
 _RESOURCE, _ID = _Parsed("id", resource_id), _Parsed("webhook_id", webhook_id)
-_CAUSE, _AFTER = _Parsed("id", _cause), _Parsed("cursor", Cursor.read)
+_CAUSE, _AFTER = _Parsed("id", _cause_id), _Parsed("cursor", Cursor.read)
 
 _STATES: Final = [state.value for state in State]
 _STATE_HELP: Final = "Only events in this state; repeat it for several."
@@ -258,6 +241,7 @@ OPTIONS: Final = (
     click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
     click.option("--after", type=_AFTER, help="Continue where an earlier page ended."),
 )
+ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
 #: `replay` has an option of the same name that does more.
 BY_HANDLER: Final = click.option(
     "--handler",
@@ -267,16 +251,23 @@ BY_HANDLER: Final = click.option(
 
 
 def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command these options. The command receives a `selection` instead of them."""
+    """Return a decorator that gives a command these options. The command receives a `selection` instead of them.
+
+    With the option `--all`, an empty selection is refused without it.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def decorated(**given: Any) -> None:
             selected = {field.name: given.pop(field.name) for field in fields(Selection) if field.name in given}
             selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
-            selection = Selection(**selected)
+            selection, everything = Selection(**selected), given.pop("everything", True)
             if selection.since and selection.until and selection.since >= selection.until:
                 raise click.UsageError("--since should be earlier than --until")
+            if selection.is_empty and not everything:
+                raise click.UsageError(
+                    "say which events, or --all; `credhook events list` with the same options shows them"
+                )
             command(selection=selection, **given)
 
         return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
@@ -325,11 +316,7 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
 
 
 def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
-    """Return all events that match, each once, newest first.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """Return all events that match, each once, newest first."""
     return read_page(redis, index, selection).events
 
 
@@ -339,11 +326,7 @@ def count(events: Iterable[EventSummary]) -> Counter[tuple[str, str]]:
 
 
 def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
-    """Return the events that match, up to the limit; with `patience`, look at no more candidates than about so many.
-
-    Raises:
-        RedisError: Redis failed.
-    """
+    """Return the events that match, up to the limit; with `patience`, look at no more candidates than about so many."""
     limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
     candidates, newest_first = _candidates(redis, index, selection)
     size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
