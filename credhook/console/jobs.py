@@ -30,7 +30,7 @@ from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
 from credhook.worker.commands.batches import BATCH, batched, sentence
 from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure, how_to_replay
-from credhook.worker.commands.search import EventSummary, Selection, count, find
+from credhook.worker.commands.search import EventSummary, Selection, find
 from credhook.worker.queue.replay import Replay, Settled
 
 log = structlog.get_logger("credhook.console")
@@ -255,7 +255,8 @@ def _task_routes(verb: str, fleet: FleetWatch, jobs: Jobs) -> list[Route]:
     async def confirm(request: Request, chosen: Selection, now: datetime, problem: str = "") -> Response:
         # Events that come after the count are not touched.
         fixed = replace(chosen, until=chosen.until or now) if not chosen.ids else chosen
-        counts = await fleet.ask(lambda redis, keys: count(find(redis, keys, fixed)))
+        events = await fleet.ask(lambda redis, keys: find(redis, keys, fixed))
+        counts = Counter((event.state, event.type) for event in events)
         rows = sorted(counts.items())
         context = {
             "verb": verb,

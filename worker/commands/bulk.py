@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -33,7 +34,6 @@ from credhook.worker.commands.search import (
     EventSummary,
     Selection,
     absent,
-    count,
     find,
     open_store,
     selecting,
@@ -133,7 +133,7 @@ def replay(
 
 
 def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
-    for (state, kind), number in sorted(count(events).items()):
+    for (state, kind), number in sorted(Counter((event.state, event.type) for event in events).items()):
         if as_json:
             click.echo(json.dumps({"state": state, "type": kind, "events": number}))
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace as but
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import click
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +24,8 @@ from credhook.worker.commands.search import BY_HANDLER, OPTIONS, WATCHING, Selec
 _LIMIT: Final = 100
 #: Events that `list` reads for a table before it says how far it has come: a few tenths of a second.
 _READ_LIMIT: Final = 20_000
-_COLUMNS: Final = ("webhook-id", "type", "resource", "state", "received (UTC)", "attempts", "error")
+#: The fields of an event that its row shows.
+_COLUMNS: Final = ("webhook_id", "type", "resource_id", "state", "received_at", "attempts", "error")
 _CAUSE_COLUMNS: Final = (
     *("cause", "handler", "error", "at", "open", "given up", "failures"),
     *("first (UTC)", "last (UTC)", "version"),
@@ -70,19 +71,14 @@ def list_events(*, selection: Selection, as_json: bool) -> None:
             click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
         return
     if found:
-        print_table(_COLUMNS, [_cells(record) for record in found])
+        rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in found]
+        print_table(_COLUMNS, rows)
     elif page.after is None:
         click.echo("no events")
     if page.looked_back_to is not None:
         click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(found)}")
     if page.after is not None:
         click.echo(f"for earlier events, repeat the command with --after {page.after}")
-
-
-def _cells(record: dict[str, Any]) -> list[str]:
-    attempts = "" if record["attempts"] is None else str(record["attempts"])
-    cells = [record[name] or "" for name in ("webhook_id", "type", "resource_id", "state")]
-    return [*cells, (record["received_at"] or "")[:19], attempts, record["error"] or ""]
 
 
 @events.command("show")

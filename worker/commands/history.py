@@ -169,9 +169,9 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, how in record["handlers"].items():
         took = record["handler_milliseconds"].get(name)
         ended = how + ("" if took is None else f" in {took} ms")
-        yield "handler", f"{name}: {ended}{_after(' (cause ', causes.pop(name, None), ')')}"
+        yield "handler", f"{name}: {ended}{_cause_note(causes.pop(name, None))}"
     for name, cause in causes.items():
-        failed = f"failed{_after(' (cause ', cause, ')')}"  # The fetch and the worker are no handlers.
+        failed = f"failed{_cause_note(cause)}"  # The fetch and the worker are no handlers.
         yield ("handler", f"{name} {failed}") if "." in name else (name, failed)
     if record["only"]:
         yield "waits for", record["only"]
@@ -188,7 +188,7 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         return
     if "died" in entry:
         beside = f", with {entry['beside']} other events under way" if entry.get("beside") else ""
-        yield f"its worker {_DEATHS.get(str(entry['died']), 'died')}{beside}{_after(' (cause ', entry.get('cause'), ')')}"
+        yield f"its worker {_DEATHS.get(str(entry['died']), 'died')}{beside}{_cause_note(entry.get('cause'))}"
         return
     state = "handed back" if entry["state"] == "accepted" else entry["state"]
     due = f", next at {_shown(entry['next_attempt_at'])}" if "next_attempt_at" in entry else ""
@@ -198,12 +198,16 @@ def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"{name} skipped" for name in entry.get("skipped", ()))
     for failure in entry.get("failures", ()):
         took, at = _after(" after ", failure.get("ms"), " ms"), _after(" at ", failure.get("at"))
-        yield f"{failure['who']} {failure['what']}{took}{at}{_after(' (cause ', failure.get('cause'), ')')}"
+        yield f"{failure['who']} {failure['what']}{took}{at}{_cause_note(failure.get('cause'))}"
 
 
 def plain(text: str) -> str:
     """Escape characters that a terminal would obey. Pure."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _cause_note(cause: object) -> str:
+    return f" (cause {cause})" if cause else ""
 
 
 def _after(before: str, what: object, behind: str = "") -> str:

@@ -6,7 +6,6 @@ import heapq
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -320,11 +319,6 @@ def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
     return read_page(redis, index, selection).events
 
 
-def count(events: Iterable[EventSummary]) -> Counter[tuple[str, str]]:
-    """Return the number of events by state and type."""
-    return Counter((event.state, event.type) for event in events)
-
-
 def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
     """Return the events that match, up to the limit; with `patience`, look at no more candidates than about so many."""
     limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
@@ -383,17 +377,12 @@ def _candidates(redis: Redis, index: Keys, selection: Selection) -> tuple[Iterat
         return ((one.encode(), 0) for one in dict.fromkeys(named)), False
     sets = selection.indexes(index)
     if sets and (selection.limit is None or sum(map(redis.zcard, sets)) <= _FEW):
-        return _members(redis, sets), False
+        # An event may be named twice: Redis repeats members, and an event may change its set meanwhile.
+        return ((one, int(at)) for key in sets for one, at in redis.zscan_iter(key, count=PAGE)), False
     # An event whose type an older version did not know stands among the others until it is replayed.
     types = (*selection.types, OTHER) if selection.types else (*EVENT_TYPES, OTHER)
     keys = index.event_indexes(types, selection.resource)
     return _newest(redis, keys, *selection.span, page=min(selection.limit or _LONGEST_PAGE, _FIRST_PAGE)), True
-
-
-def _members(redis: Redis, keys: Iterable[str]) -> Iterator[Candidate]:
-    """Yield the members of these sorted sets, some perhaps twice: an event may change its set meanwhile."""
-    for key in keys:
-        yield from ((member, int(score)) for member, score in redis.zscan_iter(key, count=PAGE))
 
 
 def _newest(redis: Redis, keys: Sequence[str], start: int, end: int, *, page: int) -> Iterator[Candidate]:
