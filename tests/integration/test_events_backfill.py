@@ -111,16 +111,6 @@ def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) 
     assert {f"{OFFERED} {resource}" for resource in live} <= set(lossy.notes())
 
 
-def test_a_delivery_that_comes_while_it_runs_is_not_accepted_again(redis_client: Redis, redis_url: str) -> None:
-    """What arrives after the store was looked through is noted, and found by the script that accepts."""
-    redis_client.sadd(INDEX.arrivals, "run x")
-    accept(redis_url, "m1", OFFERED, "iss_1")
-    assert redis_client.sismember(INDEX.arrivals, f"{OFFERED} iss_1")
-    redis_client.delete(INDEX.arrivals)
-    accept(redis_url, "m2", OFFERED, "iss_2")
-    assert not redis_client.exists(INDEX.arrivals)
-
-
 def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:
     for kind in (PARTLY, COMPLETED):
         redis_client.hset(f"{EVENT}backfilled:{kind}:iss_1", mapping={"type": kind, "resource": "iss_1"})

@@ -149,13 +149,6 @@ def oldest_open(redis: Redis) -> int | None:
     return None if age is None else round(4e12 - age * 1_000)
 
 
-def test_the_oldest_open_event_is_known(redis_client: Redis) -> None:
-    assert oldest_open(redis_client) is None
-    plant(redis_client, "old", State.WAITING, age=500)
-    plant(redis_client, "new", State.ACCEPTED)
-    assert oldest_open(redis_client) == int(record(redis_client, "old")["received"])
-
-
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.UNHANDLED])
 async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
     async with inbox_on(async_redis) as inbox:
@@ -181,15 +174,6 @@ def test_events_without_records_leave_the_index_after_the_retention_and_others_s
     assert not redis_client.exists(gone)
     assert redis_client.zrange(INDEX.event_index(COMPLETED, "r1"), 0, -1) == [b"kept", b"young"]
     assert ids(events("list", "--json").stdout) == ["young", "kept"]
-
-
-def test_what_is_erased_leaves_the_index(redis_client: Redis, redis_url: str, events: Run) -> None:
-    for number in range(3):
-        accept(redis_url, f"m{number}", COMPLETED, "r1")
-    assert ids(events("list", "--json", "--resource", "r1").stdout) == ["m2", "m1", "m0"]
-    assert events("erase", "--resource", "r1", "--yes").stdout == "erased 3\n"
-    redis_client.delete(INDEX.jobs)  # Where a worker finds nothing by them.
-    assert "m1" not in everything(redis_client)
 
 
 def test_what_was_quarantined_is_found_by_its_type_once_that_is_known_and_replayed(

@@ -13,7 +13,7 @@ from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import EVENT, HISTORY
-from stored_events import HANDLED, plant
+from stored_events import plant
 
 from credhook import Retry
 from credhook.events import Event
@@ -170,20 +170,7 @@ async def test_a_history_is_bounded(stub: Stub, redis_url: str, redis_client: Re
     assert "earlier entries are not kept" in events("show", "e1").stdout
 
 
-def test_records_of_the_version_before_are_shown(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "old", State.DEAD, error="a.bad: ValueError", attempts="12", ended=HANDLED)
-    printed = events("show", "old").stdout
-    assert printed.splitlines()[0] == "event     old  (times in UTC)"
-    assert shown(events, "old")["received_at"].endswith("Z")
-    assert "a.good: done\n" in printed
-    assert "a.bad: dead: ValueError\n" in printed
-    assert shown(events, "old")["handler_milliseconds"] == {}
-
-
-def test_a_name_that_is_too_long_or_no_text_is_cut(redis_client: Redis, events: Run) -> None:
+def test_a_name_that_is_too_long_is_cut(redis_client: Redis, events: Run) -> None:
     plant(redis_client, "m1", State.DEAD)
     assert events("replay", "--id", "m1", "--by", "n" * 500).stdout == "replayed 1\n"
     assert shown(events, "m1")["history"][0]["replayed"]["by"] == "n" * 100
-    plant(redis_client, "m2", State.DEAD)
-    assert events("replay", "--id", "m2").stdout == "replayed 1\n"
-    assert "@" in shown(events, "m2")["history"][0]["replayed"]["by"]
