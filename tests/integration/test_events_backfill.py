@@ -15,7 +15,6 @@ from redis import Redis
 from redis_keys import EVENT, RECEIVERS
 from stored_events import contents
 from waiting import until
-from webhook_endpoint import settled
 
 from credhook.store import Keys
 
@@ -76,21 +75,6 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     assert lossy.backfilled()["accepted"] == 0
     assert events("erase", "--resource", gone[0], "--yes").stdout == "erased 2\n"
     assert gone[0] not in "\n".join(contents(lossy.redis))
-
-
-def test_a_delivery_that_comes_later_is_a_duplicate(tmp_path: Path, redis_url: str, authority: trustme.CA) -> None:
-    with scene(tmp_path, redis_url, authority, scale=1e-3) as lossy:
-        lossy.sandbox.faults(drop=1_000_000)
-        resources = [lossy.sandbox.make(OFFERED) for _ in range(5)]
-        assert lossy.backfilled()["accepted"] == 5
-        with lossy.worker():
-            until(lambda: len(lossy.notes()) == 5, what="the handlers")
-            lossy.sandbox.clear()
-            attempts = settled(lossy.sandbox)
-            came = [one for one in attempts if one["outcome"] == "acknowledged"]
-            assert {(one["resourceId"], one["answer"]) for one in came} == {(one, "duplicate") for one in resources}
-            until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
-        assert sorted(lossy.notes()) == sorted(f"{OFFERED} {resource}" for resource in resources)
 
 
 def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) -> None:

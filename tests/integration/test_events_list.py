@@ -2,7 +2,6 @@
 
 import json
 
-from accepting import accept
 from click.testing import Result
 from events_command import Run, process
 from harness import DATA
@@ -49,14 +48,6 @@ def test_what_looks_like_markup_or_obeys_a_terminal_is_printed_as_text(redis_cli
     assert "[red]m1[/red]" in printed
     assert "\\x1b[2J\\u202egone [bold]" in printed
     assert "\x1b" not in printed
-
-
-def test_since_before_there_were_milliseconds_is_since_ever(redis_url: str, events: Run) -> None:
-    accept(redis_url, "m1", DATA, "r1")
-    for since in ("3000w", "1969-12-31"):
-        assert listed(events("list", "--json", "--since", since)) == ["m1"]
-        assert events("replay", "--since", since, "--yes", "--dry-run").exit_code == 0
-        assert listed(events("list", "--json", "--until", since)) == []
 
 
 def test_a_table_ends_with_the_cursor_of_the_next_page(redis_client: Redis, events: Run) -> None:

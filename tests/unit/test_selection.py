@@ -63,6 +63,8 @@ FOUND = EventSummary("m1", "openid4vc.verification.data", "dead", int(NOW.timest
     ("selection", "span"),
     [
         (Selection(), (0, LATEST_MS + 1)),
+        (Selection(since=datetime(1969, 12, 31, tzinfo=UTC)), (0, LATEST_MS + 1)),
+        (Selection(until=datetime(1969, 12, 31, tzinfo=UTC)), (0, 0)),
         (Selection(since=NOW), (1_795_262_400_000, LATEST_MS + 1)),
         (Selection(until=NOW), (0, 1_795_262_400_000)),
         (Selection(until=NOW + timedelta(microseconds=1)), (0, 1_795_262_400_001)),
