@@ -29,9 +29,9 @@ from credhook.console.overview import FleetWatch
 from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
 from credhook.worker.commands.batches import BATCH, batched, sentence
-from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure, how_to_replay
-from credhook.worker.commands.search import EventSummary, Selection, find
-from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
+from credhook.worker.commands.search import EventSummary, Selection, read_page
+from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.console")
 
@@ -78,7 +78,7 @@ class Task:
 
 def replay_task(redis: Redis, keys: Keys, chosen: Selection, who: str) -> Task:
     """Return the task that replays the chosen events, oldest first."""
-    put_back, how = Replay(redis, queue=keys.queue, by=f"{who} (console)"), how_to_replay(chosen)
+    put_back, how = Replay(redis, queue=keys.queue, by=f"{who} (console)"), How.NOW if chosen.cause else How.ANEW
 
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
         return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
@@ -93,7 +93,7 @@ def erase_task(redis: Redis, keys: Keys, chosen: Selection, _: str) -> Task:
 
 
 def _oldest_first(chosen: Selection) -> Callable[[Redis, Keys], Sequence[EventSummary]]:
-    return lambda redis, keys: find(redis, keys, chosen)[::-1]
+    return lambda redis, keys: read_page(redis, keys, chosen).events[::-1]
 
 
 TASKS: Final[Mapping[str, Callable[[Redis, Keys, Selection, str], Task]]] = {
@@ -255,7 +255,7 @@ def _task_routes(verb: str, fleet: FleetWatch, jobs: Jobs) -> list[Route]:
     async def confirm(request: Request, chosen: Selection, now: datetime, problem: str = "") -> Response:
         # Events that come after the count are not touched.
         fixed = replace(chosen, until=chosen.until or now) if not chosen.ids else chosen
-        events = await fleet.ask(lambda redis, keys: find(redis, keys, fixed))
+        events = await fleet.ask(lambda redis, keys: read_page(redis, keys, fixed).events)
         counts = Counter((event.state, event.type) for event in events)
         rows = sorted(counts.items())
         context = {

@@ -1,47 +1,34 @@
-"""`credhook events replay`, `erase` and `backfill`: commands that change many events."""
+"""`credhook events replay` and `credhook events erase`: commands that change many events."""
 
-import asyncio
 import getpass
 import json
 import os
 import socket
-import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 import click
 from redis import Redis
-from redis.exceptions import RedisError
 
 from credhook.store import Keys, State, lua
-from credhook.store.connection import open_redis
 from credhook.store.job import job_id
-from credhook.worker.api.client import AsyncApi
-from credhook.worker.api.errors import ApiError
-from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
-from credhook.worker.commands.batches import INTERRUPTED, ask, bar, batched, interruptible, report, work_through
+from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import (
     ALL,
     BY_HANDLER,
-    MOMENT,
     OPTIONS,
     PAGE,
-    TYPE,
     EventSummary,
     Selection,
     absent,
-    find,
     open_store,
+    read_page,
     selecting,
 )
-from credhook.worker.handlers.loading import load
-from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.replay import How, Replay, Settled
-from credhook.worker.settings import HandlerSettings, WorkerSettings
+from credhook.worker.settings import HandlerSettings
 
 ERASE: Final = lua.load("erase.lua")
 
@@ -60,15 +47,6 @@ NOT_REPLAYED: Final = {
 #: The script's outcome → words for an event that was erased, or was left.
 ERASED: Final = {"erased": "", "held": "while a worker had it"}
 NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
-#: How long a backfill may take before the store forgets events of its window.
-_DURATION: Final = timedelta(hours=1)
-#: Why a backfill left a resource → in words that follow a number.
-_UNTOLD: Final = {
-    "undated": "without the time of their last change",
-    "unknown_status": "of an unknown status",
-    "unreadable_id": "of an invalid id",
-}
-
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 
@@ -114,7 +92,7 @@ def replay(
     with open_store() as (redis, index):
         with interruptible():
             wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
-            events = find(redis, index, selection)[::-1]
+            events = read_page(redis, index, selection).events[::-1]
             if dry_run:
                 _print_counts(events, as_json=as_json)
                 return
@@ -122,7 +100,8 @@ def replay(
             if again and only_handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
             events += absent(redis, index, selection)
-        how = How.NOW if hurry else how_to_replay(selection, only_handler)
+        # After a cause is fixed, its waiting events are due at once.
+        how = How.NOW if hurry or (selection.cause and only_handler is None) else How.ANEW
         put_back = Replay(redis, queue=index.queue, by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
@@ -142,11 +121,6 @@ def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
         click.echo(f"{len(events):>8}  in all")
 
 
-def how_to_replay(selection: Selection, handler: str | None = None) -> How:
-    """Return how to replay the selection. After a cause is fixed, its waiting events are due at once. Pure."""
-    return How.NOW if selection.cause and handler is None else How.ANEW
-
-
 def _user() -> str:
     """Return `user@host` of this process."""
     try:
@@ -158,6 +132,8 @@ def _user() -> str:
 
 def _types_wanted(handler: str) -> frozenset[str]:
     """Return the types that the handler wants; none if it is not loaded here."""
+    from credhook.worker.handlers.loading import load  # It takes longer than finding a selection.
+
     loaded = {one.name: one.types for one in load(HandlerSettings().handlers).handlers}
     if handler not in loaded:
         known = f"loaded are {', '.join(sorted(loaded))}" if loaded else "no handlers are loaded"
@@ -180,7 +156,7 @@ def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> N
     """
     with open_store() as (redis, index):
         with interruptible():
-            events = find(redis, index, selection)[::-1]
+            events = read_page(redis, index, selection).events[::-1]
             if dry_run:
                 _print_counts(events, as_json=as_json)
                 return
@@ -244,108 +220,3 @@ class Erasure:
             for key, fields in zip(page, pipeline.execute(), strict=True):
                 if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
                     self._redis.hdel(key, *theirs)
-
-
-@click.command()
-@click.option(
-    "--since",
-    type=MOMENT,
-    required=True,
-    help="Only events that happened since then: ISO 8601, or an age: 2h, 6d. Less than CREDHOOK_RETENTION ago: "
-    "forgotten events would be accepted again.",
-)
-@click.option(
-    "--until",
-    type=MOMENT,
-    default="1h",
-    show_default=True,
-    help="Only events that happened before then. Younger events may still be on their way.",
-)
-@click.option(
-    "--type",
-    "types",
-    multiple=True,
-    type=TYPE,
-    help="Only events of this type, such as verification.data; repeat it for several. Default: the handlers'.",
-)
-@click.option("--dry-run", is_flag=True, help="Only count the missing events; write nothing.")
-@_JSON
-def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Accept events that happened on the platform and never arrived.
-
-    The command compares the platform's lists of issuances and presentations with the store. It accepts the events that
-    each status implies, in the order of the states, and marks them as backfilled. Workers handle them like any other
-    event. A late delivery of such an event is a duplicate.
-
-    You may run it as often as you like, on several hosts at once, and again after an interruption: no event is accepted
-    twice. Erased events count as never arrived.
-    """
-    settings = WorkerSettings()
-    _check(since, until, timedelta(seconds=settings.retention))
-    wanted = frozenset(types) or frozenset(load(settings.handlers).types)
-    if not wanted:
-        raise click.UsageError("the loaded handlers want no event type; name some with --type")
-    result, stopped, code = BackfillResult(), "", 0
-    with open_store():
-        try:
-            asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
-        except KeyboardInterrupt:
-            stopped, code = "stopped by Ctrl-C", INTERRUPTED
-        except ApiError as error:
-            stopped = str(error)
-        except TooLate:
-            stopped = "it took so long that the store may have forgotten events at --since"
-        except RedisError as error:
-            # The reply of the last step may have been lost after it was done.
-            stopped = f"Redis does not answer any more ({type(error).__name__})"
-    _report_backfill(result, stopped, dry_run=dry_run, as_json=as_json)
-    sys.exit(code or int(bool(stopped or result.untold)))
-
-
-def _check(since: datetime, until: datetime, retention: timedelta) -> None:
-    if since >= until:
-        raise click.UsageError("--since should be earlier than --until; the default of --until is one hour ago")
-    oldest = datetime.now(UTC) - retention + _DURATION
-    if since < oldest:
-        raise click.UsageError(
-            f"--since should be {oldest:%Y-%m-%dT%H:%M} or later: the store forgets settled events after "
-            f"CREDHOOK_RETENTION, {retention.total_seconds():.0f} s, and would accept them again"
-        )
-
-
-async def _run(
-    settings: WorkerSettings, window: Window, wanted: frozenset[str], result: BackfillResult, *, dry_run: bool
-) -> None:
-    """Run the backfill within the fleet's rate limit, and call nothing while the circuit is open."""
-    redis = open_redis(settings.redis_url.get_secret_value())
-    breaker = CircuitBreaker.from_settings(redis, settings)
-    watching = asyncio.create_task(breaker.watch())
-    try:
-        with bar("listing and comparing") as advance:
-            run = Backfill(redis, queue=settings.queue, retention=settings.retention, result=result, advance=advance)
-            async with AsyncApi.from_settings(settings, guard=breaker.calls) as api:
-                await run.run(api, window, wanted, dry=dry_run)
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        await breaker.aclose()
-        await redis.aclose()
-
-
-def _report_backfill(result: BackfillResult, stopped: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print one line about the accepted events, and one about each problem."""
-    missing = result.missing.total()
-    verb = "missing" if dry_run else "accepted"
-    if as_json:
-        found = {"listed": result.listed, "happened": result.happened, verb: missing, "types": dict(result.missing)}
-        click.echo(json.dumps({**found, "untold": dict(result.untold), "complete": not stopped}))
-    else:
-        by_type = ", ".join(f"{number} {kind.removeprefix('openid4vc.')}" for kind, number in result.missing.items())
-        line = f"{verb} {missing} of {result.happened} events of {result.listed} issuances and presentations"
-        click.echo(line + (f": {by_type}" if by_type else ""))
-    if result.untold:
-        left = ", ".join(f"{number} {_UNTOLD[why]}" for why, number in result.untold.items())
-        click.echo(f"left {result.untold.total()} issuances and presentations: {left}", err=True)
-    if stopped:
-        click.echo(f"Error: {stopped}; accepted events stay, run the command again for the rest", err=True)

@@ -45,13 +45,27 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-@click.group()
+class _Events(click.Group):
+    """The commands about events. Only `backfill` needs the API client, whose import takes longer than a list."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "backfill"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "backfill":
+            return super().get_command(ctx, cmd_name)
+        from credhook.worker.commands.backfill import backfill
+
+        return backfill
+
+
+@click.group(cls=_Events)
 def events() -> None:
     """List, show, watch, replay and erase events, and accept missing ones."""
 
 
-for _command in (bulk.replay, bulk.erase, bulk.backfill):
-    events.add_command(_command)
+events.add_command(bulk.replay)
+events.add_command(bulk.erase)
 
 
 @events.command("list")
@@ -235,8 +249,3 @@ def causes(*, limit: int, as_json: bool) -> None:
     print_table(_CAUSE_COLUMNS, rows)
     if len(found) == limit:
         click.echo("there may be more; raise --limit to see them")
-    if current := next((cause.id for cause in found if cause.open or cause.given_up), None):
-        click.echo(
-            f"credhook events list --cause {current} lists its events; once it is fixed, "
-            f"credhook events replay --cause {current} runs them again"
-        )

@@ -160,11 +160,9 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for conflict in record["conflicts"]:
         came = f"{conflict['type']} {conflict['resource_id']}"
         yield "conflict", f"{_shown(conflict['at'])}, the same id came with {came}"
-    if record["attempts"]:
-        yield "attempts", str(record["attempts"])
-    for at, what in (("next_attempt_at", "next"), ("leased_until", "held until")):
-        if record[at]:
-            yield what, _shown(record[at])
+    for name, field in (("attempts", "attempts"), ("next", "next_attempt_at"), ("held until", "leased_until")):
+        if record[field]:
+            yield name, _shown(str(record[field]))
     causes = dict(record["causes"])
     for name, how in record["handlers"].items():
         took = record["handler_milliseconds"].get(name)
@@ -173,10 +171,9 @@ def heading(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, cause in causes.items():
         failed = f"failed{_cause_note(cause)}"  # The fetch and the worker are no handlers.
         yield ("handler", f"{name} {failed}") if "." in name else (name, failed)
-    if record["only"]:
-        yield "waits for", record["only"]
-    if record["trace_id"]:
-        yield "trace", record["trace_id"]
+    for name, field in (("waits for", "only"), ("trace", "trace_id")):
+        if record[field]:
+            yield name, record[field]
 
 
 def entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:

@@ -314,13 +314,11 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
         redis.close()
 
 
-def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
-    """Return all events that match, each once, newest first."""
-    return read_page(redis, index, selection).events
-
-
 def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
-    """Return the events that match, up to the limit; with `patience`, look at no more candidates than about so many."""
+    """Return the events that match, each once, up to the limit.
+
+    With `patience`, look at no more candidates than about so many.
+    """
     limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
     candidates, newest_first = _candidates(redis, index, selection)
     size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
