@@ -86,12 +86,6 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))
 
 
-def test_the_oldest_event_is_the_one_that_came_first(redis_client: Redis, redis_url: str) -> None:
-    now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.open_by_received, {"old": now - 60_000, "new": now - 9_000})
-    assert facts(redis_url)["oldest_open"] >= 60
-
-
 def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> None:
     gone = "redis://127.0.0.1:1/0"
     assert named(facts(gone)) == ["redis.reached"]
