@@ -28,11 +28,11 @@ COMMANDS: Final = {
     ),
     "handlers": ("credhook.worker.commands.endpoints:handlers", "Show which handlers are loaded, and for which types."),
     "events": (
-        "credhook.worker.commands.events.command:events",
+        "credhook.worker.commands.events:events",
         "List, show, watch, replay and erase events; backfill missing ones.",
     ),
     "causes": (
-        "credhook.worker.commands.events.command:causes",
+        "credhook.worker.commands.events:causes",
         "Show why attempts fail, one line per cause.",
     ),
     "status": ("credhook.ops.status:status", "Show the state of the fleet, and what needs attention."),

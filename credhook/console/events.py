@@ -22,7 +22,7 @@ from credhook.console.rendering import fragment, page
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.store import Keys, State
 from credhook.store.connection import clock
-from credhook.worker.commands.history import entry_lines, heading, history_of, raw, records, time_of
+from credhook.worker.commands.history import entry_lines, event_with_history, heading, records, time_of
 from credhook.worker.commands.search import (
     CAUSE_ID,
     Cursor,
@@ -121,7 +121,7 @@ def routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
 
     async def _sought(request: Request, sought: str) -> Response:
         """Redirect to the event of that id, else to the events of that resource."""
-        if await fleet.ask(lambda redis, keys: redis.exists(raw(keys.event + sought))):
+        if await fleet.ask(lambda redis, keys: redis.exists(keys.event + sought)):
             return RedirectResponse(f"/event?{urlencode({'id': sought})}", 303)
         if not is_resource_id(sought):
             return _list(
@@ -135,7 +135,7 @@ def routes(fleet: FleetWatch, streams: Streams) -> list[Route]:
 
     async def show_one(request: Request) -> Response:
         webhook_id = request.query_params.get("id", "")
-        record = await fleet.ask(lambda redis, keys: _history(redis, keys, webhook_id))
+        record = await fleet.ask(lambda redis, keys: event_with_history(redis, keys, webhook_id))
         if record is None:
             raise HTTPException(404, "There is no such event. It was erased, or its retention has ended.")
         lines = [(entry["at"], *entry_lines(entry)) for entry in record["history"]]
@@ -227,8 +227,3 @@ def _digest(rows: Sequence[dict[str, Any]]) -> str:
     """Return a digest that changes when a shown value changes."""
     shown = json.dumps([[row[name] for name in ("webhook_id", "state", "attempts", "error")] for row in rows])
     return blake2b(shown.encode(), digest_size=6).hexdigest()
-
-
-def _history(redis: Redis, keys: Keys, webhook_id: str) -> dict[str, Any] | None:
-    record = next(records(redis, keys, [webhook_id]), None)
-    return record and record | history_of(redis, keys, raw(webhook_id))

@@ -30,9 +30,9 @@ from credhook.console.rendering import fragment, page
 from credhook.store import Keys, State
 from credhook.store.store import Store
 from credhook.worker.commands.batches import BATCH, batched, sentence
-from credhook.worker.commands.events import erase, replay
-from credhook.worker.commands.search import EventSummary, Selection, count, find
-from credhook.worker.queue.replay import Replay, Settled
+from credhook.worker.commands.bulk import ERASED, NOT_ERASED, NOT_REPLAYED, REPLAYED, Erasure
+from credhook.worker.commands.search import EventSummary, Selection, read_page
+from credhook.worker.queue.replay import How, Replay, Settled
 
 log = structlog.get_logger("credhook.console")
 
@@ -65,7 +65,6 @@ class Task:
         step: works on one batch, and returns an outcome per event.
         done: outcomes that count as done, each with a remark or "".
         left: the other outcomes, each with the reason.
-        begin: called before the first batch.
         finish: called with all events after the last batch.
     """
 
@@ -75,30 +74,28 @@ class Task:
     step: Callable[[Sequence[EventSummary]], Sequence[bytes]]
     done: Mapping[str, str]
     left: Mapping[str, str]
-    begin: Callable[[], None] = lambda: None
     finish: Callable[[Sequence[EventSummary]], None] = lambda _: None
 
 
 def replay_task(redis: Redis, keys: Keys, chosen: Selection, who: str) -> Task:
     """Return the task that replays the chosen events, oldest first."""
-    put_back, how = Replay(Store(redis, keys.queue, retention=0), by=f"{who} (console)"), replay.how_to_replay(chosen)
+    how = How.NOW if chosen.cause else How.ANEW
+    put_back = Replay(Store(redis, keys.queue, retention=0), by=f"{who} (console)")
 
     def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
         return put_back([Settled(event.webhook_id, event.state) for event in batch], how=how)
 
-    return Task("replay", "replayed", _oldest_first(chosen), step, replay.DONE, replay.LEFT)
+    return Task("replay", "replayed", _oldest_first(chosen), step, REPLAYED, NOT_REPLAYED)
 
 
 def erase_task(redis: Redis, keys: Keys, chosen: Selection, _: str) -> Task:
     """Return the task that erases the chosen events, oldest first."""
-    erasure = erase.Erasure(redis, keys, chosen)
-    return Task(
-        "erase", "erased", _oldest_first(chosen), erasure, erase.DONE, erase.LEFT, erasure.begin, erasure.finish
-    )  # fmt: skip
+    erasure = Erasure(redis, keys, chosen)
+    return Task("erase", "erased", _oldest_first(chosen), erasure, ERASED, NOT_ERASED, erasure.finish)
 
 
 def _oldest_first(chosen: Selection) -> Callable[[Redis, Keys], Sequence[EventSummary]]:
-    return lambda redis, keys: find(redis, keys, chosen)[::-1]
+    return lambda redis, keys: read_page(redis, keys, chosen).events[::-1]
 
 
 TASKS: Final[Mapping[str, Callable[[Redis, Keys, Selection, str], Task]]] = {
@@ -152,7 +149,6 @@ class ConsoleJob:
         self.stage = Stage.READING
         events = self.task.find(redis, keys)
         self.total, self.stage = len(events), Stage.RUNNING
-        self.task.begin()
         for batch in batched(events, BATCH):
             if self._stopped.is_set():
                 return Stage.STOPPED
@@ -261,7 +257,8 @@ def _task_routes(verb: str, fleet: FleetWatch, jobs: Jobs) -> list[Route]:
     async def confirm(request: Request, chosen: Selection, now: datetime, problem: str = "") -> Response:
         # Events that come after the count are not touched.
         fixed = replace(chosen, until=chosen.until or now) if not chosen.ids else chosen
-        counts = await fleet.ask(lambda redis, keys: count(redis, keys, fixed, retention=fleet.retention))
+        events = await fleet.ask(lambda redis, keys: read_page(redis, keys, fixed).events)
+        counts = Counter((event.state, event.type) for event in events)
         rows = sorted(counts.items())
         context = {
             "verb": verb,

@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from credhook.console.live import Streams, live_page
 from credhook.console.rendering import number
-from credhook.ops.attention import age, look_at
-from credhook.ops.findings import Finding
-from credhook.ops.fleet import Fleet, platform_of_host
+from credhook.ops.attention import Finding, age, look_at
+from credhook.ops.fleet import Fleet
 from credhook.ops.status import arriving
 from credhook.settings import StoreSettings
 from credhook.store import Keys
@@ -144,7 +143,6 @@ class FleetWatch:
         self._address = str(address)
         self._clock = clock
         self._latest: Reading | None = None
-        self._platform = platform_of_host(settings.queue)
 
     async def ask(self, question: Callable[[Redis, Keys], T]) -> T:
         """Run the question in a thread.
@@ -165,7 +163,7 @@ class FleetWatch:
             await asyncio.sleep(_READ_INTERVAL_SECONDS)
 
     async def _read(self) -> Reading:
-        fleet, findings = await asyncio.to_thread(look_at, self.redis, self._address, self.keys.queue, self._platform)
+        fleet, findings = await asyncio.to_thread(look_at, self.redis, self._address, self.keys.queue)
         self._latest = reading = Reading(self._clock(), fleet, findings)
         if fleet:
             counts = fleet.counts

@@ -1,18 +1,19 @@
-"""Which parts of a fleet need attention, and what to do about each. The state goes in, findings come out.
+"""Findings about the parts of a fleet, and what to do about each. The state goes in, findings come out.
 
 Status, console and doctor show these findings under the same names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from enum import StrEnum
+from functools import partial
+from typing import Final, NamedTuple
 
 from redis import Redis
 from redis.exceptions import RedisError
 
-from credhook.ops.findings import Finding, fail, ok, split_remedy, warn
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
-from credhook.store.announcements import DEPLOY_SECONDS, PlatformKeys, handler_difference
+from credhook.store.announcements import DEPLOY_SECONDS, handler_difference
 
 #: Seconds that an event may be open before it needs attention.
 OLDEST_SECONDS: Final = 900.0
@@ -21,24 +22,66 @@ _REFUSED_SECONDS: Final = 900.0
 #: Used part of maxmemory from which a warning is given.
 _NEARLY_FULL: Final = 0.8
 
+
+class Verdict(StrEnum):
+    """The result of one check."""
+
+    OK = "ok"
+    #: It works now, but needs attention.
+    WARN = "warn"
+    FAIL = "fail"
+    #: The check does not apply to this host.
+    SKIPPED = "skipped"
+
+
+class Finding(NamedTuple):
+    """The result of one check, as one line.
+
+    Attributes:
+        verdict: the result.
+        name: stable name of the check: its group, a dot, its subject.
+        what: what the check found, or why the check was skipped.
+        remedy: what to do; empty if there is nothing to do.
+    """
+
+    verdict: Verdict
+    name: str
+    what: str
+    remedy: str = ""
+
+    @property
+    def needs_attention(self) -> bool:
+        """Return True for a warning or a failure."""
+        return self.verdict in {Verdict.WARN, Verdict.FAIL}
+
+
+ok = partial(Finding, Verdict.OK)
+warn = partial(Finding, Verdict.WARN)
+fail = partial(Finding, Verdict.FAIL)
+skipped = partial(Finding, Verdict.SKIPPED)
+
 #: A problem, and what to do about it.
 Problem = tuple[str, str]
 
 
-def look_at(
-    redis: Redis, address: str, queue: str, platform: PlatformKeys | None, oldest: float = OLDEST_SECONDS
-) -> tuple[Fleet | None, tuple[Finding, ...]]:
+def split_remedy(text: str) -> Problem:
+    """Split `problem; remedy` at the first semicolon. The remedy may be missing."""
+    problem, _, remedy = text.partition("; ")
+    return problem, remedy
+
+
+def look_at(redis: Redis, address: str, queue: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
-        fleet = read_fleet(redis, address, queue, platform)
+        fleet = read_fleet(redis, address, queue)
     except (RedisError, OSError) as error:
         return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)
-    return fleet, attention(fleet, oldest)
+    return fleet, attention(fleet)
 
 
-def attention(fleet: Fleet, oldest: float = OLDEST_SECONDS) -> tuple[Finding, ...]:
+def attention(fleet: Fleet) -> tuple[Finding, ...]:
     """Return what needs attention, most urgent first. A queue without open events needs no worker."""
-    findings = [*of_server(fleet.server), *of_fleet(fleet), *of_events(fleet, oldest)]
+    findings = [*of_server(fleet.server), *of_fleet(fleet), *of_events(fleet)]
     idle = not fleet.counts.open
     return tuple(one for one in findings if one.needs_attention and not (idle and one.name == "fleet.workers"))
 
@@ -58,35 +101,28 @@ def of_server(server: RedisServer) -> Iterator[Finding]:
 
 def of_fleet(fleet: Fleet) -> Iterator[Finding]:
     """Check whether receivers and workers are alive and fit together."""
-    checks: dict[str, tuple[Iterable[Problem], str]] = {
-        "fleet.receivers": (_receivers(fleet), _alive(fleet.receivers)),
-        "fleet.workers": (_workers(fleet), _alive(fleet.own_workers)),
-        "fleet.queues": (_queues(fleet), "receivers and workers have the same queues"),
-        "fleet.versions": (_versions(fleet), "all processes run the same version"),
-        "fleet.handlers": (_handlers(fleet), "the workers of the queue have the same handlers"),
-        "fleet.settings": (_settings(fleet), "receivers agree on their settings, and so do workers"),
-        "fleet.refusals": (
-            _refusals(fleet.receivers),
-            f"no delivery was refused for its signature or timestamp within {_REFUSED_SECONDS / 60:.0f} min",
-        ),
-    }
-    for name, (problems, healthy) in checks.items():
-        yield _finding(name, problems, healthy)
+    yield _finding("fleet.receivers", _receivers(fleet))
+    yield _finding("fleet.workers", _workers(fleet))
+    yield _finding("fleet.queues", _queues(fleet))
+    yield _finding("fleet.versions", _versions(fleet))
+    yield _finding("fleet.handlers", _handlers(fleet))
+    yield _finding("fleet.settings", _settings(fleet))
+    yield _finding("fleet.refusals", _refusals(fleet.receivers))
 
 
-def of_events(fleet: Fleet, oldest: float) -> Iterator[Finding]:
+def of_events(fleet: Fleet) -> Iterator[Finding]:
     """Check whether events move, and the platform is called."""
-    counts = fleet.counts
-    suspended = [("`rq suspend` has stopped all workers", "run `rq resume`")] if fleet.suspended else []
-    yield _finding("events.suspended", suspended, "workers take events")
-    old: list[Problem] = []
-    if fleet.oldest_open is not None and fleet.oldest_open > oldest:
-        remedy = "`credhook causes` says why attempts fail; if none fail, start more workers"
-        old.append((f"the oldest open event was received {age(fleet.oldest_open)} ago", remedy))
-    yield _finding("events.oldest_open", old, "no event has been open for too long")
-    yield _finding("platform.breaker", _breakers(fleet), "the circuit breaker is closed")
-    types = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
-    for name, count, what, remedy in (
+    yield _finding("platform.breaker", _breakers(fleet))
+    counts, oldest = fleet.counts, fleet.oldest_open or 0.0
+    unhandled = ", ".join(f"{count} of {name}" for name, count in counts.unhandled.items())
+    for name, is_wrong, what, remedy in (
+        ("suspended", fleet.suspended, "`rq suspend` has stopped all workers", "run `rq resume`"),
+        (
+            "oldest_open",
+            oldest > OLDEST_SECONDS,
+            f"the oldest open event was received {age(oldest)} ago",
+            "`credhook causes` says why attempts fail; if none fail, start more workers",
+        ),
         (
             "dead",
             counts.dead_recently,
@@ -95,8 +131,8 @@ def of_events(fleet: Fleet, oldest: float) -> Iterator[Finding]:
         ),
         (
             "unhandled",
-            len(counts.unhandled),
-            f"no worker had a handler for {types}",
+            counts.unhandled,
+            f"no worker had a handler for {unhandled}",
             "start a worker with a handler for them, or register fewer types: `credhook endpoints plan`",
         ),
         (
@@ -112,7 +148,7 @@ def of_events(fleet: Fleet, oldest: float) -> Iterator[Finding]:
             "`credhook events list --state unreadable` names them; repair them, then replay them",
         ),
     ):
-        yield _finding(f"events.{name}", [(what, remedy)] if count else [], "none")
+        yield _finding(f"events.{name}", [(what, remedy)] if is_wrong else [])
 
 
 def age(seconds: float) -> str:
@@ -123,15 +159,11 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _finding(name: str, problems: Iterable[Problem], healthy: str) -> Finding:
+def _finding(name: str, problems: Iterable[Problem]) -> Finding:
     found = list(problems)
     if not found:
-        return ok(name, healthy)
+        return ok(name, "as it should be")
     return warn(name, "; ".join(what for what, _ in found), "; ".join(dict.fromkeys(remedy for _, remedy in found)))
-
-
-def _alive(processes: Sequence[FleetProcess]) -> str:
-    return f"{len(processes)} alive, on {_hosts(processes, 10)}"
 
 
 def _hosts(processes: Iterable[FleetProcess], limit: int = 5) -> str:

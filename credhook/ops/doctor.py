@@ -1,32 +1,112 @@
-"""`credhook doctor`: every check on one line, for people and (`--json`) for programs."""
+"""`credhook doctor`: every check on one line, for people and (`--json`) for programs.
 
+It checks the settings of this host, Redis and the fleet, the public URL as a sender sees it, and the platform.
+"""
+
+import asyncio
+import http.client
 import json
 import os
+import socket
+import ssl
 import sys
-from collections.abc import Sequence
-from functools import partial
-from typing import Final
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import click
+from pydantic import ValidationError
+from redis import Redis
+from redis.exceptions import NoPermissionError, RedisError
 
-from credhook.ops import doctor_platform, doctor_redis, doctor_settings
-from credhook.ops.doctor_settings import CERTIFICATE_DAYS, Setup
-from credhook.ops.findings import CheckGroup, Finding, Verdict, examine
+from credhook.certificate import SOON, valid_until
+from credhook.events import EVENT_TYPES
+from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
+from credhook.ops.fleet import open_briefly, read_fleet
+from credhook.receiver.settings import ReceiverSettings
+from credhook.settings import StoreSettings, settings_errors
+from credhook.store.address import RedisAddress
+from credhook.store.health import unanswered
+from credhook.worker.api.client import AsyncApi
+from credhook.worker.api.errors import ApiError, hint
+from credhook.worker.api.http.transport import shared_ssl_context
+from credhook.worker.api.models import Endpoint
+from credhook.worker.commands.endpoints import plan, shown
+from credhook.worker.handlers.loading import CannotLoad, load
+from credhook.worker.settings import EndpointSettings, WorkerSettings
 
-#: Failures of these checks end the command with exit code 2.
-_SETTINGS_PREFIX: Final = "settings."
+#: Seconds that one question may take. A shorter CREDHOOK_FETCH_TIMEOUT wins.
+_ANSWER_SECONDS: Final = 5.0
+#: Bytes of the public URL's answer that are read.
+_ANSWER_BYTES: Final = 65_536
+#: Seconds by which clocks may differ without a warning.
+_CLOCK_SECONDS: Final = 5.0
+
+#: Variables that are set on every worker's host, and on no other host.
+_OF_WORKERS: Final = (
+    "CREDHOOK_HANDLERS",
+    *(str(field.validation_alias) for field in WorkerSettings.model_fields.values() if field.is_required()),
+)
+#: Name of a check → the settings, the variables of which one is set where they apply, and why they do not apply.
+_SETTINGS: Final[Mapping[str, tuple[type[Any], tuple[str, ...], str]]] = {
+    "settings.store": (StoreSettings, (), ""),
+    "settings.receiver": (
+        ReceiverSettings,
+        ("CREDHOOK_WEBHOOK_SECRETS", "CREDHOOK_PATH_SECRET", "CREDHOOK_INSECURE"),
+        "this host has no receiver's secrets",
+    ),
+    "settings.worker": (WorkerSettings, _OF_WORKERS, "this host knows no platform"),
+    "settings.endpoint": (EndpointSettings, ("CREDHOOK_PUBLIC_URL",), "CREDHOOK_PUBLIC_URL is not set here"),
+}
+
+_KEY: Final = "credhook:doctor"
+#: Each command that our scripts, clients and RQ send, in a form that does little or nothing. `ACL DRYRUN` would need
+#: Redis 7 and an administrator. `:s`, `:h`, … stand for keys of the doctor, one for each type.
+TRIALS: Final = tuple(
+    tuple(_KEY + word if word.startswith(":") else word for word in trial.split())
+    for trial in (
+        *("PING", "TIME", "INFO", "SCAN 0 COUNT 1", "EXISTS rq:doctor"),
+        *("SET :s 1 PX 5000", "GET :s", "MGET :s", "EXISTS :s", "TYPE :s", "TTL :s", "PTTL :s", "PERSIST :o"),
+        *("EXPIRE :s 5", "PEXPIRE :s 5000", "COPY :s :o REPLACE", "RENAME :o :s"),
+        *("HSET :h f 1", "HSETNX :h f 1", "HINCRBY :h f 1", "HGET :h f", "HMGET :h f", "HGETALL :h", "HEXISTS :h f"),
+        *("HLEN :h", "HKEYS :h", "HSCAN :h 0", "HDEL :h f"),
+        *("RPUSH :l 1", "LPUSH :l 1", "LLEN :l", "LRANGE :l 0 0", "LREM :l 1 1", "LTRIM :l 0 -1"),
+        *("BLMOVE :l :l LEFT LEFT 1", "LPOP :l"),
+        *("SADD :m 1", "SISMEMBER :m 1", "SMEMBERS :m", "SRANDMEMBER :m", "SREM :m 1"),
+        *("ZADD :z 1 m", "ZCARD :z", "ZCOUNT :z 0 1", "ZSCORE :z m", "ZMSCORE :z m", "ZRANGE :z 0 0"),
+        *("ZRANGEBYSCORE :z 0 1", "ZREMRANGEBYSCORE :z 2 3", "ZSCAN :z 0", "ZREM :z m", "ZPOPMIN :z"),
+        *("EVAL return 0", "SCRIPT LOAD return", "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),
+        *("PUBLISH credhook:doctor 1", "PUBSUB NUMSUB credhook:doctor"),
+        *("UNLINK :o", "DEL :s :h :l :m :z :o"),
+    )
+)
+#: The ACL rules that grant access. Redis refuses a command that repeats a rule.
+_GRANTS: Final = {"keys": "~credhook:* ~rq:*", "channels": "&credhook:* &rq:*"}
+
+_RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
+_OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
+#: OpenSSL's error number for a certificate → what to do.
+_BAD_CERTIFICATE: Final = {10: _RENEW, 62: _OTHER_NAME, 64: _OTHER_NAME}
+#: Class of an error → why the public URL is not reached, and what to do. The more precise classes first.
+_UNREACHED: Final = (
+    (socket.gaierror, "its host's name is not known here", "check CREDHOOK_PUBLIC_URL and its DNS record"),
+    (
+        TimeoutError,
+        "it does not answer in time",
+        "check the firewall; a public address may be unreachable from within",
+    ),
+    (ConnectionRefusedError, "nothing listens there", "start the proxy, or check CREDHOOK_PUBLIC_URL's port"),
+    (ssl.SSLError, "it does not speak TLS", "let the proxy end TLS there, or set CREDHOOK_TLS_CERTFILE"),
+    (Exception, "the connection broke", "see the log of the proxy"),
+)
 
 
 @click.command()
-@click.option(
-    "--days",
-    type=click.IntRange(0),
-    default=CERTIFICATE_DAYS,
-    show_default=True,
-    help="For how long certificates should still be valid.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def doctor(*, days: int, as_json: bool) -> None:
+def doctor(*, as_json: bool) -> None:
     """Try everything that receivers and workers depend on, and say what to do about each problem.
 
     It uses the settings of this host: a receiver's host has no platform, a worker's host no webhook secrets. Checks
@@ -34,24 +114,11 @@ def doctor(*, days: int, as_json: bool) -> None:
     headers to the public URL, which a receiver refuses. Exit codes: 0 all is well, 1 something needs attention, 2 wrong
     usage or a wrong setting.
     """
-    findings = examine(_groups(Setup.from_environment(days=days)))
-    for finding in findings:
+    findings = []
+    for finding in check_all():
+        findings.append(finding)
         click.echo(json.dumps(finding._asdict()) if as_json else line(finding))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code(findings))  # A thread that still waits for a name server would keep the process alive.
-
-
-def _groups(setup: Setup) -> list[CheckGroup]:
-    redis = "see whether Redis or the network is too slow"
-    url = "see whether the name server answers"
-    platform = "see whether handlers take long to import, or the name server does not answer"
-    return [
-        CheckGroup(doctor_settings.NAMES, partial(doctor_settings.check_settings, setup)),
-        CheckGroup(doctor_redis.NAMES, partial(doctor_redis.check_redis, setup), redis),
-        CheckGroup(doctor_platform.URL_NAMES, partial(doctor_platform.check_public_url, setup), url),
-        CheckGroup(doctor_platform.NAMES, partial(doctor_platform.check_platform, setup), platform),
-    ]
+    sys.exit(exit_code(findings))
 
 
 def line(finding: Finding) -> str:
@@ -64,6 +131,204 @@ def line(finding: Finding) -> str:
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """Return 2 if a setting is wrong, 1 if anything else needs attention, or 0."""
-    if any(one.verdict is Verdict.FAIL and one.name.startswith(_SETTINGS_PREFIX) for one in findings):
+    if any(one.verdict is Verdict.FAIL and one.name in _SETTINGS for one in findings):
         return 2
     return int(any(one.needs_attention for one in findings))
+
+
+def check_all() -> Iterator[Finding]:
+    """Run all checks. A check that needs what has failed before is left out."""
+    settings: dict[str, Any] = {}
+    for name in _SETTINGS:
+        settings[name], finding = _read_settings(name)
+        yield finding
+    store, receiver, worker, endpoint = settings.values()
+    for name, path, variable in (
+        ("certificate.receiver", receiver and receiver.tls_certfile, "CREDHOOK_TLS_CERTFILE"),
+        ("certificate.client", worker and worker.client_certfile, "CREDHOOK_CLIENT_CERTFILE"),
+    ):
+        if path:
+            yield of_certificate(name, valid_until(path), f"renew the file that {variable} names, and restart")
+        else:
+            yield skipped(name, f"{variable} is not set here")
+    if store:
+        yield from _check_redis(store)
+    public_url = endpoint.public_url if endpoint else None
+    if public_url:
+        yield from _check_public_url(public_url)
+    else:
+        yield skipped("public_url.reached", "CREDHOOK_PUBLIC_URL is missing or wrong")
+    if worker:
+        wanted, finding = _load_handlers(worker)
+        yield finding
+        yield from asyncio.run(_ask_platform(worker, public_url, wanted))
+    else:
+        yield skipped("handlers.load", "this host is no worker's")
+        yield skipped("platform.api", "the settings of the platform are missing or incomplete")
+
+
+def _read_settings(name: str) -> tuple[Any, Finding]:
+    """Return the settings of one process, or None if they are wrong or do not apply."""
+    kind, signs, absent = _SETTINGS[name]
+    if signs and not any(map(os.environ.get, signs)):
+        return None, skipped(name, absent)
+    try:
+        return kind(), ok(name, "they are valid")
+    except ValidationError as invalid:
+        parts = [split_remedy(error) for error in settings_errors(invalid)]
+        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in parts if remedy))
+        return None, fail(name, "; ".join(what for what, _ in parts), remedy or "see deploy/README.md, Settings")
+
+
+def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
+    """Check that a certificate is valid for some more days."""
+    left = until - datetime.now(UTC)
+    end = until.astimezone(UTC).isoformat(timespec="minutes")
+    if left.total_seconds() <= 0:
+        return fail(name, f"the certificate has expired at {end}", remedy)
+    if left < SOON:
+        return warn(name, f"the certificate expires in {left.days} days, at {end}", remedy)
+    return ok(name, f"the certificate is valid for another {left.days} days")
+
+
+def _check_redis(settings: StoreSettings) -> Iterator[Finding]:
+    address = RedisAddress.parse(settings.redis_url.get_secret_value())
+    with open_briefly(address) as redis:
+        try:
+            with suppress(NoPermissionError):  # The next check names it, with all other refused commands.
+                redis.ping()
+            yield _permissions(redis)
+            before = time.time()
+            seconds, microseconds = redis.time()
+            yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
+            fleet = read_fleet(redis, str(address), settings.queue)
+            yield ok("redis.reached", f"{address} answers")
+            yield from of_server(fleet.server)
+            yield from of_fleet(fleet)
+        except (RedisError, OSError) as error:
+            yield fail("redis.reached", *split_remedy(unanswered(error)))
+
+
+def _permissions(redis: Redis) -> Finding:
+    """Try every command, and name the ones that an access control list forbids."""
+    pipeline = redis.pipeline(transaction=False)
+    for trial in TRIALS:
+        pipeline.execute_command(*trial)  # type: ignore[no-untyped-call]  # redis-py's gap
+    commands, closed = refused(TRIALS, pipeline.execute(raise_on_error=False))
+    if not commands and not closed:
+        return ok("redis.permissions", "every command that we need is allowed")
+    problems = [f"REDIS_URL's user may not run {', '.join(commands)}"] if commands else []
+    problems += [f"REDIS_URL's user has no access to our {kind}" for kind in closed]
+    rules = [*(f"+{command.lower()}" for command in commands), *(_GRANTS[kind] for kind in closed)]
+    return fail("redis.permissions", "; ".join(problems), f"ACL SETUSER <user> {' '.join(rules)}")
+
+
+def refused(trials: Sequence[tuple[str, ...]], replies: Sequence[Any]) -> tuple[list[str], list[str]]:
+    """Return the forbidden commands, and which of `keys` and `channels` are closed. Other errors do not count. Pure."""
+    commands, closed = dict[str, None](), dict[str, None]()
+    for (command, *_), reply in zip(trials, replies, strict=True):
+        if isinstance(reply, NoPermissionError):
+            if "to run the" in str(reply):
+                commands[command] = None
+            else:
+                closed["channels" if "channel" in str(reply) else "keys"] = None
+    return list(commands), list(closed)
+
+
+def of_clock(ahead: float) -> Finding:
+    """Check that Redis's clock, which is `ahead` by some seconds, agrees with this host's."""
+    if abs(ahead) <= _CLOCK_SECONDS:
+        return ok("redis.clock", f"Redis's clock agrees with this host's within {_CLOCK_SECONDS:.0f} s")
+    what = f"Redis's clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
+    return warn("redis.clock", what, "let both follow an NTP server; signatures and retries depend on it")
+
+
+def _check_public_url(url: str) -> Iterator[Finding]:
+    """Check that the public URL is reached, has a valid certificate, and leads to a receiver.
+
+    A delivery without headers is posted. A receiver refuses it before it asks Redis. Nothing is stored; the receiver's
+    log has one more line.
+    """
+    parts, name, headers = urlsplit(url), "public_url.reached", {"User-Agent": "credhook-doctor", "Connection": "close"}
+    connection = http.client.HTTPSConnection(
+        str(parts.hostname), parts.port or 443, timeout=_ANSWER_SECONDS, context=shared_ssl_context()
+    )
+    with closing(connection):
+        try:
+            connection.connect()
+            yield ok(name, f"{shown(url)} is reached from here")
+            certificate: Any = connection.sock.getpeercert()
+            until = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+            yield of_certificate("public_url.certificate", until, _RENEW)
+            name = "public_url.receiver"
+            connection.request("POST", parts.path or "/", body=b"", headers=headers)
+            response = connection.getresponse()
+            yield of_answer(response.status, response.read(_ANSWER_BYTES))
+        except ssl.SSLCertVerificationError as error:
+            authority = "use a certificate of an authority that the platform trusts, with its intermediate certificates"
+            remedy = _BAD_CERTIFICATE.get(error.verify_code, authority)
+            yield fail("public_url.certificate", f"senders refuse the certificate: {error.verify_message}", remedy)
+        except (OSError, http.client.HTTPException) as error:
+            why, remedy = next((why, remedy) for kind, why, remedy in _UNREACHED if isinstance(error, kind))
+            yield fail(name, f"{shown(url)}: {why} ({type(error).__name__})", remedy)
+
+
+def of_answer(status: int, body: bytes) -> Finding:
+    """Check that a receiver answered and takes deliveries at this path. A receiver's errors have an id. Pure."""
+    name, server = "public_url.receiver", "check CREDHOOK_PUBLIC_URL and the proxy's back end"
+    try:
+        is_receiver = "id" in json.loads(body)["errors"][0]
+    except (ValueError, LookupError, TypeError):
+        is_receiver = False
+    if not is_receiver:
+        return fail(name, f"the server there, which answers {status}, is no receiver", server)
+    if status == http.HTTPStatus.NOT_FOUND:
+        remedy = f"let it end as CREDHOOK_WEBHOOK_PATH and CREDHOOK_PATH_SECRET do; {server}"
+        return fail(name, "the server there takes no deliveries at this path", remedy)
+    if status != http.HTTPStatus.BAD_REQUEST:
+        return fail(name, f"the receiver there answers {status}", "see delivery_refused in its log")
+    return ok(name, "it leads to a receiver")
+
+
+def _load_handlers(settings: WorkerSettings) -> tuple[frozenset[str] | None, Finding]:
+    """Return the event types that handlers want, or None if that cannot be known."""
+    try:
+        registry = load(settings.handlers)
+    except CannotLoad as error:
+        what, remedy = split_remedy(error.message)
+        return None, fail("handlers.load", what, remedy or "fix it; no worker starts without its handlers")
+    if not registry.handlers:
+        remedy = "decorate functions with @handlers.on(…), or let CREDHOOK_HANDLERS name their module"
+        return frozenset(), warn("handlers.load", "no handlers are loaded", remedy)
+    return frozenset(registry.types), ok("handlers.load", ", ".join(one.name for one in registry.handlers))
+
+
+async def _ask_platform(
+    settings: WorkerSettings, public_url: str | None, wanted: frozenset[str] | None
+) -> list[Finding]:
+    """Get a token, list the endpoints, and compare them with what handlers want."""
+    soon = settings.model_copy(update={"fetch_timeout": min(settings.fetch_timeout, _ANSWER_SECONDS)})
+    try:
+        async with AsyncApi.from_settings(soon) as api:
+            registered = await api.endpoints.list()
+    except ApiError as error:
+        what, remedy = split_remedy(str(error))
+        return [fail("platform.api", what, hint(error) or remedy or "see the platform's own log")]
+    accepted = ok("platform.api", f"{settings.api_url} accepts the token of {settings.client_id}")
+    return [accepted, of_endpoints(public_url, wanted, registered)]
+
+
+def of_endpoints(url: str | None, wanted: frozenset[str] | None, registered: Sequence[Endpoint]) -> Finding:
+    """Check that the endpoint of our URL delivers what handlers want, and no more. Pure; None is unknown."""
+    name, remedy = "platform.endpoints", "run `credhook endpoints plan`, then `credhook endpoints apply`"
+    if url is None or wanted is None:
+        return skipped(name, "this host does not know the public URL, or which types handlers want")
+    ours = [endpoint for endpoint in registered if endpoint.url == url]
+    if not ours:
+        return fail(name, f"the platform delivers nothing to {shown(url)}", remedy)
+    delivered = frozenset(kind for endpoint in ours for kind in endpoint.filter_types or EVENT_TYPES)
+    if missing := ", ".join(sorted(wanted - delivered)):
+        return fail(name, f"handlers want {missing}, which the platform does not deliver", remedy)
+    if not plan(url, wanted, registered).empty:
+        return warn(name, f"the platform delivers more than handlers want to {shown(url)}, or it twice", remedy)
+    return ok(name, f"the platform delivers what handlers want to {shown(url)}")

@@ -3,10 +3,9 @@
 Status, doctor and console all use this reader. It writes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
@@ -25,8 +24,7 @@ from credhook.store.announcements import (
 )
 from credhook.store.connection import clock, open_redis_sync
 from credhook.store.counts import EventCounts, counts_of
-from credhook.worker.platform.shared_circuit import circuit_in, circuit_key
-from credhook.worker.settings import PlatformSettings
+from credhook.worker.platform.shared_circuit import circuit_in
 
 #: Seconds that Redis may take for one answer.
 ANSWER_SECONDS: Final = 5.0
@@ -34,12 +32,10 @@ ANSWER_SECONDS: Final = 5.0
 _RQ_WORKERS_LIMIT: Final = 1_000
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
-
-
-class RedisServer(_Model):
+class RedisServer(BaseModel):
     """Redis, as it describes itself. Memory is in bytes; `maxmemory` 0 means no limit, `fsync` "" unknown."""
+
+    model_config = ConfigDict(frozen=True)
 
     address: str
     version: str
@@ -50,41 +46,24 @@ class RedisServer(_Model):
     checks: tuple[health.Check, ...]
 
 
-class FleetProcess(_Model):
-    """The fields that receivers and workers share.
+class ReceiverProcess(ReceiverAnnouncement):
+    """A live receiver process; `age` is in seconds, `per_second` covers its last ten seconds or so."""
 
-    Attributes:
-        age: seconds since the process first announced itself.
-        config_fingerprint: digests of settings that must be the same for all processes of its kind.
-    """
+    age: float
+    per_second: float
+
+
+class WorkerProcess(WorkerAnnouncement):
+    """A live worker process; `age` is in seconds."""
 
     queue: str
-    host: str
-    version: str
     age: float
-    config_fingerprint: dict[str, str] = {}
 
 
-class ReceiverProcess(FleetProcess):
-    """A live receiver process; `per_second` covers its last ten seconds or so."""
-
-    strict: bool
-    per_second: float
-    idle: float | None
-    unauthenticated: int = 0
-    outside_tolerance: int = 0
-    refused: float | None = None
+FleetProcess = ReceiverProcess | WorkerProcess
 
 
-class WorkerProcess(FleetProcess):
-    """A live worker process; None stands for a figure that it does not report."""
-
-    handlers: dict[str, tuple[str, ...]]
-    in_flight: int | None
-    slots: int | None
-
-
-class PlatformState(_Model):
+class PlatformState(BaseModel):
     """The platform, as the workers share it.
 
     Attributes:
@@ -98,7 +77,7 @@ class PlatformState(_Model):
     rate: float | None
 
 
-class Fleet(_Model):
+class Fleet(BaseModel):
     """The state of the fleet. Receivers and workers are those of all queues.
 
     Attributes:
@@ -132,8 +111,7 @@ class Fleet(_Model):
     def as_json(self) -> dict[str, Any]:
         """Return everything except the digests of settings."""
         digests = {"__all__": {"config_fingerprint"}}
-        hidden: Any = {"receivers": digests, "workers": digests, "server": {"checks"}, "counts": {"oldest_age"}}
-        return self.model_dump(mode="json", exclude=hidden)
+        return self.model_dump(mode="json", exclude={"receivers": digests, "workers": digests, "server": {"checks"}})
 
 
 def open_briefly(address: RedisAddress) -> Redis:
@@ -147,10 +125,8 @@ def open_briefly(address: RedisAddress) -> Redis:
     )
 
 
-def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | None = None) -> Fleet:
+def read_fleet(redis: Redis, address: str, queue: str) -> Fleet:
     """Return the state of the fleet; `address` is Redis's address without a password.
-
-    `platform` says where the platform's state is, if no worker reports it.
 
     Raises:
         RedisError, OSError: Redis failed.
@@ -158,8 +134,8 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
     now = clock(redis) / 1_000
     queues = sorted(queues_of(redis) | {queue})
     counts = {name: counts_of(redis, Keys(name), now=now) for name in queues}
-    receivers = read_receivers(redis, queues)
-    workers, platforms = _workers(redis, queues, now)
+    receivers = [_receiver(one, now) for name in queues for one in _announced(redis, Keys(name).receivers, now)]
+    workers = [_worker(one, name, now) for name in queues for one in _announced(redis, Keys(name).handlers, now)]
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
     return Fleet(
         queue=queue,
@@ -168,47 +144,16 @@ def read_fleet(redis: Redis, address: str, queue: str, platform: PlatformKeys | 
         others={name: found for name, found in counts.items() if name != queue and found.open},
         oldest_open=counts[queue].oldest_age,
         suspended=bool(redis.exists(WORKERS_SUSPENDED)),
-        receivers=receivers,
-        workers=workers,
-        platforms=tuple(_platform(redis, keys, now) for keys in platforms or ([platform] if platform else [])),
+        receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
+        workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
+        platforms=tuple(_platform(redis, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
     )
-
-
-def read_receivers(redis: Redis, queues: Iterable[str]) -> tuple[ReceiverProcess, ...]:
-    """Return the live receivers of these queues.
-
-    Raises:
-        RedisError, OSError: Redis failed.
-    """
-    now, found = clock(redis) / 1_000, []
-    for _, one in _announced(redis, [Keys(queue).receivers for queue in queues], now):
-        said = ReceiverAnnouncement.model_validate_json(one.text)
-        later = now - one.renewed / 1_000
-        found.append(
-            ReceiverProcess(
-                **said.model_dump(exclude={"acknowledged", "seconds", "idle", "refused"}),
-                age=now - one.since / 1_000,
-                per_second=round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0,
-                idle=None if said.idle is None else said.idle + later,
-                refused=None if said.refused is None else said.refused + later,
-            )
-        )
-    return tuple(sorted(found, key=lambda receiver: (receiver.queue, receiver.host)))
-
-
-def platform_of_host(queue: str) -> PlatformKeys | None:
-    """Return where the platform's state is, if this host's settings name the platform."""
-    try:
-        settings = PlatformSettings()
-    except ValidationError:
-        return None
-    return PlatformKeys(circuit=circuit_key(settings.api_url, queue))
 
 
 def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
     info: Any = redis.info()
     try:
-        config: Mapping[Any, Any] = redis.config_get("*appendfsync*")
+        config: Any = redis.config_get("*appendfsync*")
     except ResponseError:  # Managed services forbid CONFIG.
         config = {}
     facts = health.read(info, config)
@@ -223,24 +168,24 @@ def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
     )
 
 
-def _workers(redis: Redis, queues: Sequence[str], now: float) -> tuple[tuple[WorkerProcess, ...], list[PlatformKeys]]:
-    """Return the live workers of these queues, and where they keep the platform's state."""
-    found, platforms = [], []
-    for place, one in _announced(redis, [Keys(queue).handlers for queue in queues], now):
-        said = WorkerAnnouncement.model_validate_json(one.text)
-        fields = said.model_dump(exclude={"pid", "platform"})
-        found.append(WorkerProcess(queue=queues[place], age=now - one.since / 1_000, **fields))
-        if said.platform not in platforms:
-            platforms.append(said.platform)
-    return tuple(sorted(found, key=lambda worker: (worker.queue, worker.host))), platforms
+def _announced(redis: Redis, key: str, now: float) -> list[Announced]:
+    """Return the announcements of live processes in this hash."""
+    return [one for one in announced(redis.hgetall(key)) if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS]
 
 
-def _announced(redis: Redis, keys: Iterable[str], now: float) -> Iterator[tuple[int, Announced]]:
-    """Yield the announcements of live processes in these hashes, each with its hash's place among the keys."""
-    for place, key in enumerate(keys):
-        for one in announced(redis.hgetall(key)):
-            if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS:
-                yield place, one
+def _receiver(one: Announced, now: float) -> ReceiverProcess:
+    said, later = ReceiverAnnouncement.model_validate_json(one.text), now - one.renewed / 1_000
+    until_now = {
+        "idle": None if said.idle is None else said.idle + later,
+        "refused": None if said.refused is None else said.refused + later,
+    }
+    per_second = round(said.acknowledged / said.seconds, 2) if said.seconds > 0 else 0.0
+    return ReceiverProcess(**{**said.model_dump(), **until_now}, age=now - one.since / 1_000, per_second=per_second)
+
+
+def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
+    said = WorkerAnnouncement.model_validate_json(one.text)
+    return WorkerProcess(**said.model_dump(), queue=queue, age=now - one.since / 1_000)
 
 
 def queues_of(redis: Redis) -> set[str]:

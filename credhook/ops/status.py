@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from credhook.ops.attention import OLDEST_SECONDS, age, look_at
-from credhook.ops.findings import Finding
-from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly, platform_of_host
+from credhook.ops.attention import Finding, age, look_at
+from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly
 from credhook.settings import StoreSettings
 from credhook.store.address import RedisAddress
 
@@ -17,16 +16,8 @@ _MEBIBYTE: Final = 1 << 20
 
 
 @click.command()
-@click.option(
-    "--oldest",
-    type=click.FloatRange(min=0),
-    default=OLDEST_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long an event may be open before it needs attention.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(*, oldest: float, as_json: bool) -> None:
+def status(*, as_json: bool) -> None:
     """Show the state of the fleet, and what needs attention.
 
     It needs only REDIS_URL and CREDHOOK_QUEUE. Exit codes: 0 all is well, 1 something needs attention, 2 wrong usage or
@@ -35,7 +26,7 @@ def status(*, oldest: float, as_json: bool) -> None:
     settings = StoreSettings()
     address = RedisAddress.parse(settings.redis_url.get_secret_value())
     with open_briefly(address) as redis:
-        fleet, findings = look_at(redis, str(address), settings.queue, platform_of_host(settings.queue), oldest)
+        fleet, findings = look_at(redis, str(address), settings.queue)
     if as_json:
         named = [one._asdict() for one in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))
@@ -103,10 +94,9 @@ def _server(server: RedisServer) -> str:
 
 def _worker(worker: WorkerProcess, queue: str) -> str:
     in_flight = "?" if worker.in_flight is None else worker.in_flight
-    slots = "?" if worker.slots is None else worker.slots
     elsewhere = "" if worker.queue == queue else f"  queue {worker.queue}"
     names = ", ".join(sorted(worker.handlers)) or "no handlers"
-    return f"{_process(worker)}{elsewhere}  {in_flight}/{slots} in flight  {names}"
+    return f"{_process(worker)}{elsewhere}  {in_flight}/{worker.slots} in flight  {names}"
 
 
 def _process(process: FleetProcess) -> str:

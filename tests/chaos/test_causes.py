@@ -37,10 +37,6 @@ def rig(rig: FleetHarness) -> FleetHarness:
     return rig
 
 
-def standing(redis: Any, cause_id: str) -> set[int]:
-    return {int(one[1:]) for one in redis.zrange(INDEX.standing(cause_id), 0, -1)}
-
-
 def begun(rig: FleetHarness, least: int) -> bool:
     return len(rig.notes()) >= least
 
@@ -53,14 +49,17 @@ def test_each_event_that_failed_stands_with_its_bug_and_no_other_does(rig: Fleet
             worker.kill()
     with rig.worker("last", CREDHOOK_CONCURRENCY="10"):
         rig.settles(within=120)
-    found, redis = {}, cast(Any, rig.redis)
+    found, places, redis = {}, {}, cast(Any, rig.redis)
     for one in redis.zrange(INDEX.causes, 0, -1):
-        cause = redis.hgetall(INDEX.cause(one.decode()))
-        events = standing(redis, one.decode())
-        found[cause[b"who"].decode(), cause[b"what"].decode()] = events
-        assert int(cause[b"failures"]) >= len(events)
+        cause = {name.decode(): value.decode() for name, value in redis.hgetall(INDEX.cause(one.decode())).items()}
+        bug = cause["who"], cause["what"]
+        members = redis.zrange(INDEX.standing(one.decode()), 0, -1)
+        found[bug], places[bug] = {int(member[1:]) for member in members}, cause["at"]
+        assert int(cause["failures"]) >= len(members)
+        assert cause["version"]
     died = found.pop(("worker", "WorkerDied"), set())
     assert died == set()  # All of them have been handled since.
+    assert places["test.first", "KeyError"].endswith(" lookup")
     assert found == {
         ("test.first", "ValueError"): {number for number in range(COUNT) if number % 4 == 1},
         ("test.first", "KeyError"): {number for number in range(COUNT) if number % 4 == 2},

@@ -39,14 +39,14 @@ def receiver(authority: trustme.CA) -> Iterator[Receiver]:
 @pytest.fixture
 def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`credhook events …` in this process."""
-    from credhook.worker.commands.events import command as history
+    from credhook.worker.commands.events import events
 
     for name in [name for name in os.environ if name.startswith("CREDHOOK_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("REDIS_URL", redis_url)
 
     def run(*arguments: str, **environment: str) -> Result:
-        return CliRunner().invoke(history.events, arguments, env=environment)
+        return CliRunner().invoke(events, arguments, env=environment)
 
     return run
 

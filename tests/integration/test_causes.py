@@ -12,12 +12,12 @@ from fleet_harness import Answer, Stub, well
 from harness import COMPLETED
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
-from redis_keys import EVENT, HISTORY, job_id
-from stored_events import INDEX, plant
+from redis_keys import EVENT
+from stored_events import INDEX
 from stores import store_on
 
 from credhook import GiveUp
-from credhook.store import BLAMED, MOST_CAUSES, State
+from credhook.store import MOST_CAUSES, State
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.handlers.registry import Handlers
 from credhook.worker.queue.claims import Settlement
@@ -79,32 +79,6 @@ def causes(redis: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-async def test_three_bugs_among_many_events_are_three_causes(made: Attempts, redis_client: Redis) -> None:
-    await handled(made, 20)
-    found = causes(redis_client)
-    assert {name: (one["failures"], len(one["standing"])) for name, one in found.items()} == {
-        ("test.first", "ValueError"): ("4", 4),
-        ("test.first", "KeyError"): ("4", 4),
-        ("test.second", "GiveUp"): ("8", 8),
-    }
-    value = found["test.first", "ValueError"]
-    assert value["standing"] == {"e1", "e6", "e11", "e16"}
-    assert value["at"].startswith("integration/test_causes.py:")
-    assert value["at"].endswith(" shared")
-    assert value["version"].startswith("credhook ")
-    assert found["test.second", "GiveUp"]["standing"] > found["test.first", "KeyError"]["standing"]
-
-
-def test_what_waits_with_a_cause_is_due_at_once_when_that_is_replayed(redis_client: Redis, events: Run) -> None:
-    plant(redis_client, "w1", State.WAITING)
-    redis_client.hset(EVENT + "w1", mapping={BLAMED + "a.bad": "0123abcd", "due": 4_000_000_000_000})
-    redis_client.hset(INDEX.cause("0123abcd"), "who", "a.bad")
-    redis_client.zadd(INDEX.standing("0123abcd"), {"w1": -1})
-    assert events("replay", "--id", "w1").stdout == "replayed 0, left 1 (1 open)\n"
-    assert events("replay", "--cause", "0123abcd").stdout == "replayed 1\n"
-    assert redis_client.lrange(INDEX.jobs, 0, -1) == [job_id("w1").encode()]
-
-
 async def test_a_replay_empties_a_cause_and_what_still_fails_comes_back(
     made: Attempts, redis_client: Redis, events: Run
 ) -> None:
@@ -141,16 +115,6 @@ async def test_a_handler_that_stays_given_up_keeps_its_cause_where_another_runs_
     BROKEN["on"] = False
     assert (await made.next()).state is State.DEAD
     assert causes(redis_client)["test.second", "GiveUp"]["standing"] == {"e2"}
-
-
-async def test_what_is_erased_leaves_its_causes_and_its_history(
-    made: Attempts, redis_client: Redis, events: Run
-) -> None:
-    await handled(made, 5)
-    assert redis_client.exists(HISTORY + "e2")
-    assert events("erase", "--state", "dead", "--yes").stdout == "erased 3\n"
-    assert [one["standing"] for one in causes(redis_client).values()] == [set()] * 3
-    assert not redis_client.exists(HISTORY + "e2")
 
 
 async def test_an_event_that_waits_goes_from_cause_to_cause_until_it_is_done(
@@ -269,11 +233,3 @@ async def test_a_failing_event_keeps_its_cause_when_deferred_and_changes_it_with
     assert queue.record("e1")["c:a.bad"] == after.cause
     assert queue.redis.zrange(INDEX.standing(before.cause), 0, -1) == []
     assert queue.redis.zrange(INDEX.standing(after.cause), 0, -1) == [b"e1"]
-
-
-async def test_an_event_without_failures_has_neither_causes_nor_history(made: Attempts, redis_client: Redis) -> None:
-    await handled(made, 1)
-    assert record(redis_client, "e0").keys() == {
-        "type", "resource", "state", "received", "settled", "h:test.first", "h:test.second",
-    }  # fmt: skip
-    assert not redis_client.exists(HISTORY + "e0", INDEX.causes)

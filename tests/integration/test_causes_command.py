@@ -14,7 +14,7 @@ from stored_events import INDEX, plant
 
 from credhook.store import State
 from credhook.worker.commands import search
-from credhook.worker.commands.events.command import causes as command
+from credhook.worker.commands.events import causes as command
 from credhook.worker.commands.history import standing as still_standing
 
 BAD, SLOW = "0badc0de", "510e0000"
@@ -66,8 +66,7 @@ def test_they_are_shown_the_latest_first_with_what_to_do_next() -> None:
     assert "first (UTC)          last (UTC)" in printed.splitlines()[0]
     assert printed.index(BAD) < printed.index(SLOW)
     assert "a 2, since a 1" in printed
-    assert f"credhook events list --cause {BAD} lists its events" in printed
-    assert "1 more; raise --limit to see them" in run("--limit", "1").stdout
+    assert "there may be more; raise --limit to see them" in run("--limit", "1").stdout
 
 
 def test_where_nothing_has_failed_it_says_so(events: Run) -> None:
@@ -80,7 +79,6 @@ def test_the_events_of_one_are_listed_and_nothing_that_is_done(events: Run) -> N
     assert listed(events("list", "--json", "--cause", BAD)) == ["m3", "m2", "m1"]
     assert listed(events("list", "--json", "--cause", BAD, "--state", "dead")) == ["m1"]
     assert listed(events("list", "--json", "--cause", BAD, "--id", "m2", "--id", "m4")) == ["m2"]
-    assert json.loads(events("list", "--cause", SLOW, "--count", "--json").stdout)["events"] == 1
 
 
 def test_what_is_done_while_they_are_read_is_not_done_again(

@@ -8,12 +8,11 @@ import pytest
 README = Path(__file__).parents[2] / "deploy" / "README.md"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_is_given_its_function(shell: str) -> None:
-    done = commands.credhook(environment={"_CREDHOOK_COMPLETE": f"{shell}_source", "PATH": "/usr/bin:/bin"})
+def test_the_shell_is_given_its_function() -> None:
+    done = commands.credhook(environment={"_CREDHOOK_COMPLETE": "bash_source", "PATH": "/usr/bin:/bin"})
     assert "_CREDHOOK_COMPLETE" in done.stdout
     assert done.returncode == 0
-    assert f"{shell}_source" in README.read_text()
+    assert "bash_source" in README.read_text()
 
 
 @pytest.mark.parametrize(
@@ -22,10 +21,7 @@ def test_each_shell_is_given_its_function(shell: str) -> None:
 )
 def test_commands_and_options_are_completed(typed: str, completed: str) -> None:
     words = f"credhook {typed}"
-    environment = {
-        "_CREDHOOK_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
+    cursor = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    environment = {"_CREDHOOK_COMPLETE": "bash_complete", **cursor}
     done = commands.credhook(environment=environment)
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == [completed]

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.worker.commands.events import command as history
+from credhook.worker.commands.events import events as command
 
 NO_TEXT = b"\xff\xfe"
 
@@ -74,7 +74,7 @@ async def test_an_unreadable_record_is_set_aside_and_the_other_events_go_on(queu
 @pytest.fixture
 def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("REDIS_URL", redis_url)
-    return lambda *arguments: CliRunner().invoke(history.events, arguments, catch_exceptions=False)
+    return lambda *arguments: CliRunner().invoke(command, arguments, catch_exceptions=False)
 
 
 @pytest.mark.parametrize("how", DAMAGES)

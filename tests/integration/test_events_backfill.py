@@ -15,7 +15,6 @@ from redis import Redis
 from redis_keys import EVENT, RECEIVERS
 from stored_events import contents
 from waiting import until
-from webhook_endpoint import settled
 
 from credhook.store import Keys
 
@@ -78,21 +77,6 @@ def test_what_was_lost_is_handled_once_and_in_order_and_what_arrived_is_not_hand
     assert gone[0] not in "\n".join(contents(lossy.redis))
 
 
-def test_a_delivery_that_comes_later_is_a_duplicate(tmp_path: Path, redis_url: str, authority: trustme.CA) -> None:
-    with scene(tmp_path, redis_url, authority, scale=1e-3) as lossy:
-        lossy.sandbox.faults(drop=1_000_000)
-        resources = [lossy.sandbox.make(OFFERED) for _ in range(5)]
-        assert lossy.backfilled()["accepted"] == 5
-        with lossy.worker():
-            until(lambda: len(lossy.notes()) == 5, what="the handlers")
-            lossy.sandbox.clear()
-            attempts = settled(lossy.sandbox)
-            came = [one for one in attempts if one["outcome"] == "acknowledged"]
-            assert {(one["resourceId"], one["answer"]) for one in came} == {(one, "duplicate") for one in resources}
-            until(lambda: not lossy.redis.exists(INDEX.open), what="the end of all events")
-        assert sorted(lossy.notes()) == sorted(f"{OFFERED} {resource}" for resource in resources)
-
-
 def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) -> None:
     lossy.happen(OFFERED, lost=True, count=50)
     lossy.sandbox.faults(drop=0, pageSize=10, slowMs=100)
@@ -109,16 +93,6 @@ def test_two_at_once_and_one_that_was_killed_accept_nothing_twice(lossy: Scene) 
     assert max(Counter(lossy.notes()).values()) == 1
     assert len(lossy.notes()) == 60
     assert {f"{OFFERED} {resource}" for resource in live} <= set(lossy.notes())
-
-
-def test_a_delivery_that_comes_while_it_runs_is_not_accepted_again(redis_client: Redis, redis_url: str) -> None:
-    """What arrives after the store was looked through is noted, and found by the script that accepts."""
-    redis_client.sadd(INDEX.arrivals, "run x")
-    accept(redis_url, "m1", OFFERED, "iss_1")
-    assert redis_client.sismember(INDEX.arrivals, f"{OFFERED} iss_1")
-    redis_client.delete(INDEX.arrivals)
-    accept(redis_url, "m2", OFFERED, "iss_2")
-    assert not redis_client.exists(INDEX.arrivals)
 
 
 def test_what_can_happen_twice_is_rather_handled_twice_than_never(redis_client: Redis, redis_url: str) -> None:

@@ -1,7 +1,6 @@
 """`credhook status` on a real Redis, with real receivers and workers, as an operator types it."""
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -69,37 +68,22 @@ def test_what_is_wrong_is_said_with_what_to_do(redis_client: Redis, redis_url: s
     redis_client.zadd(INDEX.dead, {"m2": now, "m3": now - 2 * 86_400_000})
     redis_client.zadd(INDEX.unhandled + DATA, {"m4": now})
     redis_client.set("rq:suspended", 1)
-    api = "http://127.0.0.1:9"
-    redis_client.hset(circuit_key(api, "credhook"), mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
-    knows = {
-        "CREDHOOK_API_URL": api,
-        "CREDHOOK_TOKEN_URL": api,
-        "CREDHOOK_CLIENT_ID": "c",
-        "CREDHOOK_CLIENT_SECRET": "s",
-    }
-    found = facts(redis_url, **knows)
-    expected = [
-        "redis.maxmemory",
-        "fleet.receivers",
-        "fleet.workers",
-        "events.suspended",
-        "events.oldest_open",
-        "platform.breaker",
-    ]
+    circuit = circuit_key("http://127.0.0.1:9", "credhook")
+    redis_client.hset(circuit, mapping={"version": "1", "open": "1", "until": str(now + 600_000)})
+    worker = {
+        "version": "1", "host": "w", "pid": 1, "handlers": {}, "slots": 1, "in_flight": 0,
+        "platform": {"circuit": circuit}, "config_fingerprint": {},
+    }  # fmt: skip
+    redis_client.hset(INDEX.handlers, "token", f"{now} {now} {json.dumps(worker)}")
+    found = facts(redis_url)
+    expected = ["redis.maxmemory", "fleet.receivers", "platform.breaker", "events.suspended", "events.oldest_open"]
     assert named(found) == [*expected, "events.dead", "events.unhandled"]
     assert (found["counts"]["dead"], found["counts"]["dead_recently"]) == (2, 1)
     assert found["oldest_open"] >= 3_600
     assert 0 < found["platforms"][0]["paused"] <= 600
-    done = status(redis_url, "--oldest", "7200")
+    done = status(redis_url)
     assert done.returncode == 1
-    lines = [line for line in done.stdout.splitlines() if line.startswith("attention: ")]
-    assert len(lines) == len(named(found)) - 2  # The event is not that old, and no platform is known.
-
-
-def test_the_oldest_event_is_the_one_that_came_first(redis_client: Redis, redis_url: str) -> None:
-    now = int(redis_client.time()[0]) * 1_000
-    redis_client.zadd(INDEX.open_by_received, {"old": now - 60_000, "new": now - 9_000})
-    assert facts(redis_url)["oldest_open"] >= 60
+    assert len([line for line in done.stdout.splitlines() if line.startswith("attention: ")]) == len(named(found))
 
 
 def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> None:
@@ -109,13 +93,6 @@ def test_a_redis_that_is_not_there_is_one_line_and_an_object(redis_url: str) -> 
     assert done.returncode == 1
     assert done.stdout.count("\n") == 1
     assert "nothing listens there: check REDIS_URL" in done.stdout
-
-
-def test_a_redis_that_says_nothing_does_not_keep_it() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        found = facts(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
-    assert named(found) == ["redis.reached"]
-    assert "in time" in found["attention"][0]["remedy"]
 
 
 @pytest.mark.parametrize("environment", [{"REDIS_URL": "gopher://x"}, {"CREDHOOK_QUEUE": "a queue"}])

@@ -59,11 +59,10 @@ class Scene(Harness):
 
     def given_up(self) -> None:
         """Return once the platform tries no delivery any more."""
-        until(self._none_is_under_way, within=600, what="the end of all deliveries")
-
-    def _none_is_under_way(self) -> bool:
-        answer = plain.get(f"{self.sandbox.url}/sandbox/deliveries", params={"limit": 1}).json()
-        return bool(answer["meta"]["underWay"] == 0)
+        deliveries = f"{self.sandbox.url}/sandbox/deliveries?limit=1"
+        until(
+            lambda: plain.get(deliveries).json()["meta"]["underWay"] == 0, within=600, what="the end of all deliveries"
+        )
 
     def backfill(self, *options: str, **settings: str) -> "subprocess.Popen[str]":
         """The command as a process, about all that has ever happened."""
@@ -86,11 +85,7 @@ class Scene(Harness):
 def scene(folder: Path, redis_url: str, authority: trustme.CA, *, scale: float = 3e-5) -> Iterator[Scene]:
     """Both processes, the receiver on HTTPS and registered with the platform for everything.
 
-    Args:
-        folder: for their files.
-        redis_url: the store's.
-        authority: that certifies the receiver.
-        scale: what the sender's waits are multiplied by; it gives up after 100,000 of these seconds.
+    `scale` multiplies the sender's waits; it gives up after 100,000 of these seconds.
     """
     certificate, ca = folder / "certificate.pem", folder / "ca.pem"
     certificate.write_bytes(authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.bytes())

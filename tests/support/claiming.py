@@ -11,7 +11,7 @@ from stores import store_on
 
 from credhook.events import Event
 from credhook.store import Keys
-from credhook.worker.commands.events import erase
+from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
 from credhook.worker.queue.claims import Claim, Claimant, Claims
 from credhook.worker.queue.failure import worker_died
@@ -67,7 +67,7 @@ class EventQueue:
         return len(store_on(self.redis).run("reclaim", arguments))
 
     def erase(self, event_id: str) -> None:
-        erase.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
+        bulk.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

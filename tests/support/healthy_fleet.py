@@ -34,17 +34,7 @@ DELIVERIES = f"/webhooks/{PATH_SECRET}"
 
 @dataclass
 class Clinic:
-    """What is there.
-
-    Attributes:
-        folder: where handlers are, and commands run.
-        redis: the store.
-        receiver: behind the public URL.
-        sandbox: the platform.
-        authority: whom everybody trusts.
-        environment: of a host that has all settings.
-        stack: what is ended with the test.
-    """
+    """What is there, what a host with all settings has in its environment, and what is ended with the test."""
 
     folder: Path
     redis: Redis
@@ -79,19 +69,12 @@ class Clinic:
         url = self.stack.enter_context(tunnel(certificate, port or self.receiver.port))
         return {"CREDHOOK_PUBLIC_URL": url + path}
 
-    def announced(self, key: str, said: dict[str, Any], *, age: int = 1_200) -> dict[str, str]:
-        """Let another process have announced itself there, so many seconds ago."""
-        seconds, _ = self.redis.time()
-        self.redis.hset(key, "planted", f"{(seconds - age) * 1_000} {seconds * 1_000} {json.dumps(said)}")
+    def announced(self, key: str, said: dict[str, Any]) -> dict[str, str]:
+        """Let another process have announced itself there just now."""
+        now = self.redis.time()[0] * 1_000
+        self.redis.hset(key, "planted", f"{now} {now} {json.dumps(said)}")
         self.stack.callback(self.redis.hdel, key, "planted")
         return {}
-
-    def older(self, key: str) -> None:
-        """Let everybody have announced themselves twenty minutes earlier."""
-        everybody: Any = self.redis.hgetall(key)
-        for token, value in everybody.items():
-            began, rest = value.decode().split(" ", 1)
-            self.redis.hset(key, token, f"{int(began) - 1_200_000} {rest}")
 
     def registered(self, *types: str) -> dict[str, str]:
         """Be registered for these types instead."""
@@ -130,12 +113,9 @@ def clinic(folder: Path, sandbox: Platform, authority: trustme.CA, ca: Path) -> 
         one._apply()
         until(lambda: redis.hlen(RECEIVERS) and redis.hlen(Keys("credhook").handlers), what=f"both; {worker.text}")
         yield one
-        for endpoint in json.loads(_endpoints(one)):
+        listed = commands.credhook("api", "endpoints", "list", environment=environment, folder=folder).stdout
+        for endpoint in json.loads(listed):
             commands.credhook("endpoints", "delete", endpoint["id"], environment=environment, folder=folder)
-
-
-def _endpoints(one: Clinic) -> str:
-    return commands.credhook("api", "endpoints", "list", environment=one.environment, folder=one.folder).stdout
 
 
 Break = Callable[[Clinic], dict[str, str]]

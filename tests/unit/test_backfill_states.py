@@ -7,7 +7,7 @@ import pytest
 
 from credhook.events import EVENT_TYPES, ISSUANCE, PRESENTATION
 from credhook.worker.api.models import ListedResource
-from credhook.worker.backfill.states import STATES, Untold, Window, must_have_happened
+from credhook.worker.backfill.run import STATES, Untold, Window, must_have_happened
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 WINDOW = Window(NOW - timedelta(days=2), NOW - timedelta(hours=1))

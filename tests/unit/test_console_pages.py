@@ -93,7 +93,9 @@ def test_tiles_stand_out_where_something_is_wrong_and_are_left_out_where_nothing
     well = tiles(Fleet(queue="credhook", server=SERVER))
     assert [tile.name for tile in well] == ["arriving", "queued", "in flight", "retrying", "oldest open", "given up"]
     assert {tile.tone for tile in well} == {""}
-    receiver = ReceiverProcess(queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3)
+    receiver = ReceiverProcess(
+        queue="credhook", host="h", version="1", age=1, strict=True, per_second=2.5, idle=3, config_fingerprint={}
+    )
     counts = EventCounts(dead=7, dead_recently=3, unhandled={"x": 2}, quarantined=1)
     badly = {
         one.name: one for one in tiles(Fleet(queue="credhook", server=SERVER, counts=counts, receivers=(receiver,)))
@@ -121,10 +123,10 @@ def test_times_are_in_utc_and_numbers_in_groups() -> None:
 
 
 def test_a_job_that_ends_badly_says_why_and_lets_the_next_one_run() -> None:
-    def fail() -> None:
+    def fail(*_: object) -> list[EventSummary]:
         raise ZeroDivisionError
 
-    task = Task("replay", "replayed", lambda *_: [], lambda _: [], {"replayed": ""}, {"open": "open"}, begin=fail)
+    task = Task("replay", "replayed", fail, lambda _: [], {"replayed": ""}, {"open": "open"})
     job = ConsoleJob("j", task, "ada", "state dead", NOW)
     job.run(None, None, lambda: NOW)  # type: ignore[arg-type]  # Nothing asks for either.
     assert (job.stage, job.error, job.ended) == (Stage.FAILED, "ZeroDivisionError", NOW)

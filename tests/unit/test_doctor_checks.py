@@ -1,41 +1,15 @@
-"""The doctor's decisions, and that no check keeps the others: no Redis, no network."""
+"""The doctor's decisions, without Redis and network."""
 
 import re
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from credhook.ops.doctor import exit_code, line
-from credhook.ops.doctor_platform import PublicAnswer, of_answer
-from credhook.ops.doctor_redis import TRIALS, refused
-from credhook.ops.findings import CheckGroup, Finding, examine, fail, ok, skipped, split_remedy, warn
+from credhook.ops.attention import Finding, fail, ok, skipped, split_remedy, warn
+from credhook.ops.doctor import TRIALS, exit_code, line, of_answer, of_clock, refused
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_a_group_that_does_not_end_is_left_and_its_findings_stay() -> None:
-    never = threading.Event()
-
-    def stuck() -> Iterator[Finding]:
-        yield ok("a.one", "well")
-        never.wait()
-
-    groups = [CheckGroup(("a.one", "a.two"), stuck, "see a"), CheckGroup(("b.one",), lambda: [ok("b.one", "")])]
-    findings = examine(groups, 0.2)
-    assert findings == [ok("a.one", "well"), fail("a.two", "no answer within 0.2 s", "see a"), ok("b.one", "")]
-    never.set()
-
-
-def test_a_check_that_breaks_does_not_hide_other_groups() -> None:
-    def broken() -> Iterator[Finding]:
-        yield ok("a.one", "well")
-        raise ZeroDivisionError
-
-    groups = [CheckGroup(("a.one", "a.two"), broken), CheckGroup(("b.one",), lambda: [ok("b.one", "")])]
-    assert [(one.name, one.verdict) for one in examine(groups)] == [("a.one", "ok"), ("a.two", "fail"), ("b.one", "ok")]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +19,7 @@ def test_a_check_that_breaks_does_not_hide_other_groups() -> None:
         ([ok("redis.clock", ""), skipped("platform.api", "")], 0),
         ([warn("redis.maxmemory", "", "")], 1),
         ([fail("redis.reached", "", "")], 1),
-        ([warn("settings.unknown", "", "")], 1),
+        ([warn("platform.endpoints", "", "")], 1),
         ([fail("redis.reached", "", ""), fail("settings.worker", "", "")], 2),
     ],
 )
@@ -83,17 +57,28 @@ def test_refusals_are_told_apart_from_other_errors() -> None:
     assert refused(trials, replies) == (["HSET"], ["keys"])
 
 
+@pytest.mark.parametrize(("ahead", "verdict"), [(0, "ok"), (-4, "ok"), (6, "warn"), (-3_600, "warn")])
+def test_a_clock_that_is_off(ahead: float, verdict: str) -> None:
+    found = of_clock(ahead)
+    assert found.verdict == verdict
+    assert ("NTP" in found.remedy) == (verdict == "warn")
+
+
+ERRORS = b'{"errors": [{"id": "1"}]}'
+
+
 @pytest.mark.parametrize(
-    ("answer", "verdict", "words"),
+    ("status", "body", "verdict", "words"),
     [
-        (PublicAnswer(400, is_refusal=True), "ok", "a receiver"),
-        (PublicAnswer(404, is_refusal=True), "fail", "no deliveries at this path"),
-        (PublicAnswer(500, is_refusal=True), "fail", "answers 500"),
-        (PublicAnswer(400, is_refusal=False), "fail", "is no receiver"),
-        (PublicAnswer(301, is_refusal=False), "fail", "answers 301"),
+        (400, ERRORS, "ok", "a receiver"),
+        (404, ERRORS, "fail", "no deliveries at this path"),
+        (500, ERRORS, "fail", "answers 500"),
+        (400, b"<html>", "fail", "is no receiver"),
+        (400, b'{"errors": []}', "fail", "is no receiver"),
+        (301, b"", "fail", "answers 301"),
     ],
 )
-def test_where_the_public_url_leads(answer: PublicAnswer, verdict: str, words: str) -> None:
-    found = of_answer(answer)
+def test_where_the_public_url_leads(status: int, body: bytes, verdict: str, words: str) -> None:
+    found = of_answer(status, body)
     assert found.verdict == verdict
     assert words in found.what

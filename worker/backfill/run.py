@@ -1,5 +1,8 @@
 """Compare the platform's lists with the store, and accept what no delivery has brought.
 
+Which events must have happened follows from the status and the times of an issuance or a presentation. The platform's
+words for a status differ in case between pages, so case is ignored.
+
 Deliveries go on meanwhile. From before the store is read until the last event is accepted, deliveries note what they
 bring, and the script that accepts looks at these notes (credhook/store/scripts/accept.lua). So an event is accepted
 from one side only.
@@ -9,14 +12,14 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from credhook.backoff import Backoff, Waits
-from credhook.events import RESOURCES, Event, resource_of
+from credhook.events import ISSUANCE, PRESENTATION, RESOURCES, Event, Resource, is_resource_id, resource_of
 from credhook.store import BACKFILLED
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore
@@ -24,12 +27,6 @@ from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import InvalidResponse, Unavailable
 from credhook.worker.api.models import ListedResource
 from credhook.worker.api.operations import Page
-from credhook.worker.backfill.states import (
-    MissableEvent,
-    Untold,
-    Window,
-    must_have_happened,
-)
 
 #: Seconds that one page of the platform may take, pauses and retries included.
 PAGE_SECONDS: Final = 600.0
@@ -41,10 +38,103 @@ _NOTING_SECONDS: Final = 600
 _RECORDS: Final = 500
 #: Events that one script accepts, about: Redis does nothing else for two milliseconds.
 _BATCH: Final = 100
-#: Events that are compared at once: 15 MB of memory, and one pass through the store.
-_PART: Final = 50_000
 
-ListPage = Callable[[str], Awaitable[Page[ListedResource]]]
+_ISSUANCE, _VERIFICATION = "openid4vc.issuance.", "openid4vc.verification."
+_OFFERED: Final = (_ISSUANCE + "offered",)
+_REQUESTED: Final = (_VERIFICATION + "requested",)
+#: Both announce one state, and a platform may send either or both. If one has arrived, the other is not missing. If
+#: none has, `data` is accepted: handlers of both can use it.
+_VERIFIED: Final = (_VERIFICATION + "data", _VERIFICATION + "verified")
+
+#: The event types that announce one state; any of them does.
+Announced = tuple[str, ...]
+
+#: Status of an issuance → the states that it has gone through, the present one last.
+#:
+#: Only certain states are here: an accepted, declined or overdue resource was offered before. A batch may or may not
+#: have been issued in part before it was complete, failed or expired. A revoked issuance was issued before, in part or
+#: completely, and no event announces the revocation.
+_ISSUANCE_STATES: Final[Mapping[str, tuple[Announced, ...]]] = {
+    "offered": (_OFFERED,),
+    "partiallyissued": (_OFFERED, (_ISSUANCE + "partiallyIssued",)),
+    "completed": (_OFFERED, (_ISSUANCE + "completed",)),
+    "failed": (_OFFERED, (_ISSUANCE + "failed",)),
+    "expired": (_OFFERED, (_ISSUANCE + "expired",)),
+    "revoked": (_OFFERED, ()),
+}
+
+#: Status of a presentation → the states that it has gone through, the present one last.
+#:
+#: Every answer was requested before; what an `answered` presentation came to is not certain. A declined request has the
+#: status `rejected` and is announced as failed.
+_PRESENTATION_STATES: Final[Mapping[str, tuple[Announced, ...]]] = {
+    "requested": (_REQUESTED,),
+    "pending": (_REQUESTED,),
+    "answered": (_REQUESTED, ()),
+    "verified": (_REQUESTED, _VERIFIED),
+    "rejected": (_REQUESTED, (_VERIFICATION + "failed",)),
+    "failed": (_REQUESTED, (_VERIFICATION + "failed",)),
+    "expired": (_REQUESTED, (_VERIFICATION + "expired",)),
+}
+#: Resource → status → states. A backfill counts resources that are not listed here as of unknown status.
+STATES: Final[Mapping[Resource, Mapping[str, tuple[Announced, ...]]]] = {
+    ISSUANCE: _ISSUANCE_STATES,
+    PRESENTATION: _PRESENTATION_STATES,
+}
+
+
+class MissableEvent(NamedTuple):
+    """An event that must have happened. It has arrived if any of its types has."""
+
+    resource: str
+    types: Announced
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time span of a backfill, `until` excluded.
+
+    The store may have forgotten earlier events. Later events may still be on their way.
+    """
+
+    since: datetime
+    until: datetime
+
+
+class Untold(Exception):
+    """A resource does not tell what has happened to it. The argument is a word for counting."""
+
+
+def must_have_happened(
+    resource: ListedResource, kind: Resource, window: Window, wanted: Collection[str]
+) -> list[MissableEvent]:
+    """Return the wanted events of the window that must have happened to the resource, in the order of its states.
+
+    A resource came into its present state when it was last updated. The times of earlier states are unknown: they
+    count if the resource was created in the window. A resource that was never updated had no earlier state.
+
+    Raises:
+        Untold: the resource has no time, an invalid id, or an unknown status.
+    """
+    gone_through = STATES.get(kind, {}).get(resource.status.casefold())
+    if gone_through is None:
+        raise Untold("unknown_status")
+    if not is_resource_id(resource.id):
+        raise Untold("unreadable_id")
+    created, updated = _time(resource.created_at), _time(resource.updated_at)
+    if updated is None:
+        raise Untold("undated")
+    if not window.since <= updated < window.until:
+        return []
+    if created is None or not window.since <= created < updated:
+        gone_through = gone_through[-1:]
+    found = (tuple(name for name in announced if name in wanted) for announced in gone_through)
+    return [MissableEvent(resource.id, types) for types in found if types]
+
+
+def _time(observed: datetime | str | None) -> datetime | None:
+    """Return the time if it is one with a time zone."""
+    return observed if isinstance(observed, datetime) and observed.tzinfo else None
 
 
 class TooLate(Exception):
@@ -77,62 +167,56 @@ class Backfill:
         *,
         result: BackfillResult,
         advance: Callable[[int], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare. `advance` gets the number of resources and records read since."""
         self._store = store
         self._keys, self._redis = store.keys, store.redis
         self._advance = advance
-        self._clock = clock
         self._name = f"run {uuid4().hex}"
         self._accepts = False
-        self.result = result
+        self._result = result
 
     async def run(self, api: AsyncApi, window: Window, wanted: Collection[str], *, dry: bool) -> None:
         """Accept the wanted events of the window that have not arrived, or only count them.
 
-        `result` grows meanwhile.
+        The result grows meanwhile. A list that no wanted type is about is not read.
 
         Raises:
             ApiError: the platform refuses a page, or does not send it in time.
             RedisError: Redis failed.
             TooLate: it has taken too long.
         """
-        too_late = window.since.timestamp() + self._store.retention
+        result, happened = self._result, dict[MissableEvent, None]()
+        for kind in RESOURCES:
+            if kind not in map(resource_of, wanted):
+                continue
+            async for resources in walk(getattr(api, kind.namespace).page):
+                result.listed += len(resources)
+                self._advance(len(resources))
+                for resource in resources:
+                    try:
+                        happened |= dict.fromkeys(must_have_happened(resource, kind, window, wanted))
+                    except Untold as untold:
+                        result.untold[untold.args[0]] += 1
+        result.happened = len(happened)
+        if time.time() > window.since.timestamp() + self._store.retention:
+            raise TooLate
+        if dry:
+            result.missing.update(event.types[0] for event in await self._missing(happened))
+        else:
+            await self.accept_missing(happened)
 
-        async def compare(part: list[MissableEvent]) -> None:
-            if self._clock() > too_late:
-                raise TooLate
-            self.result.happened += len(set(part))
-            if dry:
-                self.result.missing.update(event.types[0] for event in await self.missing(part))
-            else:
-                await self.accept_missing(part)
-
-        part: list[MissableEvent] = []
-        async for events in self._happened(api, window, wanted):
-            part += events
-            if len(part) >= _PART:
-                await compare(part)
-                part = []
-        if part:
-            await compare(part)
-
-    async def missing(self, events: Iterable[MissableEvent]) -> list[MissableEvent]:
-        """Return the events that have not arrived, in their order. Nothing is written.
-
-        Raises:
-            RedisError: Redis failed.
-        """
+    async def _missing(self, events: Iterable[MissableEvent]) -> list[MissableEvent]:
+        """Return the events that have not arrived, in their order. Nothing is written."""
         left = dict.fromkeys(events)
         by_event = {(event.resource, kind): event for event in left for kind in event.types}
-        async for resource, kind in self._records():
-            if (found := by_event.get((resource, kind))) is not None:
+        async for resource_and_type in self._records():
+            if (found := by_event.get(resource_and_type)) is not None:
                 left.pop(found, None)
         return list(left)
 
     async def accept_missing(self, events: Iterable[MissableEvent]) -> None:
-        """Accept the events that have not arrived, and count them in `result`.
+        """Accept the events that have not arrived, and count them in the result.
 
         However often and wherever this runs, an event is accepted once. Events of one resource follow each other in
         the order of its states.
@@ -140,15 +224,19 @@ class Backfill:
         Raises:
             RedisError: Redis failed; another run accepts the rest.
         """
-        left = list(dict.fromkeys(events))
+        left = list(events)
         while left:
-            await self._start_notes()
-            left = await self.missing(left)
+            self._accepts = True
+            starting = self._redis.pipeline(transaction=False)
+            starting.sadd(self._keys.arrivals, self._name)
+            starting.expire(self._keys.arrivals, _NOTING_SECONDS)
+            await starting.execute()
+            left = await self._missing(left)
             for batch in _batches(left):
-                # Redis has lost the notes: compare again.
-                if not await self._keep_notes():
-                    break
-                self.result.missing.update(await self._accept(batch))
+                await self._redis.expire(self._keys.arrivals, _NOTING_SECONDS)
+                if not await self._redis.sismember(self._keys.arrivals, self._name):
+                    break  # Redis has lost the notes: compare again.
+                self._result.missing.update(await self._accept(batch))
                 left = left[len(batch) :]
 
     async def _accept(self, batch: Sequence[MissableEvent]) -> list[str]:
@@ -160,64 +248,25 @@ class Backfill:
         outcomes = await store.run("accept", arguments)
         return [event.type for event, outcome in zip(events, outcomes, strict=True) if outcome == b"accepted"]
 
-    async def _start_notes(self) -> None:
-        self._accepts = True
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.sadd(self._keys.arrivals, self._name)
-            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
-            await pipeline.execute()
-
-    async def _keep_notes(self) -> bool:
-        """Return True if deliveries have noted what they bring since `_start_notes`; let them go on."""
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.sismember(self._keys.arrivals, self._name)
-            pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
-            noted, _ = await pipeline.execute()
-        return bool(noted)
-
     async def _records(self) -> AsyncIterator[tuple[str, str]]:
         """Yield resource and type of every event in the store, some perhaps twice."""
-        keys: list[bytes] = []
-        async for key in self._redis.scan_iter(match=self._keys.event + "*", count=_RECORDS):
-            keys.append(key)
-            if len(keys) == _RECORDS:
-                for record in await self._read(keys):
-                    yield record
-                keys = []
-        for record in await self._read(keys):
-            yield record
-
-    async def _read(self, keys: Sequence[bytes]) -> list[tuple[str, str]]:
-        async with self._redis.pipeline(transaction=False) as pipeline:
+        cursor = None
+        while cursor != 0:
+            cursor, keys = await self._redis.scan(cursor or 0, match=self._keys.event + "*", count=_RECORDS)
+            pipeline = self._redis.pipeline(transaction=False)
             for key in keys:
                 pipeline.hmget(key, "resource", "type")
             if self._accepts:  # Reading a large store must not outlast the notes.
                 pipeline.expire(self._keys.arrivals, _NOTING_SECONDS)
             replies = await pipeline.execute()
-        self._advance(len(keys))
-        return [(resource.decode(), kind.decode()) for resource, kind in replies[: len(keys)] if resource and kind]
-
-    async def _happened(
-        self, api: AsyncApi, window: Window, wanted: Collection[str]
-    ) -> AsyncIterator[list[MissableEvent]]:
-        """Yield the events of each page of both lists. A list that no wanted type is about is not read."""
-        for kind in RESOURCES:
-            if kind not in map(resource_of, wanted):
-                continue
-            async for resources in walk(getattr(api, kind.namespace).page):
-                self.result.listed += len(resources)
-                self._advance(len(resources))
-                events: list[MissableEvent] = []
-                for resource in resources:
-                    try:
-                        events += must_have_happened(resource, kind, window, wanted)
-                    except Untold as untold:
-                        self.result.untold[untold.why] += 1
-                yield events
+            self._advance(len(keys))
+            for resource, kind in replies[: len(keys)]:
+                if resource and kind:
+                    yield resource.decode(), kind.decode()
 
 
 async def walk(
-    page: ListPage,
+    page: Callable[[str], Awaitable[Page[ListedResource]]],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -233,23 +282,17 @@ async def walk(
         if query in seen:
             raise InvalidResponse("the platform's list leads in a circle: links.next names a page that has been read")
         seen.add(query)
-        read = await _with_retries(page, query, clock, sleep)
+        until, waits, read = clock() + PAGE_SECONDS, Waits(_BACKOFF), None
+        while read is None:
+            try:
+                read = await page(query)
+            except Unavailable as error:
+                wait = max(waits.next(), error.retry_after or 0.0)
+                if clock() + wait > until:
+                    raise
+                await sleep(wait)
         yield read.items
         query = read.following
-
-
-async def _with_retries(
-    page: ListPage, query: str, clock: Callable[[], float], sleep: Callable[[float], Awaitable[None]]
-) -> Page[ListedResource]:
-    until, waits = clock() + PAGE_SECONDS, Waits(_BACKOFF)
-    while True:
-        try:
-            return await page(query)
-        except Unavailable as error:
-            wait = max(waits.next(), error.retry_after or 0.0)
-            if clock() + wait > until:
-                raise
-        await sleep(wait)
 
 
 def _batches(events: Sequence[MissableEvent]) -> Iterator[list[MissableEvent]]:

@@ -17,7 +17,7 @@ from credhook.events import EVENT_TYPES
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.models import Endpoint, EndpointRequest
 from credhook.worker.commands.api import call
-from credhook.worker.commands.events.command import print_table
+from credhook.worker.commands.events import print_table
 from credhook.worker.handlers.loading import load
 from credhook.worker.settings import EndpointSettings, HandlerSettings
 

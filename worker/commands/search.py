@@ -1,15 +1,14 @@
-"""Select events by a command's options, and find or count them, newest first, from the index and their records."""
+"""Select events by the options of a command or the address of a page, and find them, newest first."""
 
 import difflib
+import functools
 import heapq
 import json
 import re
 import sys
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from itertools import islice
@@ -24,35 +23,29 @@ from redis.retry import Retry
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State, lua
-from credhook.store.connection import clock
 from credhook.store.errors import hint
-from credhook.worker.commands.batches import bar, batched
-from credhook.worker.commands.history import raw, standing
+from credhook.worker.commands.history import standing
 
 #: What the id of a cause looks like.
 CAUSE_ID: Final = re.compile(r"[0-9a-f]{8}")
-_WEBHOOK_ID: Final = re.compile(r"[!-~]{1,256}")
 _FAMILY: Final = "openid4vc."
 _AGE: Final = re.compile(r"(\d{1,9})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-
-#: Bytes of a cursor: the time, then a digest that tells events of one millisecond apart.
-_TIME_BYTES: Final = 6
-_DIGEST_BYTES: Final = 6
-_CURSOR: Final = re.compile(r"[A-Za-z0-9_-]{16}")
+#: Hexadecimal digits of a cursor: the time, then a digest that tells events of one millisecond apart.
+_DIGITS: Final = 12
+_CURSOR: Final = re.compile(r"[0-9a-f]{24}")
 #: Records that one script reads. It blocks Redis for two milliseconds.
 PAGE: Final = 500
 #: Entries of one index in the first page, and in the longest.
 _FIRST_PAGE, _LONGEST_PAGE = 50, 2_000
 #: Up to this many events in the wanted states are all read. Beyond that, the event index is searched.
 _FEW: Final = 10_000
-_FEW_OF_ALL: Final = 200_000
 
 _SELECT: Final = lua.load("select")
 
-#: State and type → number of events.
-Counts = Counter[tuple[str, str]]
+#: The webhook-id of an event that may match, and its time in the index, in ms.
+Candidate = tuple[bytes, int]
 
 
 class Cursor(NamedTuple):
@@ -62,7 +55,7 @@ class Cursor(NamedTuple):
     """
 
     received: int
-    digest: bytes = bytes(_DIGEST_BYTES)
+    digest: str = "0" * _DIGITS
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -73,20 +66,15 @@ class Cursor(NamedTuple):
         """
         if not _CURSOR.fullmatch(text):
             raise ValueError(f"{text!r} is no cursor; a page ends with the one that the next begins with")
-        as_bytes = urlsafe_b64decode(text)
-        return cls(int.from_bytes(as_bytes[:_TIME_BYTES], "big"), as_bytes[_TIME_BYTES:])
+        return cls(int(text[:_DIGITS], 16), text[_DIGITS:])
 
     @property
     def above(self) -> Self:
         """Return the place directly before this one in a list, newest first."""
-        place = int.from_bytes(self._bytes(), "big") + 1
-        return self.read(urlsafe_b64encode(place.to_bytes(_TIME_BYTES + _DIGEST_BYTES, "big")).decode())
-
-    def _bytes(self) -> bytes:
-        return self.received.to_bytes(_TIME_BYTES, "big") + self.digest
+        return self.read(f"{int(str(self), 16) + 1:024x}")
 
     def __str__(self) -> str:
-        return urlsafe_b64encode(self._bytes()).decode()
+        return f"{self.received:0{_DIGITS}x}{self.digest}"
 
 
 class EventSummary(NamedTuple):
@@ -101,8 +89,7 @@ class EventSummary(NamedTuple):
     @property
     def cursor(self) -> Cursor:
         """Return the event's place in a list."""
-        as_bytes = self.webhook_id.encode(errors="surrogateescape")
-        return Cursor(self.received, blake2b(as_bytes, digest_size=_DIGEST_BYTES).digest())
+        return Cursor(self.received, blake2b(self.webhook_id.encode(), digest_size=_DIGITS // 2).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +133,6 @@ class Selection:
         until = LATEST_MS + 1 if self.until is None else max(0, _milliseconds(self.until))
         return since, until if self.after is None else min(until, self.after.received + 1)
 
-    def options(self) -> list[str]:
-        """Return the options that select the same, without the cursor and with ages as times."""
-        typed = [("--state", state.value) for state in sorted(self.states)]
-        typed += [("--type", kind.removeprefix(_FAMILY)) for kind in sorted(self.types)]
-        typed += [("--id", webhook_id) for webhook_id in self.ids]
-        times = {"--since": self.since, "--until": self.until}
-        typed += [(name, when.isoformat()) for name, when in times.items() if when]
-        others = {"--resource": self.resource, "--handler": self.handler, "--cause": self.cause, "--limit": self.limit}
-        typed += [(name, str(value)) for name, value in others.items() if value]
-        return [word for option in typed for word in option]
-
     def indexes(self, index: Keys) -> tuple[str, ...]:
         """Return the sorted sets that hold all events in these states, or () if a state has no such set."""
         held = {
@@ -184,10 +160,9 @@ def event_type(text: str) -> str:
     Raises:
         ValueError: there is no such type; the message names the nearest.
     """
-    for name in (text, _FAMILY + text):
-        if name in EVENT_TYPES:
-            return name
     short = text.removeprefix(_FAMILY)
+    if _FAMILY + short in EVENT_TYPES:
+        return _FAMILY + short
     near = difflib.get_close_matches(short, [name.removeprefix(_FAMILY) for name in EVENT_TYPES], n=1)
     remedy = f"did you mean {near[0]}?" if near else f"they are {', '.join(EVENT_TYPES)}"
     raise ValueError(f"{text!r} is no event type; {remedy}")
@@ -214,33 +189,88 @@ def moment(text: str, now: datetime) -> datetime:
         ) from None
 
 
-def resource_id(text: str) -> str:
-    """Check the id of an issuance or presentation.
-
-    Raises:
-        ValueError: the text is no such id.
-    """
-    if not is_resource_id(text):
-        raise ValueError(f"{text!r} is no issuance's or presentation's id")
+def _valid(is_valid: Callable[[str], object], what: str, text: str) -> str:
+    """Return the text, or raise ValueError if it is invalid."""
+    if not is_valid(text):
+        raise ValueError(f"{text!r} is no {what}")
     return text
 
 
-def webhook_id(text: str) -> str:
-    """Check the id of an event.
+resource_id: Final = functools.partial(_valid, is_resource_id, "issuance's or presentation's id")
+webhook_id: Final = functools.partial(_valid, re.compile(r"[!-~]{1,256}").fullmatch, "webhook-id")
+_cause_id: Final = functools.partial(_valid, CAUSE_ID.fullmatch, "id of a cause; `credhook causes` prints them")
 
-    Raises:
-        ValueError: the text is no such id.
+
+class _Parsed(click.ParamType[Any]):
+    """An option whose text is parsed by a function that raises ValueError for invalid text."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+MOMENT: Final = _Parsed("time", lambda text: moment(text, datetime.now(UTC)))
+TYPE: Final = _Parsed("type", event_type)
+_RESOURCE, _ID = _Parsed("id", resource_id), _Parsed("webhook_id", webhook_id)
+_CAUSE, _AFTER = _Parsed("id", _cause_id), _Parsed("cursor", Cursor.read)
+
+_STATES: Final = [state.value for state in State]
+_STATE_HELP: Final = "Only events in this state; repeat it for several."
+_TYPE_HELP: Final = "Only events of this type, such as verification.data; repeat it for several."
+_SINCE_HELP: Final = "Only events received since then: ISO 8601, or an age: 2h, 7d."
+#: Options about facts that never change, which `tail` takes as well.
+WATCHING: Final = (
+    click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help=_STATE_HELP),
+    click.option("--type", "types", multiple=True, type=TYPE, help=_TYPE_HELP),
+    click.option("--resource", type=_RESOURCE, help="Only events of this issuance or presentation."),
+    click.option("--id", "ids", multiple=True, type=_ID, help="Only this event; repeat it for several."),
+)
+OPTIONS: Final = (
+    *WATCHING,
+    click.option("--since", type=MOMENT, help=_SINCE_HELP),
+    click.option("--until", type=MOMENT, help="Only events received before then."),
+    click.option("--cause", type=_CAUSE, help="Only events with this cause of failure; see `credhook causes`."),
+    click.option("--limit", type=click.IntRange(1), help="At most this many, the newest."),
+    click.option("--after", type=_AFTER, help="Continue where an earlier page ended."),
+)
+ALL: Final = click.option("--all", "everything", is_flag=True, help="Every event, if no other option selects some.")
+#: `replay` has an option of the same name that does more.
+BY_HANDLER: Final = click.option(
+    "--handler",
+    metavar="NAME",
+    help="Only events that this handler has ended for, or is awaited for, such as accounts.open_account.",
+)
+
+
+def selecting(*options: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command these options. The command receives a `selection` instead of them.
+
+    With the option `--all`, an empty selection is refused without it.
     """
-    if not _WEBHOOK_ID.fullmatch(text):
-        raise ValueError(f"{text!r} is no webhook-id")
-    return text
 
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def decorated(**given: Any) -> None:
+            selected = {field.name: given.pop(field.name) for field in fields(Selection) if field.name in given}
+            selected |= {"states": frozenset(map(State, selected["states"])), "types": frozenset(selected["types"])}
+            selection, everything = Selection(**selected), given.pop("everything", True)
+            if selection.since and selection.until and selection.since >= selection.until:
+                raise click.UsageError("--since should be earlier than --until")
+            if selection.is_empty and not everything:
+                raise click.UsageError(
+                    "say which events, or --all; `credhook events list` with the same options shows them"
+                )
+            command(selection=selection, **given)
 
-class Candidate(NamedTuple):
-    """An event that may match, and its time in the index, in ms."""
+        return functools.reduce(lambda inner, option: option(inner), reversed(options), decorated)
 
-    webhook_id: bytes
-    time: int
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,78 +311,51 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
         store.redis.close()
 
 
-def find(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
-    """Return all events that match, each once, newest first.
-
-    Raises:
-        RedisError: Redis failed.
-    """
-    return read_page(redis, index, selection).events
-
-
 def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
-    """Return the events that match, up to the limit; with `patience`, look at no more candidates than about so many.
+    """Return the events that match, each once, up to the limit.
 
-    Raises:
-        RedisError: Redis failed.
+    With `patience`, look at no more candidates than about so many.
     """
-    limit, found, looked = selection.limit, list[EventSummary](), 0
-    candidates, newest_first = _candidates(redis, index, selection, _FEW_OF_ALL if limit is None else _FEW)
-    with bar("reading") as advance:
-        size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
-        while batch := list(islice(candidates, size)):
-            size = PAGE
-            found += _summaries(_select(redis, index, selection, batch))
-            looked += len(batch)
-            advance(len(batch))
-            if not newest_first:
-                continue
-            oldest = batch[-1].time  # Others of that millisecond may follow.
-            following = (one for one in found if selection.after is None or one.cursor < selection.after)
-            if limit is not None and sum(one.received > oldest for one in following) > limit:
-                break
-            if patience is not None and looked > patience:
-                short = _cut(selection, (one for one in found if one.received > oldest))
-                return Page(short.events, Cursor(oldest + 1), oldest + 1)
-    # An event leaves its cause once it is done. Some have done so since the search began.
-    return _cut(selection, (one for one in found if not selection.cause or one.state != State.DONE))
+    limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
+    candidates, newest_first = _candidates(redis, index, selection)
+    size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
+    while batch := list(islice(candidates, size)):
+        for one in _select(redis, index, selection, batch):
+            # An event leaves its cause once it is done. Some have done so since the search began.
+            left_its_cause = selection.cause and one.state == State.DONE
+            if (after is None or one.cursor < after) and not left_its_cause:
+                found[one.webhook_id] = one
+        looked += len(batch)
+        size = PAGE
+        if not newest_first:
+            continue
+        oldest = batch[-1][1]  # Others of that millisecond may follow.
+        if limit is not None and len(found) > limit and sum(one.received > oldest for one in found.values()) > limit:
+            break
+        if patience is not None and looked > patience:
+            certain = _newest_first(one for one in found.values() if one.received > oldest)
+            return Page(certain[:limit], Cursor(oldest + 1), oldest + 1)
+    events = _newest_first(found.values())
+    if limit is None or len(events) <= limit:
+        return Page(events)
+    return Page(events[:limit], events[limit - 1].cursor)
 
 
-def count(redis: Redis, index: Keys, selection: Selection, *, retention: int) -> Counts:
-    """Count the events that match; settled events are remembered for `retention` seconds.
-
-    Raises:
-        RedisError: Redis failed.
-    """
-    if selection.limit or selection.after or selection.ids or selection.cause:
-        return Counter((one.state, one.type) for one in find(redis, index, selection))
-    sets = selection.indexes(index)
-    if sets:
-        return _count(redis, index, selection, _members(redis, sets))
-    if selection == Selection(selection.states, selection.types):
-        totals = _totals(redis, index, clock(redis) - retention * 1_000)
-        return Counter(
-            {
-                (state, kind): number
-                for (state, kind), number in totals.items()
-                if (not selection.states or state in selection.states)
-                and (not selection.types or kind in selection.types)
-            }
-        )
-    candidates, _ = _candidates(redis, index, selection, 0)
-    return _count(redis, index, selection, candidates)
+def _newest_first(events: Iterable[EventSummary]) -> list[EventSummary]:
+    return sorted(events, key=lambda one: one.cursor, reverse=True)
 
 
-def absent(redis: Redis, index: Keys, selection: Selection) -> list[str]:
-    """Return the webhook-ids that the selection names and the store does not have."""
+def absent(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
+    """Return the events that the selection names and the store does not have. Only their ids are known."""
     wanted = tuple(dict.fromkeys(selection.ids))
     pipeline = redis.pipeline(transaction=False)
     for webhook_id in wanted:
         pipeline.exists(index.event + webhook_id)
-    return [webhook_id for webhook_id, there in zip(wanted, pipeline.execute(), strict=True) if not there]
+    there = zip(wanted, pipeline.execute(), strict=True)
+    return [EventSummary(webhook_id, "", "", 0) for webhook_id, known in there if not known]
 
 
-def _candidates(redis: Redis, index: Keys, selection: Selection, few: int) -> tuple[Iterator[Candidate], bool]:
+def _candidates(redis: Redis, index: Keys, selection: Selection) -> tuple[Iterator[Candidate], bool]:
     """Return the events that may match, and whether the newest come first.
 
     Raises:
@@ -360,33 +363,21 @@ def _candidates(redis: Redis, index: Keys, selection: Selection, few: int) -> tu
     """
     named: Iterable[str] | None = selection.ids or None
     if selection.cause:
-        of_cause = standing(redis, index, selection.cause)
-        if of_cause is None:
+        named = standing(redis, index, selection.cause)
+        if named is None:
             raise click.UsageError(f"there is no cause {selection.cause}; `credhook causes` lists them")
-        named = [one for one in of_cause if one in selection.ids] if selection.ids else of_cause
+        if selection.ids:
+            named = set(selection.ids).intersection(named)
     if named is not None:
-        return (Candidate(raw(one), 0) for one in dict.fromkeys(named)), False
+        return ((one.encode(), 0) for one in dict.fromkeys(named)), False
     sets = selection.indexes(index)
-    if sets:
-        pipeline = redis.pipeline(transaction=False)
-        for key in sets:
-            pipeline.zcard(key)
-        if sum(pipeline.execute()) <= few:
-            return _members(redis, sets), False
+    if sets and (selection.limit is None or sum(map(redis.zcard, sets)) <= _FEW):
+        # An event may be named twice: Redis repeats members, and an event may change its set meanwhile.
+        return ((one, int(at)) for key in sets for one, at in redis.zscan_iter(key, count=PAGE)), False
     # An event whose type an older version did not know stands among the others until it is replayed.
     types = (*selection.types, OTHER) if selection.types else (*EVENT_TYPES, OTHER)
     keys = index.event_indexes(types, selection.resource)
     return _newest(redis, keys, *selection.span, page=min(selection.limit or _LONGEST_PAGE, _FIRST_PAGE)), True
-
-
-def _members(redis: Redis, keys: Iterable[str]) -> Iterator[Candidate]:
-    """Yield the members of these sorted sets, each once."""
-    seen = set[bytes]()  # Redis may name a member twice while its tables shrink, and an event may change its set.
-    for key in keys:
-        for member, score in redis.zscan_iter(key, count=PAGE):
-            if member not in seen:
-                seen.add(member)
-                yield Candidate(member, int(score))
 
 
 def _newest(redis: Redis, keys: Sequence[str], start: int, end: int, *, page: int) -> Iterator[Candidate]:
@@ -396,14 +387,14 @@ def _newest(redis: Redis, keys: Sequence[str], start: int, end: int, *, page: in
         pipeline.zrange(key, cast(int, f"({end}"), start, desc=True, byscore=True, offset=0, num=page, withscores=True)
     first_pages = zip(keys, pipeline.execute(), strict=True)
     entries = (_entries(redis, key, start, page, first) for key, first in first_pages if first)
-    return heapq.merge(*entries, key=lambda one: -one.time)
+    return heapq.merge(*entries, key=lambda one: -one[1])
 
 
 def _entries(redis: Redis, key: str, start: int, page: int, found: list[tuple[bytes, float]]) -> Iterator[Candidate]:
     """Yield the entries of one index, newest first, a page at a time; `found` is the first page."""
     last, skip = -1.0, 0
     while found:
-        yield from (Candidate(member, int(score)) for member, score in found)
+        yield from ((member, int(score)) for member, score in found)
         if len(found) < page:
             return
         same = sum(score == found[-1][1] for _, score in found)
@@ -413,78 +404,19 @@ def _entries(redis: Redis, key: str, start: int, page: int, found: list[tuple[by
         found = cast("list[tuple[bytes, float]]", more)
 
 
-def _select(
-    redis: Redis, index: Keys, selection: Selection, candidates: Iterable[Candidate], *, counting: bool = False
-) -> list[Any]:
+def _select(redis: Redis, index: Keys, selection: Selection, batch: Iterable[Candidate]) -> Iterator[EventSummary]:
+    """Read the candidates' records in one script, and yield the events that match."""
     start, end = selection.span
-    wanted: Mapping[str, Any] = {
+    wanted = {
         "types": dict.fromkeys(selection.types, True) or None,
         "states": dict.fromkeys(selection.states, True) or None,
         "resource": selection.resource,
         "handler": selection.handler,
         "from": start,
         "until": end,
-        "counting": counting,
     }
-    arguments = [part for one in candidates for part in one]
-    reply = redis.register_script(_SELECT)(keys=[index.prefix], args=[json.dumps(wanted), *arguments])
-    return cast("list[Any]", reply)
-
-
-def _summaries(reply: Sequence[Any]) -> list[EventSummary]:
-    parts = [part.decode(errors="surrogateescape") for part in reply]
-    return [
-        EventSummary(parts[n], sys.intern(_shown(parts[n + 1])), sys.intern(parts[n + 2]), int(parts[n + 3]))
-        for n in range(0, len(parts), 4)
-    ]
-
-
-def _shown(text: str) -> str:
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _cut(selection: Selection, found: Iterable[EventSummary]) -> Page:
-    """Return the page that begins after the cursor and ends at the limit."""
-    unique = {one.webhook_id: one for one in found}.values()
-    following = (one for one in unique if selection.after is None or one.cursor < selection.after)
-    rest = sorted(following, key=lambda one: one.cursor, reverse=True)
-    if selection.limit is None or len(rest) <= selection.limit:
-        return Page(rest)
-    events = rest[: selection.limit]
-    return Page(events, events[-1].cursor)
-
-
-def _count(redis: Redis, index: Keys, selection: Selection, candidates: Iterable[Candidate]) -> Counts:
-    total = Counts()
-    with bar("counting") as advance:
-        for batch in batched(candidates, PAGE):
-            reply = _select(redis, index, selection, batch, counting=True)
-            for n in range(0, len(reply), 3):
-                total[reply[n].decode(), reply[n + 1].decode(errors="backslashreplace")] += reply[n + 2]
-            advance(len(batch))
-    return total
-
-
-def _totals(redis: Redis, index: Keys, before: int) -> Counts:
-    """Count all events by state and type without a look at each record.
-
-    Every event since `before`, in ms, is done unless it stands in the sorted set of another state. Most older
-    events have expired. Only the rest are read.
-    """
-    pipeline = redis.pipeline(transaction=False)
-    for key in index.event_indexes(EVENT_TYPES):
-        pipeline.zcount(key, before, "+inf")
-    numbers = cast("list[int]", pipeline.execute())
-    each = len(numbers) // len(EVENT_TYPES)
-    young = {kind: sum(numbers[n * each : (n + 1) * each]) for n, kind in enumerate(EVENT_TYPES)}
-    sets = (index.open, index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
-    not_done = Selection(frozenset(State) - {State.DONE})
-    total = _count(redis, index, not_done, _members(redis, sets))
-    old = Counts()
-    with_records = _newest(redis, index.event_indexes(), 0, before, page=_LONGEST_PAGE)
-    old = _count(redis, index, Selection(), with_records)
-    for kind, number in young.items():
-        states = frozenset(State) - {State.DONE, State.QUARANTINED}  # A quarantined event is listed among the others.
-        others = sum(total[state, kind] - old[state, kind] for state in states)
-        total[State.DONE, kind] = max(0, number - others) + old[State.DONE, kind]
-    return +total
+    arguments = [part for one in batch for part in one]
+    reply: Any = redis.register_script(_SELECT)(keys=[index.prefix], args=[json.dumps(wanted), *arguments])
+    parts = [part.decode(errors="backslashreplace") for part in reply]
+    for webhook_id, kind, state, received in zip(*(parts[n::4] for n in range(4)), strict=True):
+        yield EventSummary(webhook_id, sys.intern(kind), sys.intern(state), int(received))

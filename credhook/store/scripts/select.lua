@@ -1,9 +1,9 @@
--- Read those of some events that match a filter, or count them.
+-- Read those of some events that match a filter.
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the filter, as JSON; then each event's webhook-id, and the time in ms that counts if its record says none.
---   The filter: `types`, `states`: sets, `resource`, `handler`: all or null; `from` and `until`, in ms; `counting`.
--- Reply: of each event webhook-id, type, state and time; or, if counting, of each state and type these and the number.
+--   The filter: `types`, `states`: sets, `resource`, `handler`: all or null; `from` and `until`, in ms.
+-- Reply: of each event webhook-id, type, state and time.
 
 --! include record.lua
 
@@ -11,7 +11,7 @@ local filter = cjson.decode(ARGV[1])
 local function given(value) return value ~= cjson.null and value or nil end
 local types, states, resource, handler =
     given(filter.types), given(filter.states), given(filter.resource), given(filter.handler)
-local reply, counts = {}, {}
+local reply = {}
 
 local function has_word(words, word)
     return words and string.find(' ' .. words .. ' ', ' ' .. word .. ' ', 1, true)
@@ -34,16 +34,8 @@ end
 
 for i = 2, #ARGV, 2 do
     local type, state, received = matched(ARGV[i], ARGV[i + 1])
-    if type and filter.counting then
-        counts[state] = counts[state] or {}
-        counts[state][type] = (counts[state][type] or 0) + 1
-    elseif type then
+    if type then
         for _, part in ipairs({ARGV[i], type, state, string.format('%.0f', received)}) do reply[#reply + 1] = part end
-    end
-end
-for state, by_type in pairs(counts) do
-    for type, number in pairs(by_type) do
-        for _, part in ipairs({state, type, number}) do reply[#reply + 1] = part end
     end
 end
 return reply

@@ -12,29 +12,20 @@ from redis.exceptions import RedisError
 
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
-from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate
-from credhook.worker.backfill.states import Window
+from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
 from credhook.worker.commands.batches import INTERRUPTED, bar
-from credhook.worker.commands.events.command import MOMENT, TYPE
-from credhook.worker.commands.search import open_store
+from credhook.worker.commands.search import MOMENT, TYPE, open_store
 from credhook.worker.handlers.loading import load
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.settings import WorkerSettings
 
 #: How long a backfill may take before the store forgets events of its window.
 _DURATION: Final = timedelta(hours=1)
-#: Why a resource was left → in words that follow a number.
-_UNTOLD: Final = {
-    "undated": "without the time of their last change",
-    "unknown_status": "of an unknown status",
-    "unreadable_id": "of an invalid id",
-}
 
 
 @click.command()
 @click.option(
     "--since",
-    metavar="TIME",
     type=MOMENT,
     required=True,
     help="Only events that happened since then: ISO 8601, or an age: 2h, 6d. Less than CREDHOOK_RETENTION ago: "
@@ -42,7 +33,6 @@ _UNTOLD: Final = {
 )
 @click.option(
     "--until",
-    metavar="TIME",
     type=MOMENT,
     default="1h",
     show_default=True,
@@ -52,7 +42,6 @@ _UNTOLD: Final = {
     "--type",
     "types",
     multiple=True,
-    metavar="TYPE",
     type=TYPE,
     help="Only events of this type, such as verification.data; repeat it for several. Default: the handlers'.",
 )
@@ -73,8 +62,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
     wanted = frozenset(types) or frozenset(load(settings.handlers).types)
     if not wanted:
         raise click.UsageError("the loaded handlers want no event type; name some with --type")
-    result = BackfillResult()
-    stopped, code = "", 0
+    result, stopped, code = BackfillResult(), "", 0
     with open_store():
         try:
             asyncio.run(_run(settings, Window(since, until), wanted, result, dry_run=dry_run))
@@ -134,7 +122,7 @@ def _report(result: BackfillResult, stopped: str, *, dry_run: bool, as_json: boo
         line = f"{verb} {missing} of {result.happened} events of {result.listed} issuances and presentations"
         click.echo(line + (f": {by_type}" if by_type else ""))
     if result.untold:
-        left = ", ".join(f"{number} {_UNTOLD[why]}" for why, number in result.untold.items())
+        left = ", ".join(f"{number} {why}" for why, number in result.untold.items())
         click.echo(f"left {result.untold.total()} issuances and presentations: {left}", err=True)
     if stopped:
         click.echo(f"Error: {stopped}; accepted events stay, run the command again for the rest", err=True)

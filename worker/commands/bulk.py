@@ -1,0 +1,223 @@
+"""`credhook events replay` and `credhook events erase`: commands that change many events."""
+
+import getpass
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final, cast
+
+import click
+from redis import Redis
+
+from credhook.store import Keys, State, lua
+from credhook.store.job import job_id
+from credhook.store.store import Store
+from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
+from credhook.worker.commands.history import plain
+from credhook.worker.commands.search import (
+    ALL,
+    BY_HANDLER,
+    OPTIONS,
+    PAGE,
+    EventSummary,
+    Selection,
+    absent,
+    open_store,
+    read_page,
+    selecting,
+)
+from credhook.worker.queue.replay import How, Replay, Settled
+from credhook.worker.settings import HandlerSettings
+
+ERASE: Final = lua.load("erase")
+
+#: The script's outcome → words for an event that was replayed, or was left.
+REPLAYED: Final = {"replayed": ""}
+NOT_REPLAYED: Final = {
+    "open": "open",
+    "unknown_type": "of unknown type",
+    "no_resource": "without a resource",
+    "unrelated": "that the handler does not want",
+    "elsewhere": "of another queue",
+    "changed": "changed meanwhile",
+    "missing": "not in the store",
+    "unreadable": "whose record cannot be read",
+}
+#: The script's outcome → words for an event that was erased, or was left.
+ERASED: Final = {"erased": "", "held": "while a worker had it"}
+NOT_ERASED: Final = {"changed": "changed meanwhile", "missing": "not in the store"}
+_DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only count the selected events, by state and type.")
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+
+
+@click.command()
+@selecting(*OPTIONS, ALL)
+@click.option(
+    "--handler",
+    "only_handler",
+    metavar="NAME",
+    help="Run this handler for events of the types that it wants. For a done event it runs alone, even if it is new. "
+    "For any other event, the handlers that have not ended run as well. `credhook handlers list` prints the names.",
+)
+@click.option("--by", metavar="NAME", help="Who replays, for the event's history; by default user@host.")
+@click.option("--now", "hurry", is_flag=True, help="Also make waiting events due at once, as --cause always does.")
+@_DRY_RUN
+@click.option("--yes", is_flag=True, help="Do not ask before all handlers of a done event run again.")
+@_JSON
+def replay(
+    *,
+    selection: Selection,
+    only_handler: str | None,
+    by: str | None,
+    hurry: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Put settled and quarantined events back into the queue that CREDHOOK_QUEUE names.
+
+    Attempts are counted from 1 again. Which handlers run depends on the state of the event:
+
+    \b
+    - dead: the handlers that gave up
+    - done: all handlers, or only the handler of --handler
+    - quarantined: all handlers, if this version knows the type
+    - unhandled: replayed without this command, once a worker has a handler
+    - unreadable: all handlers, once you have repaired the record
+    - open: not changed, but due at once with --cause or --now
+    """  # noqa: D301  Click wants the character itself.
+    if only_handler is not None and hurry:
+        raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
+    with open_store() as (redis, index):
+        with interruptible():
+            wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
+            events = read_page(redis, index, selection).events[::-1]
+            if dry_run:
+                _print_counts(events, as_json=as_json)
+                return
+            again = sum(event.state == State.DONE for event in events)
+            if again and only_handler is None and not yes:
+                ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
+            events += absent(redis, index, selection)
+        # After a cause is fixed, its waiting events are due at once.
+        how = How.NOW if hurry or (selection.cause and only_handler is None) else How.ANEW
+        put_back = Replay(Store(redis, index.queue, retention=0), by=_user() if by is None else by)
+
+        def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
+            settled = [Settled(event.webhook_id, event.state) for event in batch]
+            return put_back(settled, how=how, handler=only_handler or "", types=wanted)
+
+        report(work_through(events, step, "replaying"), "replayed", REPLAYED, NOT_REPLAYED, as_json=as_json)
+
+
+def _print_counts(events: Sequence[EventSummary], *, as_json: bool) -> None:
+    for (state, kind), number in sorted(Counter((event.state, event.type) for event in events).items()):
+        if as_json:
+            click.echo(json.dumps({"state": state, "type": kind, "events": number}))
+        else:
+            click.echo(plain(f"{number:>8}  {state:<11}  {kind}"))
+    if not as_json:
+        click.echo(f"{len(events):>8}  in all")
+
+
+def _user() -> str:
+    """Return `user@host` of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _types_wanted(handler: str) -> frozenset[str]:
+    """Return the types that the handler wants; none if it is not loaded here."""
+    from credhook.worker.handlers.loading import load  # It takes longer than finding a selection.
+
+    loaded = {one.name: one.types for one in load(HandlerSettings().handlers).handlers}
+    if handler not in loaded:
+        known = f"loaded are {', '.join(sorted(loaded))}" if loaded else "no handlers are loaded"
+        click.echo(f"{handler} is not loaded here, so only events that it has handled are replayed; {known}", err=True)
+    return loaded.get(handler, frozenset())
+
+
+@click.command()
+@selecting(*OPTIONS, BY_HANDLER, ALL)
+@_DRY_RUN
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@_JSON
+def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Erase events and all data that the store keeps for them.
+
+    Use --resource to erase the data of one issuance or presentation. Handlers must erase the data that they have
+    stored elsewhere. If the platform repeats a delivery after its event was erased, the delivery is accepted as new
+    and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
+    still finish.
+    """
+    with open_store() as (redis, index):
+        with interruptible():
+            events = read_page(redis, index, selection).events[::-1]
+            if dry_run:
+                _print_counts(events, as_json=as_json)
+                return
+            if events and not yes:
+                ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
+            events += absent(redis, index, selection)
+        erasure = Erasure(redis, index, selection)
+        result = work_through(events, erasure, "erasing")
+        if not (result.interrupted or result.error):
+            erasure.finish(events)
+        report(result, "erased", ERASED, NOT_ERASED, as_json=as_json)
+
+
+class Erasure:
+    """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
+
+    def __init__(self, redis: Redis, index: Keys, selection: Selection) -> None:
+        """Prepare to erase events that the selection has found."""
+        self._redis = redis
+        self._index = index
+        self._selection = selection
+        self._script = redis.register_script(ERASE)
+        settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
+        of_events = (index.open, index.open_by_received, *settled, index.backfilled)
+        self._of_events = len(of_events)
+        self._keys = [index.prefix, *of_events, index.scheduled, index.failed, index.isolated]
+
+    def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
+        """Erase these events and return the outcome of each."""
+        arguments: list[str | int] = [self._of_events]
+        for event in batch:
+            # An event that was selected by its state is kept if it has left that state since.
+            state = event.state if self._selection.states else ""
+            arguments += event.webhook_id, job_id(self._index.queue, event.webhook_id), state
+        return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
+
+    def finish(self, events: Sequence[EventSummary]) -> None:
+        """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
+        if strays := {event.webhook_id.encode() for event in events if event.state in {State.UNREADABLE, ""}}:
+            self._forget(strays)
+        if self._selection.resource is not None:
+            self._forget_resource(self._selection.resource)
+
+    def _forget(self, strays: Collection[bytes]) -> None:
+        """Remove the events from every event index, and free their locks."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for key in self._index.event_indexes():
+            pipeline.zrem(key, *strays)
+        for resource, lock in self._redis.hscan_iter(self._index.locks, count=PAGE):
+            if lock.partition(b" ")[0] in strays:
+                pipeline.hdel(self._index.locks, resource)
+        pipeline.execute()
+
+    def _forget_resource(self, resource: str) -> None:
+        """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
+        self._redis.delete(self._index.resource + resource)
+        for page in batched(self._redis.scan_iter(match=self._index.conflict + "*", count=PAGE), PAGE):
+            pipeline = self._redis.pipeline(transaction=False)
+            for key in page:
+                pipeline.hkeys(key)
+            for key, fields in zip(page, pipeline.execute(), strict=True):
+                if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
+                    self._redis.hdel(key, *theirs)

@@ -1,0 +1,251 @@
+"""`credhook events` and `credhook causes`: show what the store remembers, for people and (`--json`) for programs."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace as but
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+from pydantic import BaseModel, ConfigDict, Field
+from redis import Redis
+from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
+
+from credhook.settings import StoreSettings
+from credhook.store import MOST_CAUSES
+from credhook.worker.commands import bulk
+from credhook.worker.commands.history import causes as read_causes
+from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
+from credhook.worker.commands.search import BY_HANDLER, OPTIONS, WATCHING, Selection, open_store, read_page, selecting
+
+#: Events that `list` prints without --limit.
+_LIMIT: Final = 100
+#: Events that `list` reads for a table before it says how far it has come: a few tenths of a second.
+_READ_LIMIT: Final = 20_000
+#: The fields of an event that its row shows.
+_COLUMNS: Final = ("webhook_id", "type", "resource_id", "state", "received_at", "attempts", "error")
+_CAUSE_COLUMNS: Final = (
+    *("cause", "handler", "error", "at", "open", "given up", "failures"),
+    *("first (UTC)", "last (UTC)", "version"),
+)
+#: Seconds between two tries to reach Redis.
+_RETRY_SECONDS: Final = 0.5
+#: Seconds of silence after which Redis is pinged, and after which it counts as gone.
+_PING_SECONDS: Final = 5.0
+_GONE_SECONDS: Final = 10.0
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table. Control characters in a cell are escaped."""
+    cells = [tuple(header), *(tuple(map(plain, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+class _Events(click.Group):
+    """The commands about events. Only `backfill` needs the API client, whose import takes longer than a list."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "backfill"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "backfill":
+            return super().get_command(ctx, cmd_name)
+        from credhook.worker.commands.backfill import backfill
+
+        return backfill
+
+
+@click.group(cls=_Events)
+def events() -> None:
+    """List, show, watch, replay and erase events, and accept missing ones."""
+
+
+events.add_command(bulk.replay)
+events.add_command(bulk.erase)
+
+
+@events.command("list")
+@selecting(*OPTIONS, BY_HANDLER)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line. Pass its `cursor` to --after for the rest."
+)
+def list_events(*, selection: Selection, as_json: bool) -> None:
+    """Print events, newest first; 100 of them unless --limit says otherwise."""
+    limited = but(selection, limit=selection.limit or _LIMIT)
+    with open_store() as (redis, index):
+        page = read_page(redis, index, limited, patience=None if as_json else _READ_LIMIT)
+        cursors = {event.webhook_id: str(event.cursor) for event in page.events}
+        found = list(records(redis, index, cursors))
+    if as_json:
+        for record in found:
+            click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
+        return
+    if found:
+        rows = [["" if record[name] is None else str(record[name]) for name in _COLUMNS] for record in found]
+        print_table(_COLUMNS, rows)
+    elif page.after is None:
+        click.echo("no events")
+    if page.looked_back_to is not None:
+        click.echo(f"looked back to {(time_of(page.looked_back_to) or '')[:19]} UTC, and found {len(found)}")
+    if page.after is not None:
+        click.echo(f"for earlier events, repeat the command with --after {page.after}")
+
+
+@events.command("show")
+@click.argument("webhook_id")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show_event(webhook_id: str, *, as_json: bool) -> None:
+    """Print everything known about one event: deliveries, attempts, handlers, replays, deaths of its workers.
+
+    An event that was done at the first attempt has no history. Times are in UTC.
+    """
+    with open_store() as (redis, index):
+        record = event_with_history(redis, index, webhook_id)
+    if record is None:
+        raise click.ClickException(f"the store has no event {webhook_id}")
+    for line in [json.dumps(record)] if as_json else lines(record):
+        click.echo(plain(line))
+
+
+class EventChange(BaseModel):
+    """A change of an event.
+
+    Attributes:
+        at: when it happened by Redis's clock, in ms since the epoch.
+        attempt: the number of the attempt that has ended, if one has.
+        milliseconds: time since the event was received, if an attempt has ended.
+        retry_in: ms until the next attempt, if the event waits for one.
+        error: the cause of a failure, or "".
+        replayed: whether the event was replayed.
+        backfilled: whether a backfill accepted the event.
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    at: int
+    webhook_id: str = Field(validation_alias="id")
+    state: str
+    type: str
+    resource_id: str = Field(validation_alias="resource")
+    attempt: int | None = None
+    milliseconds: int | None = Field(None, validation_alias="age")
+    retry_in: int | None = Field(None, validation_alias="wait")
+    error: str = ""
+    replayed: bool = False
+    backfilled: bool = False
+
+
+@events.command()
+@selecting(*WATCHING)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def tail(*, selection: Selection, as_json: bool) -> None:
+    """Print each change of an event from now on, until Ctrl-C.
+
+    There is a line for each event that is accepted, replayed or quarantined, and for each attempt: its result, the time
+    since the event was received, the error, and when the next attempt is. Changes are not stored. If
+    the connection to Redis is lost, changes in between are not shown, and a line tells you.
+    """
+    with open_store() as (redis, index), suppress(KeyboardInterrupt):
+        click.echo(f"watching {index.queue}; Ctrl-C ends it", err=True)
+        for change in _changes(redis, index.changes):
+            if _is_selected(change, selection):
+                click.echo(change.model_dump_json() if as_json else _line(change))
+
+
+def _line(change: EventChange) -> str:
+    time_of_day = datetime.fromtimestamp(change.at / 1000, UTC).isoformat(timespec="milliseconds")[11:23]
+    kind = change.type.removeprefix("openid4vc.")
+    parts = [time_of_day, change.state.ljust(11), kind.ljust(24), change.resource_id, change.webhook_id]
+    if change.replayed:
+        parts.append("replayed")
+    if change.milliseconds is not None:
+        parts.append(f"{change.milliseconds} ms")
+    if change.attempt is not None and (change.attempt > 1 or change.error):
+        parts.append(f"attempt {change.attempt}")
+    if change.error:
+        parts.append(change.error)
+    if change.retry_in is not None:
+        parts.append(f"again in {change.retry_in / 1000:.1f} s")
+    return plain("  ".join(parts))
+
+
+def _is_selected(change: EventChange, selection: Selection) -> bool:
+    return (
+        (not selection.states or change.state in selection.states)
+        and (not selection.types or change.type in selection.types)
+        and selection.resource in {None, change.resource_id}
+        and (not selection.ids or change.webhook_id in selection.ids)
+    )
+
+
+def _changes(redis: Redis, channel: str) -> Iterator[EventChange]:
+    """Yield the changes for ever. Outages of Redis are reported on standard error."""
+    lost = False
+    while True:
+        try:
+            for message in _messages(redis, channel):
+                if lost:
+                    click.echo("Redis answers again; changes in between are not shown", err=True)
+                    lost = False
+                if message:
+                    yield EventChange.model_validate_json(message)
+        except (RedisError, OSError) as error:
+            if not lost:
+                click.echo(f"Redis does not answer ({type(error).__name__}); trying again", err=True)
+            lost = True
+            time.sleep(_RETRY_SECONDS)
+
+
+def _messages(redis: Redis, channel: str) -> Iterator[bytes]:
+    """Yield the messages of the channel, and b"" for any other sign of life.
+
+    Raises:
+        RedisError: the connection is lost, or has been silent for too long.
+    """
+    with redis.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py's gap
+        subscription.subscribe(channel)
+        heard = time.monotonic()
+        while True:
+            message = subscription.get_message(timeout=_PING_SECONDS)
+            if message is not None:
+                heard = time.monotonic()
+                yield message["data"] if message["type"] == "message" else b""
+            elif time.monotonic() - heard > _GONE_SECONDS:
+                raise ConnectionError("silence")
+            else:
+                subscription.ping()
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, MOST_CAUSES), default=100, help="At most this many; 100 by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+def causes(*, limit: int, as_json: bool) -> None:
+    """Print why attempts fail, the most recent cause first.
+
+    Failures have the same cause if the same handler failed with an error of the same class, and status, in the same
+    function. The handler may also be the fetch, or a worker process that died. `open` and `given up` count the events
+    that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
+    `erase` take a cause as --cause.
+    """
+    with open_store() as (redis, index):
+        found = read_causes(redis, index, retention=StoreSettings().retention, limit=limit)
+    if as_json:
+        for cause in found:
+            click.echo(json.dumps(cause.as_json()))
+        return
+    if not found:
+        click.echo("no causes: nothing has failed")
+        return
+    rows = []
+    for cause in found:
+        numbers = [str(number) for number in (cause.open, cause.given_up, cause.failures)]
+        times = [moment.isoformat(" ", "seconds")[:19] if moment else "" for moment in (cause.first, cause.last)]
+        versions = cause.version if cause.since == cause.version else f"{cause.version}, since {cause.since}"
+        rows.append([cause.id, cause.handler, cause.error, cause.at, *numbers, *times, versions])
+    print_table(_CAUSE_COLUMNS, rows)
+    if len(found) == limit:
+        click.echo("there may be more; raise --limit to see them")
