@@ -115,6 +115,11 @@ class StoreSettings(Settings):
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
 
+    @property
+    def redis_address(self) -> str:
+        """Return the address of Redis as it may be shown, without a password."""
+        return str(RedisAddress.parse(self.redis_url.get_secret_value()))
+
     def open_store(self) -> "AsyncStore":
         """Return the store, which connects at its first command."""
         from credhook.store.connection import open_redis

@@ -8,12 +8,11 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
 
-from redis import Redis
-from redis.exceptions import RedisError
-
 from credhook.ops.fleet import Fleet, FleetProcess, ReceiverProcess, RedisServer, read_fleet
 from credhook.store import health
 from credhook.store.announcements import DEPLOY_SECONDS, handler_difference
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import SyncStore
 
 #: Seconds that an event may be open before it needs attention.
 OLDEST_SECONDS: Final = 900.0
@@ -70,11 +69,11 @@ def split_remedy(text: str) -> Problem:
     return problem, remedy
 
 
-def look_at(redis: Redis, address: str, queue: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
+def look_at(store: SyncStore, address: str) -> tuple[Fleet | None, tuple[Finding, ...]]:
     """Return the fleet and what needs attention. If Redis fails, the fleet is None and that is the only finding."""
     try:
-        fleet = read_fleet(redis, address, queue)
-    except (RedisError, OSError) as error:
+        fleet = read_fleet(store, address)
+    except STORE_ERRORS as error:
         return None, (fail("redis.reached", *split_remedy(health.unanswered(error))),)
     return fleet, attention(fleet)
 

@@ -19,17 +19,17 @@ from urllib.parse import urlsplit
 
 import click
 from pydantic import ValidationError
-from redis import Redis
-from redis.exceptions import NoPermissionError, RedisError
 
 from credhook.certificate import SOON, valid_until
 from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
-from credhook.ops.fleet import open_briefly, read_fleet
+from credhook.ops.fleet import read_fleet
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import StoreSettings, settings_errors
-from credhook.store.address import RedisAddress
+from credhook.store.connection import BRIEFLY
+from credhook.store.errors import STORE_ERRORS, Forbidden
 from credhook.store.health import unanswered
+from credhook.store.store import SyncStore
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError, hint
 from credhook.worker.api.http.transport import shared_ssl_context
@@ -192,26 +192,26 @@ def of_certificate(name: str, until: datetime, remedy: str) -> Finding:
 
 
 def _check_redis(settings: StoreSettings) -> Iterator[Finding]:
-    address = RedisAddress.parse(settings.redis_url.get_secret_value())
-    with open_briefly(address) as redis:
+    store, address = settings.open_store_sync(**BRIEFLY), settings.redis_address
+    with store.redis as redis:
         try:
-            with suppress(NoPermissionError):  # The next check names it, with all other refused commands.
+            with suppress(Forbidden):  # The next check names it, with all other refused commands.
                 redis.ping()
-            yield _permissions(redis)
+            yield _permissions(store)
             before = time.time()
             seconds, microseconds = redis.time()
             yield of_clock(seconds + microseconds / 1_000_000 - (before + time.time()) / 2)
-            fleet = read_fleet(redis, str(address), settings.queue)
+            fleet = read_fleet(store, address)
             yield ok("redis.reached", f"{address} answers")
             yield from of_server(fleet.server)
             yield from of_fleet(fleet)
-        except (RedisError, OSError) as error:
+        except STORE_ERRORS as error:
             yield fail("redis.reached", *split_remedy(unanswered(error)))
 
 
-def _permissions(redis: Redis) -> Finding:
+def _permissions(store: SyncStore) -> Finding:
     """Try every command, and name the ones that an access control list forbids."""
-    pipeline = redis.pipeline(transaction=False)
+    pipeline = store.redis.pipeline(transaction=False)
     for trial in TRIALS:
         pipeline.execute_command(*trial)  # type: ignore[no-untyped-call]  # redis-py's gap
     commands, closed = refused(TRIALS, pipeline.execute(raise_on_error=False))
@@ -227,7 +227,7 @@ def refused(trials: Sequence[tuple[str, ...]], replies: Sequence[Any]) -> tuple[
     """Return the forbidden commands, and which of `keys` and `channels` are closed. Other errors do not count. Pure."""
     commands, closed = dict[str, None](), dict[str, None]()
     for (command, *_), reply in zip(trials, replies, strict=True):
-        if isinstance(reply, NoPermissionError):
+        if isinstance(reply, Forbidden):
             if "to run the" in str(reply):
                 commands[command] = None
             else:

@@ -6,14 +6,9 @@ Status, doctor and console all use this reader. It writes nothing.
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
-from redis.retry import Retry
 from rq.suspension import WORKERS_SUSPENDED
 
 from credhook.store import Keys, health
-from credhook.store.address import RedisAddress
 from credhook.store.announcements import (
     ANNOUNCEMENT_SECONDS,
     Announced,
@@ -22,12 +17,11 @@ from credhook.store.announcements import (
     WorkerAnnouncement,
     announced,
 )
-from credhook.store.connection import clock, open_redis_sync
 from credhook.store.counts import EventCounts, counts_of
+from credhook.store.errors import StoreRefusal
+from credhook.store.store import SyncStore
 from credhook.worker.platform.shared_circuit import circuit_in
 
-#: Seconds that Redis may take for one answer.
-ANSWER_SECONDS: Final = 5.0
 #: RQ workers that are asked for their queues, at most.
 _RQ_WORKERS_LIMIT: Final = 1_000
 
@@ -114,47 +108,36 @@ class Fleet(BaseModel):
         return self.model_dump(mode="json", exclude={"receivers": digests, "workers": digests, "server": {"checks"}})
 
 
-def open_briefly(address: RedisAddress) -> Redis:
-    """Return a client that gives up after a few seconds and does not retry."""
-    return open_redis_sync(
-        address,
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=ANSWER_SECONDS,
-        socket_connect_timeout=ANSWER_SECONDS,
-        protocol=2,
-    )
-
-
-def read_fleet(redis: Redis, address: str, queue: str) -> Fleet:
+def read_fleet(store: SyncStore, address: str) -> Fleet:
     """Return the state of the fleet; `address` is Redis's address without a password.
 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    now = clock(redis) / 1_000
-    queues = sorted(queues_of(redis) | {queue})
-    counts = {name: counts_of(redis, Keys(name), now=now) for name in queues}
-    receivers = [_receiver(one, now) for name in queues for one in _announced(redis, Keys(name).receivers, now)]
-    workers = [_worker(one, name, now) for name in queues for one in _announced(redis, Keys(name).handlers, now)]
+    now, queue = store.clock() / 1_000, store.queue
+    queues = sorted(queues_of(store) | {queue})
+    counts = {name: counts_of(store, Keys(name), now=now) for name in queues}
+    receivers = [_receiver(one, now) for name in queues for one in _announced(store, Keys(name).receivers, now)]
+    workers = [_worker(one, name, now) for name in queues for one in _announced(store, Keys(name).handlers, now)]
     strict = any(receiver.strict for receiver in receivers) or not receivers  # It is the default.
     return Fleet(
         queue=queue,
-        server=_server(redis, address, strict=strict),
+        server=_server(store, address, strict=strict),
         counts=counts[queue],
         others={name: found for name, found in counts.items() if name != queue and found.open},
         oldest_open=counts[queue].oldest_age,
-        suspended=bool(redis.exists(WORKERS_SUSPENDED)),
+        suspended=bool(store.redis.exists(WORKERS_SUSPENDED)),
         receivers=tuple(sorted(receivers, key=lambda receiver: (receiver.queue, receiver.host))),
         workers=tuple(sorted(workers, key=lambda worker: (worker.queue, worker.host))),
-        platforms=tuple(_platform(redis, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
+        platforms=tuple(_platform(store, keys, now) for keys in dict.fromkeys(worker.platform for worker in workers)),
     )
 
 
-def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
-    info: Any = redis.info()
+def _server(store: SyncStore, address: str, *, strict: bool) -> RedisServer:
+    info: Any = store.redis.info()
     try:
-        config: Any = redis.config_get("*appendfsync*")
-    except ResponseError:  # Managed services forbid CONFIG.
+        config: Any = store.redis.config_get("*appendfsync*")
+    except StoreRefusal:  # Managed services forbid CONFIG.
         config = {}
     facts = health.read(info, config)
     return RedisServer(
@@ -168,9 +151,9 @@ def _server(redis: Redis, address: str, *, strict: bool) -> RedisServer:
     )
 
 
-def _announced(redis: Redis, key: str, now: float) -> list[Announced]:
+def _announced(store: SyncStore, key: str, now: float) -> list[Announced]:
     """Return the announcements of live processes in this hash."""
-    return [one for one in announced(redis.hgetall(key)) if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS]
+    return [one for one in announced(store.redis.hgetall(key)) if now - one.renewed / 1_000 <= ANNOUNCEMENT_SECONDS]
 
 
 def _receiver(one: Announced, now: float) -> ReceiverProcess:
@@ -188,15 +171,15 @@ def _worker(one: Announced, queue: str, now: float) -> WorkerProcess:
     return WorkerProcess(**said.model_dump(), queue=queue, age=now - one.since / 1_000)
 
 
-def queues_of(redis: Redis) -> set[str]:
+def queues_of(store: SyncStore) -> set[str]:
     """Return the queues that RQ lists, and the queues that RQ's workers (ours as well) take jobs from.
 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    keys: Any = redis.smembers("rq:queues")
-    names: Any = redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
-    pipeline = redis.pipeline(transaction=False)
+    keys: Any = store.redis.smembers("rq:queues")
+    names: Any = store.redis.srandmember("rq:workers", _RQ_WORKERS_LIMIT)
+    pipeline = store.redis.pipeline(transaction=False)
     for name in names:
         pipeline.hget(name, "queues")
     listed = [reply.decode().split(",") for reply in pipeline.execute() if reply]
@@ -205,8 +188,8 @@ def queues_of(redis: Redis) -> set[str]:
     }
 
 
-def _platform(redis: Redis, keys: PlatformKeys, now: float) -> PlatformState:
-    fields: Any = redis.hgetall(keys.circuit)
+def _platform(store: SyncStore, keys: PlatformKeys, now: float) -> PlatformState:
+    fields: Any = store.redis.hgetall(keys.circuit)
     circuit = circuit_in(fields, redis_now=now, now=now)
     paused = circuit.pause(now)
     return PlatformState(

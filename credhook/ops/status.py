@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from credhook.ops.attention import Finding, age, look_at
-from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess, open_briefly
+from credhook.ops.fleet import Fleet, FleetProcess, RedisServer, WorkerProcess
 from credhook.settings import StoreSettings
-from credhook.store.address import RedisAddress
+from credhook.store.connection import BRIEFLY
 
 _MEBIBYTE: Final = 1 << 20
 
@@ -24,9 +24,9 @@ def status(*, as_json: bool) -> None:
     a wrong setting.
     """
     settings = StoreSettings()
-    address = RedisAddress.parse(settings.redis_url.get_secret_value())
-    with open_briefly(address) as redis:
-        fleet, findings = look_at(redis, str(address), settings.queue)
+    store = settings.open_store_sync(**BRIEFLY)
+    with store.redis:
+        fleet, findings = look_at(store, settings.redis_address)
     if as_json:
         named = [one._asdict() for one in findings]
         click.echo(json.dumps({**(fleet.as_json() if fleet else {"queue": settings.queue}), "attention": named}))

@@ -13,6 +13,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
+from redis.retry import Retry as SyncRetry
 
 from credhook.store.address import RedisAddress
 from credhook.store.errors import STORE_ERRORS
@@ -22,6 +23,10 @@ REDIS_TIMEOUT: Final = 5.0
 
 #: The arguments of a command.
 Command = tuple[str | int | float | bytes, ...]
+
+#: Options of a synchronous client that gives up at the first failure, because a person waits for the answer, or because
+#: the failed command may have been executed.
+BRIEFLY: Final[Mapping[str, Any]] = {"retry": SyncRetry(NoBackoff(), 0), "protocol": 2}
 
 _SERIALIZER: Final = HiredisRespSerializer()
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from redis import Redis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
 from credhook.store import LATEST_MS, Keys
+from credhook.store.store import SyncStore
 
 #: Seconds during which a dead event counts as recent.
 RECENT_SECONDS: Final = 86_400
@@ -59,13 +59,13 @@ def request_counts(pipeline: Pipeline | AsyncPipeline, keys: Keys, *, now: float
         pipeline.zcard(key)
 
 
-def counts_of(redis: Redis, keys: Keys, *, now: float) -> EventCounts:
+def counts_of(store: SyncStore, keys: Keys, *, now: float) -> EventCounts:
     """Return the counts of one queue.
 
     Raises:
         RedisError, OSError: Redis failed.
     """
-    pipeline = redis.pipeline(transaction=False)
+    pipeline = store.redis.pipeline(transaction=False)
     request_counts(pipeline, keys, now=now)
     return read_counts(pipeline.execute(), keys, now=now)
 

@@ -30,6 +30,9 @@ STORE_ERRORS: Final = (RedisError, OSError)
 #: After these, a script that is safe to repeat may be sent again: its reply is lost, or Redis has forgotten its text.
 RETRYABLE_ERRORS: Final = (RedisConnectionError, NoScriptError)
 
+#: An access control list forbids a command, a key or a channel.
+Forbidden = NoPermissionError
+
 #: Redis refuses one command, such as for a wrong type or a missing permission.
 StoreRefusal = ResponseError
 

@@ -184,7 +184,7 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
 async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
     others: dict[Any, Any] = {f"r{number}": f"x{number} 1 1 w" for number in range(20_000)}
     queue.redis.hset(INDEX.locks, mapping=others | {"r": "gone 1 1 w"})
-    erasure = bulk.Erasure(queue.redis, INDEX, Selection())
+    erasure = bulk.Erasure(store_on(queue.redis), Selection())
     absent = [EventSummary("gone", "", "", 0), *(EventSummary(f"absent{number}", "", "", 0) for number in range(199))]
     assert set(erasure(absent)) == {b"missing"}
     erasure.finish(absent)
@@ -595,9 +595,7 @@ async def test_a_broken_settlement_spends_no_attempt_that_it_gave_back(queue: Ev
 async def test_a_broken_erasure_beside_a_worker_leaves_the_event_to_be_put_back(queue: EventQueue, number: int) -> None:
     await queue.accept("e1/r")
     claim = await queue.take_one()
-    erasure = bulk.Erasure(queue.redis, INDEX, Selection())
-    failing = FailingStore(queue.redis, {"erase": Sabotage(number, "ERR broken")})
-    erasure._script = lambda keys, args: failing.run("erase", args, keys=keys)  # type: ignore[assignment]
+    erasure = bulk.Erasure(FailingStore(queue.redis, {"erase": Sabotage(number, "ERR broken")}), Selection())
     with suppress(RedisError):
         erasure([EventSummary("e1", "", "", 0)])
     settled, _ = await queue.worker().settle(claim, DONE)

@@ -125,11 +125,11 @@ def test_a_look_for_what_is_rare_says_how_far_it_has_come_and_goes_on_from_there
     plant_many(redis_client, 300, State.DONE)
     plant(redis_client, "rare", State.DONE, age=100_000, ended={"a.rare": "done"})
     wanted = Selection(handler="a.rare", limit=10)
-    short = read_page(redis_client, INDEX, wanted, patience=100)
+    short = read_page(store_on(redis_client), wanted, patience=100)
     assert short.events == []
     assert short.looked_back_to is not None
     assert short.after is not None
-    rest = read_page(redis_client, INDEX, Selection(handler="a.rare", limit=10, after=short.after))
+    rest = read_page(store_on(redis_client), Selection(handler="a.rare", limit=10, after=short.after))
     assert [one.webhook_id for one in rest.events] == ["rare"]
     assert rest.after is None
 
@@ -146,7 +146,7 @@ def test_a_handler_selects_what_it_has_ended_for_and_what_waits_for_it(redis_cli
 
 def oldest_open(redis: Redis) -> int | None:
     """Return when the oldest open event was received, in ms."""
-    age = counts_of(redis, INDEX, now=4e9).oldest_age
+    age = counts_of(store_on(redis), INDEX, now=4e9).oldest_age
     return None if age is None else round(4e12 - age * 1_000)
 
 

@@ -92,7 +92,7 @@ async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
     assert (logs[1]["events"], logs[1]["put_back"]) == (2, 2)
     assert redis_client.lindex(INDEX.jobs, -1) == job_id("later").encode()
     assert sorted(await hold(async_redis, "here", 2)) == ["m1", "m2"]
-    assert [one["attempts"] for one in records(redis_client, INDEX, ("m1", "m2"))] == [2, 2]
+    assert [one["attempts"] for one in records(store_on(redis_client), ("m1", "m2"))] == [2, 2]
     for event_id in ("m1", "m2"):
         assert not {"deaths", "killed"} & record(redis_client, event_id).keys()
     assert redis_client.hkeys(INDEX.handlers) == [b"here"]

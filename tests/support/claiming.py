@@ -67,7 +67,7 @@ class EventQueue:
         return len(store_on(self.redis).run("reclaim", arguments))
 
     def erase(self, event_id: str) -> None:
-        bulk.Erasure(self.redis, INDEX, Selection())([EventSummary(event_id, "", "", 0)])
+        bulk.Erasure(store_on(self.redis), Selection())([EventSummary(event_id, "", "", 0)])
 
     def record(self, event_id: str) -> dict[str, str]:
         return record(self.redis, event_id)

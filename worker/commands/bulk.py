@@ -9,11 +9,10 @@ from collections.abc import Collection, Sequence
 from typing import Final, cast
 
 import click
-from redis import Redis
 
-from credhook.store import Keys, State, lua
+from credhook.store import State
 from credhook.store.job import job_id
-from credhook.store.store import Store
+from credhook.store.store import SyncStore
 from credhook.worker.commands.batches import ask, batched, interruptible, report, work_through
 from credhook.worker.commands.history import plain
 from credhook.worker.commands.search import (
@@ -30,8 +29,6 @@ from credhook.worker.commands.search import (
 )
 from credhook.worker.queue.replay import How, Replay, Settled
 from credhook.worker.settings import HandlerSettings
-
-ERASE: Final = lua.load("erase")
 
 #: The script's outcome → words for an event that was replayed, or was left.
 REPLAYED: Final = {"replayed": ""}
@@ -90,20 +87,20 @@ def replay(
     """  # noqa: D301  Click wants the character itself.
     if only_handler is not None and hurry:
         raise click.UsageError("--handler and --now exclude each other: a waiting event runs what has not ended yet")
-    with open_store() as (redis, index):
+    with open_store() as store:
         with interruptible():
             wanted = frozenset[str]() if only_handler is None else _types_wanted(only_handler)
-            events = read_page(redis, index, selection).events[::-1]
+            events = read_page(store, selection).events[::-1]
             if dry_run:
                 _print_counts(events, as_json=as_json)
                 return
             again = sum(event.state == State.DONE for event in events)
             if again and only_handler is None and not yes:
                 ask(f"Done already: {again} of the {len(events)} selected; all their handlers would run again.")
-            events += absent(redis, index, selection)
+            events += absent(store, selection)
         # After a cause is fixed, its waiting events are due at once.
         how = How.NOW if hurry or (selection.cause and only_handler is None) else How.ANEW
-        put_back = Replay(Store(redis, index.queue, retention=0), by=_user() if by is None else by)
+        put_back = Replay(store, by=_user() if by is None else by)
 
         def step(batch: Sequence[EventSummary]) -> Sequence[bytes]:
             settled = [Settled(event.webhook_id, event.state) for event in batch]
@@ -155,16 +152,16 @@ def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> N
     and its handlers run again. An event that a worker holds is erased as well; a handler that is running for it may
     still finish.
     """
-    with open_store() as (redis, index):
+    with open_store() as store:
         with interruptible():
-            events = read_page(redis, index, selection).events[::-1]
+            events = read_page(store, selection).events[::-1]
             if dry_run:
                 _print_counts(events, as_json=as_json)
                 return
             if events and not yes:
                 ask(f"Selected to be erased: {len(events)}; a repeated delivery would be accepted as new.")
-            events += absent(redis, index, selection)
-        erasure = Erasure(redis, index, selection)
+            events += absent(store, selection)
+        erasure = Erasure(store, selection)
         result = work_through(events, erasure, "erasing")
         if not (result.interrupted or result.error):
             erasure.finish(events)
@@ -174,16 +171,15 @@ def erase(*, selection: Selection, dry_run: bool, yes: bool, as_json: bool) -> N
 class Erasure:
     """Erases the selected events, a few hundred in one script. Each step raises RedisError if Redis fails."""
 
-    def __init__(self, redis: Redis, index: Keys, selection: Selection) -> None:
+    def __init__(self, store: SyncStore, selection: Selection) -> None:
         """Prepare to erase events that the selection has found."""
-        self._redis = redis
-        self._index = index
+        keys = store.keys
+        self._store = store
         self._selection = selection
-        self._script = redis.register_script(ERASE)
-        settled = (index.dead, *index.all_unhandled, index.quarantined, index.unreadable)
-        of_events = (index.open, index.open_by_received, *settled, index.backfilled)
+        settled = (keys.dead, *keys.all_unhandled, keys.quarantined, keys.unreadable)
+        of_events = (keys.open, keys.open_by_received, *settled, keys.backfilled)
         self._of_events = len(of_events)
-        self._keys = [index.prefix, *of_events, index.scheduled, index.failed, index.isolated]
+        self._keys = [keys.prefix, *of_events, keys.scheduled, keys.failed, keys.isolated]
 
     def __call__(self, batch: Sequence[EventSummary]) -> Sequence[bytes]:
         """Erase these events and return the outcome of each."""
@@ -191,8 +187,8 @@ class Erasure:
         for event in batch:
             # An event that was selected by its state is kept if it has left that state since.
             state = event.state if self._selection.states else ""
-            arguments += event.webhook_id, job_id(self._index.queue, event.webhook_id), state
-        return cast(Sequence[bytes], self._script(keys=self._keys, args=arguments))
+            arguments += event.webhook_id, job_id(self._store.queue, event.webhook_id), state
+        return cast(Sequence[bytes], self._store.run("erase", arguments, keys=self._keys))
 
     def finish(self, events: Sequence[EventSummary]) -> None:
         """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
@@ -203,21 +199,21 @@ class Erasure:
 
     def _forget(self, strays: Collection[bytes]) -> None:
         """Remove the events from every event index, and free their locks."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for key in self._index.event_indexes():
+        pipeline = self._store.redis.pipeline(transaction=False)
+        for key in self._store.keys.event_indexes():
             pipeline.zrem(key, *strays)
-        for resource, lock in self._redis.hscan_iter(self._index.locks, count=PAGE):
+        for resource, lock in self._store.redis.hscan_iter(self._store.keys.locks, count=PAGE):
             if lock.partition(b" ")[0] in strays:
-                pipeline.hdel(self._index.locks, resource)
+                pipeline.hdel(self._store.keys.locks, resource)
         pipeline.execute()
 
     def _forget_resource(self, resource: str) -> None:
         """Erase what handlers have seen of the resource, and the conflicting deliveries that name it."""
-        self._redis.delete(self._index.resource + resource)
-        for page in batched(self._redis.scan_iter(match=self._index.conflict + "*", count=PAGE), PAGE):
-            pipeline = self._redis.pipeline(transaction=False)
+        self._store.redis.delete(self._store.keys.resource + resource)
+        for page in batched(self._store.redis.scan_iter(match=self._store.keys.conflict + "*", count=PAGE), PAGE):
+            pipeline = self._store.redis.pipeline(transaction=False)
             for key in page:
                 pipeline.hkeys(key)
             for key, fields in zip(page, pipeline.execute(), strict=True):
                 if theirs := [field for field in fields if field.endswith(f" {resource}".encode())]:
-                    self._redis.hdel(key, *theirs)
+                    self._store.redis.hdel(key, *theirs)

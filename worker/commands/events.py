@@ -10,11 +10,10 @@ from typing import Final
 
 import click
 from pydantic import BaseModel, ConfigDict, Field
-from redis import Redis
-from redis.exceptions import ConnectionError, RedisError  # noqa: A004  Redis's own.
 
-from credhook.settings import StoreSettings
 from credhook.store import MOST_CAUSES
+from credhook.store.errors import STORE_ERRORS
+from credhook.store.store import SyncStore
 from credhook.worker.commands import bulk
 from credhook.worker.commands.history import causes as read_causes
 from credhook.worker.commands.history import event_with_history, lines, plain, records, time_of
@@ -76,10 +75,10 @@ events.add_command(bulk.erase)
 def list_events(*, selection: Selection, as_json: bool) -> None:
     """Print events, newest first; 100 of them unless --limit says otherwise."""
     limited = but(selection, limit=selection.limit or _LIMIT)
-    with open_store() as (redis, index):
-        page = read_page(redis, index, limited, patience=None if as_json else _READ_LIMIT)
+    with open_store() as store:
+        page = read_page(store, limited, patience=None if as_json else _READ_LIMIT)
         cursors = {event.webhook_id: str(event.cursor) for event in page.events}
-        found = list(records(redis, index, cursors))
+        found = list(records(store, cursors))
     if as_json:
         for record in found:
             click.echo(json.dumps({**record, "cursor": cursors[record["webhook_id"]]}))
@@ -103,8 +102,8 @@ def show_event(webhook_id: str, *, as_json: bool) -> None:
 
     An event that was done at the first attempt has no history. Times are in UTC.
     """
-    with open_store() as (redis, index):
-        record = event_with_history(redis, index, webhook_id)
+    with open_store() as store:
+        record = event_with_history(store, webhook_id)
     if record is None:
         raise click.ClickException(f"the store has no event {webhook_id}")
     for line in [json.dumps(record)] if as_json else lines(record):
@@ -149,9 +148,9 @@ def tail(*, selection: Selection, as_json: bool) -> None:
     since the event was received, the error, and when the next attempt is. Changes are not stored. If
     the connection to Redis is lost, changes in between are not shown, and a line tells you.
     """
-    with open_store() as (redis, index), suppress(KeyboardInterrupt):
-        click.echo(f"watching {index.queue}; Ctrl-C ends it", err=True)
-        for change in _changes(redis, index.changes):
+    with open_store() as store, suppress(KeyboardInterrupt):
+        click.echo(f"watching {store.keys.queue}; Ctrl-C ends it", err=True)
+        for change in _changes(store):
             if _is_selected(change, selection):
                 click.echo(change.model_dump_json() if as_json else _line(change))
 
@@ -182,32 +181,32 @@ def _is_selected(change: EventChange, selection: Selection) -> bool:
     )
 
 
-def _changes(redis: Redis, channel: str) -> Iterator[EventChange]:
+def _changes(store: SyncStore) -> Iterator[EventChange]:
     """Yield the changes for ever. Outages of Redis are reported on standard error."""
     lost = False
     while True:
         try:
-            for message in _messages(redis, channel):
+            for message in _messages(store):
                 if lost:
                     click.echo("Redis answers again; changes in between are not shown", err=True)
                     lost = False
                 if message:
                     yield EventChange.model_validate_json(message)
-        except (RedisError, OSError) as error:
+        except STORE_ERRORS as error:
             if not lost:
                 click.echo(f"Redis does not answer ({type(error).__name__}); trying again", err=True)
             lost = True
             time.sleep(_RETRY_SECONDS)
 
 
-def _messages(redis: Redis, channel: str) -> Iterator[bytes]:
-    """Yield the messages of the channel, and b"" for any other sign of life.
+def _messages(store: SyncStore) -> Iterator[bytes]:
+    """Yield the published changes, and b"" for any other sign of life.
 
     Raises:
-        RedisError: the connection is lost, or has been silent for too long.
+        RedisError, OSError: the connection is lost, or has been silent for too long.
     """
-    with redis.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py's gap
-        subscription.subscribe(channel)
+    with store.redis.pubsub() as subscription:  # type: ignore[no-untyped-call]  # redis-py's gap
+        subscription.subscribe(store.keys.changes)
         heard = time.monotonic()
         while True:
             message = subscription.get_message(timeout=_PING_SECONDS)
@@ -215,7 +214,7 @@ def _messages(redis: Redis, channel: str) -> Iterator[bytes]:
                 heard = time.monotonic()
                 yield message["data"] if message["type"] == "message" else b""
             elif time.monotonic() - heard > _GONE_SECONDS:
-                raise ConnectionError("silence")
+                raise TimeoutError("silence")
             else:
                 subscription.ping()
 
@@ -231,8 +230,8 @@ def causes(*, limit: int, as_json: bool) -> None:
     that have the cause now; `failures` counts the attempts that it made fail. `credhook events list`, `replay` and
     `erase` take a cause as --cause.
     """
-    with open_store() as (redis, index):
-        found = read_causes(redis, index, retention=StoreSettings().retention, limit=limit)
+    with open_store() as store:
+        found = read_causes(store, limit=limit)
     if as_json:
         for cause in found:
             click.echo(json.dumps(cause.as_json()))

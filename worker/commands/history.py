@@ -6,10 +6,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from redis import Redis
-
-from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, MOST_CAUSES, ONLY, TRACE, Keys, State, ending
-from credhook.store.connection import clock
+from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, MOST_CAUSES, ONLY, TRACE, State, ending
+from credhook.store.store import SyncStore
 from credhook.tracing import Traced
 from credhook.worker.commands.batches import batched
 
@@ -21,15 +19,15 @@ _LONGEST_WAIT: Final = 604_800
 _DEATHS: Final = {"1": "ended by itself", "0": "was ended", "host": "went silent, with its host or cut off from Redis"}
 
 
-def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
+def records(store: SyncStore, webhook_ids: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield the records of these events in this order. Skip events that the store does not have."""
     for page in batched(webhook_ids, _PAGE):
-        pipeline = redis.pipeline(transaction=False)
+        pipeline = store.redis.pipeline(transaction=False)
         for webhook_id in page:
-            pipeline.hgetall(index.event + webhook_id)
-            pipeline.zscore(index.leases, webhook_id)
+            pipeline.hgetall(store.keys.event + webhook_id)
+            pipeline.zscore(store.keys.leases, webhook_id)
         replies = pipeline.execute(raise_on_error=False)
-        attempts = _attempts_under_way(redis, index, replies)
+        attempts = _attempts_under_way(store, replies)
         for webhook_id, fields, lease in zip(page, replies[::2], replies[1::2], strict=True):
             if isinstance(fields, Exception):  # Another program wrote this key: it is no hash.
                 yield describe(webhook_id, {"state": State.UNREADABLE, "error": "Unreadable: no hash"})
@@ -38,14 +36,14 @@ def records(redis: Redis, index: Keys, webhook_ids: Iterable[str]) -> Iterator[d
                 yield describe(webhook_id, text | attempts.get(webhook_id, {}), lease=lease)
 
 
-def _attempts_under_way(redis: Redis, index: Keys, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
+def _attempts_under_way(store: SyncStore, replies: Sequence[Any]) -> dict[str, dict[str, str]]:
     """Return the attempts of the events that a worker holds, by webhook-id. Their locks count the current attempt."""
     resources = [
         fields[b"resource"]
         for fields, lease in zip(replies[::2], replies[1::2], strict=True)
         if lease is not None and isinstance(fields, dict) and b"resource" in fields
     ]
-    locks: Any = redis.hmget(index.locks, resources) if resources else []
+    locks: Any = store.redis.hmget(store.keys.locks, resources) if resources else []
     parts = [lock.decode().split(" ") for lock in locks if lock]
     return {webhook_id: {"attempts": attempts} for webhook_id, _, attempts, _ in parts}
 
@@ -98,19 +96,19 @@ def written(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def event_with_history(redis: Redis, index: Keys, webhook_id: str) -> dict[str, Any] | None:
+def event_with_history(store: SyncStore, webhook_id: str) -> dict[str, Any] | None:
     """Return an event's record, what has happened to it, and the deliveries that contradict it.
 
     Returns:
         The record with `history`, a list of objects with `at` and what happened then, oldest first, and `conflicts`,
         the deliveries that came with another type or resource. None if the store does not have the event.
     """
-    record = next(records(redis, index, [webhook_id]), None)
+    record = next(records(store, [webhook_id]), None)
     if record is None:
         return None
-    pipeline = redis.pipeline(transaction=False)
-    pipeline.lrange(index.history + webhook_id, 0, -1)
-    pipeline.hgetall(index.conflict + webhook_id)
+    pipeline = store.redis.pipeline(transaction=False)
+    pipeline.lrange(store.keys.history + webhook_id, 0, -1)
+    pipeline.hgetall(store.keys.conflict + webhook_id)
     entries, conflicts = pipeline.execute()
     came = [(_text(what).partition(" "), int(when)) for what, when in conflicts.items()]
     return record | {
@@ -249,16 +247,18 @@ class Cause:
         return {**asdict(self), **times}
 
 
-def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSES) -> list[Cause]:
-    """Return the causes, the latest failure first. `retention`: seconds for which settled events are kept."""
-    latest = cast(list[tuple[bytes, float]], redis.zrange(index.causes, 0, limit - 1, desc=True, withscores=True))
-    ids, now = [name.decode() for name, _ in latest], clock(redis)
-    forgotten, overdue = now - retention * 1_000, now - max(retention, _LONGEST_WAIT) * 1_000
-    pipeline = redis.pipeline(transaction=False)
+def causes(store: SyncStore, *, limit: int = MOST_CAUSES) -> list[Cause]:
+    """Return the causes, the latest failure first."""
+    latest = cast(
+        list[tuple[bytes, float]], store.redis.zrange(store.keys.causes, 0, limit - 1, desc=True, withscores=True)
+    )
+    ids, now = [name.decode() for name, _ in latest], store.clock()
+    forgotten, overdue = now - store.retention * 1_000, now - max(store.retention, _LONGEST_WAIT) * 1_000
+    pipeline = store.redis.pipeline(transaction=False)
     for cause_id in ids:
-        pipeline.hgetall(index.cause(cause_id))
-        pipeline.zcount(index.standing(cause_id), "-inf", f"({-overdue}")
-        pipeline.zcount(index.standing(cause_id), forgotten, "+inf")
+        pipeline.hgetall(store.keys.cause(cause_id))
+        pipeline.zcount(store.keys.standing(cause_id), "-inf", f"({-overdue}")
+        pipeline.zcount(store.keys.standing(cause_id), forgotten, "+inf")
     replies = pipeline.execute()
     found = []
     for cause_id, (_, last), fields, still_open, given_up in zip(
@@ -273,19 +273,19 @@ def causes(redis: Redis, index: Keys, *, retention: int, limit: int = MOST_CAUSE
     return found
 
 
-def standing(redis: Redis, index: Keys, cause_id: str) -> Iterator[str] | None:
+def standing(store: SyncStore, cause_id: str) -> Iterator[str] | None:
     """Return the webhook-ids of the events that have the cause now, or None if there is no such cause."""
-    who = cast("bytes | None", redis.hget(index.cause(cause_id), "who"))
-    return None if who is None else _standing(redis, index, cause_id, BLAMED + who.decode())
+    who = cast("bytes | None", store.redis.hget(store.keys.cause(cause_id), "who"))
+    return None if who is None else _standing(store, cause_id, BLAMED + who.decode())
 
 
-def _standing(redis: Redis, index: Keys, cause_id: str, field: str) -> Iterator[str]:
+def _standing(store: SyncStore, cause_id: str, field: str) -> Iterator[str]:
     """Yield the events whose records confirm the cause. After a crash the index can hold settled events."""
-    members = (member.decode() for member, _ in redis.zscan_iter(index.standing(cause_id), count=_PAGE))
+    members = (member.decode() for member, _ in store.redis.zscan_iter(store.keys.standing(cause_id), count=_PAGE))
     for page in batched(members, _PAGE):
-        pipeline = redis.pipeline(transaction=False)
+        pipeline = store.redis.pipeline(transaction=False)
         for member in page:
-            pipeline.hmget(index.event + member, "state", field)
+            pipeline.hmget(store.keys.event + member, "state", field)
         for member, (state, cause) in zip(page, pipeline.execute(), strict=True):
             if state not in {None, State.DONE.value.encode()} and cause == cause_id.encode():
                 yield member

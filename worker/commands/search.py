@@ -15,15 +15,13 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Self, cast
 
 import click
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 
 from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.settings import StoreSettings
-from credhook.store import LATEST_MS, OTHER, Keys, State, lua
-from credhook.store.errors import hint
+from credhook.store import LATEST_MS, OTHER, Keys, State
+from credhook.store.connection import BRIEFLY
+from credhook.store.errors import STORE_ERRORS, StoreRefusal, hint
+from credhook.store.store import SyncStore
 from credhook.worker.commands.history import standing
 
 #: What the id of a cause looks like.
@@ -42,8 +40,6 @@ _FIRST_PAGE, _LONGEST_PAGE = 50, 2_000
 #: Up to this many events in the wanted states are all read. Beyond that, the event index is searched.
 _FEW: Final = 10_000
 
-_SELECT: Final = lua.load("select")
-
 #: The webhook-id of an event that may match, and its time in the index, in ms.
 Candidate = tuple[bytes, int]
 
@@ -51,7 +47,7 @@ Candidate = tuple[bytes, int]
 class Cursor(NamedTuple):
     """A place in a list of events, which is ordered by time of receipt, then by a digest of the id.
 
-    It depends only on the event, so it stays valid if the next page is found through another index.
+    It depends only on the event, so it stays valid if the next page is found through another store.keys.
     """
 
     received: int
@@ -133,16 +129,16 @@ class Selection:
         until = LATEST_MS + 1 if self.until is None else max(0, _milliseconds(self.until))
         return since, until if self.after is None else min(until, self.after.received + 1)
 
-    def indexes(self, index: Keys) -> tuple[str, ...]:
+    def indexes(self, keys: Keys) -> tuple[str, ...]:
         """Return the sorted sets that hold all events in these states, or () if a state has no such set."""
         held = {
-            State.ACCEPTED: (index.open,),
-            State.WAITING: (index.open,),
-            State.DEAD: (index.dead,),
-            State.DATA_GONE: (index.dead,),
-            State.UNHANDLED: index.all_unhandled,
-            State.QUARANTINED: (index.quarantined,),
-            State.UNREADABLE: (index.unreadable,),
+            State.ACCEPTED: (keys.open,),
+            State.WAITING: (keys.open,),
+            State.DEAD: (keys.dead,),
+            State.DATA_GONE: (keys.dead,),
+            State.UNHANDLED: keys.all_unhandled,
+            State.QUARANTINED: (keys.quarantined,),
+            State.UNREADABLE: (keys.unreadable,),
         }
         if not self.states <= held.keys():
             return ()
@@ -289,7 +285,7 @@ class Page:
 
 
 @contextmanager
-def open_store() -> Iterator[tuple[Redis, Keys]]:
+def open_store() -> Iterator[SyncStore]:
     """Open the store that the settings name.
 
     A failed command is not sent again: if only its reply was lost, the second try would find the work done already.
@@ -297,30 +293,30 @@ def open_store() -> Iterator[tuple[Redis, Keys]]:
     Raises:
         click.ClickException: Redis does not answer.
     """
-    store = StoreSettings().open_store_sync(retry=Retry(NoBackoff(), 0))
+    store = StoreSettings().open_store_sync(**BRIEFLY)
     try:
         store.check_schema(write=False)
-        yield store.redis, store.keys
-    except ResponseError as error:
+        yield store
+    except StoreRefusal as error:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
         raise click.ClickException(f"Redis refuses: {reason}; {hint(error)}") from error
-    except RedisError as error:
+    except STORE_ERRORS as error:
         raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
     finally:
         store.redis.close()
 
 
-def read_page(redis: Redis, index: Keys, selection: Selection, *, patience: int | None = None) -> Page:
+def read_page(store: SyncStore, selection: Selection, *, patience: int | None = None) -> Page:
     """Return the events that match, each once, up to the limit.
 
     With `patience`, look at no more candidates than about so many.
     """
     limit, after, found, looked = selection.limit, selection.after, dict[str, EventSummary](), 0
-    candidates, newest_first = _candidates(redis, index, selection)
+    candidates, newest_first = _candidates(store, selection)
     size = PAGE if limit is None else min(PAGE, limit + _FIRST_PAGE)
     while batch := list(islice(candidates, size)):
-        for one in _select(redis, index, selection, batch):
+        for one in _select(store, selection, batch):
             # An event leaves its cause once it is done. Some have done so since the search began.
             left_its_cause = selection.cause and one.state == State.DONE
             if (after is None or one.cursor < after) and not left_its_cause:
@@ -345,17 +341,17 @@ def _newest_first(events: Iterable[EventSummary]) -> list[EventSummary]:
     return sorted(events, key=lambda one: one.cursor, reverse=True)
 
 
-def absent(redis: Redis, index: Keys, selection: Selection) -> list[EventSummary]:
+def absent(store: SyncStore, selection: Selection) -> list[EventSummary]:
     """Return the events that the selection names and the store does not have. Only their ids are known."""
     wanted = tuple(dict.fromkeys(selection.ids))
-    pipeline = redis.pipeline(transaction=False)
+    pipeline = store.redis.pipeline(transaction=False)
     for webhook_id in wanted:
-        pipeline.exists(index.event + webhook_id)
+        pipeline.exists(store.keys.event + webhook_id)
     there = zip(wanted, pipeline.execute(), strict=True)
     return [EventSummary(webhook_id, "", "", 0) for webhook_id, known in there if not known]
 
 
-def _candidates(redis: Redis, index: Keys, selection: Selection) -> tuple[Iterator[Candidate], bool]:
+def _candidates(store: SyncStore, selection: Selection) -> tuple[Iterator[Candidate], bool]:
     """Return the events that may match, and whether the newest come first.
 
     Raises:
@@ -363,34 +359,36 @@ def _candidates(redis: Redis, index: Keys, selection: Selection) -> tuple[Iterat
     """
     named: Iterable[str] | None = selection.ids or None
     if selection.cause:
-        named = standing(redis, index, selection.cause)
+        named = standing(store, selection.cause)
         if named is None:
             raise click.UsageError(f"there is no cause {selection.cause}; `credhook causes` lists them")
         if selection.ids:
             named = set(selection.ids).intersection(named)
     if named is not None:
         return ((one.encode(), 0) for one in dict.fromkeys(named)), False
-    sets = selection.indexes(index)
-    if sets and (selection.limit is None or sum(map(redis.zcard, sets)) <= _FEW):
+    sets = selection.indexes(store.keys)
+    if sets and (selection.limit is None or sum(map(store.redis.zcard, sets)) <= _FEW):
         # An event may be named twice: Redis repeats members, and an event may change its set meanwhile.
-        return ((one, int(at)) for key in sets for one, at in redis.zscan_iter(key, count=PAGE)), False
+        return ((one, int(at)) for key in sets for one, at in store.redis.zscan_iter(key, count=PAGE)), False
     # An event whose type an older version did not know stands among the others until it is replayed.
     types = (*selection.types, OTHER) if selection.types else (*EVENT_TYPES, OTHER)
-    keys = index.event_indexes(types, selection.resource)
-    return _newest(redis, keys, *selection.span, page=min(selection.limit or _LONGEST_PAGE, _FIRST_PAGE)), True
+    keys = store.keys.event_indexes(types, selection.resource)
+    return _newest(store, keys, *selection.span, page=min(selection.limit or _LONGEST_PAGE, _FIRST_PAGE)), True
 
 
-def _newest(redis: Redis, keys: Sequence[str], start: int, end: int, *, page: int) -> Iterator[Candidate]:
+def _newest(store: SyncStore, keys: Sequence[str], start: int, end: int, *, page: int) -> Iterator[Candidate]:
     """Yield the entries of these indexes from `end`, not included, back to `start`, newest first."""
-    pipeline = redis.pipeline(transaction=False)
+    pipeline = store.redis.pipeline(transaction=False)
     for key in keys:
         pipeline.zrange(key, cast(int, f"({end}"), start, desc=True, byscore=True, offset=0, num=page, withscores=True)
     first_pages = zip(keys, pipeline.execute(), strict=True)
-    entries = (_entries(redis, key, start, page, first) for key, first in first_pages if first)
+    entries = (_entries(store, key, start, page, first) for key, first in first_pages if first)
     return heapq.merge(*entries, key=lambda one: -one[1])
 
 
-def _entries(redis: Redis, key: str, start: int, page: int, found: list[tuple[bytes, float]]) -> Iterator[Candidate]:
+def _entries(
+    store: SyncStore, key: str, start: int, page: int, found: list[tuple[bytes, float]]
+) -> Iterator[Candidate]:
     """Yield the entries of one index, newest first, a page at a time; `found` is the first page."""
     last, skip = -1.0, 0
     while found:
@@ -400,11 +398,13 @@ def _entries(redis: Redis, key: str, start: int, page: int, found: list[tuple[by
         same = sum(score == found[-1][1] for _, score in found)
         skip = same + (skip if found[-1][1] == last else 0)
         last, page = found[-1][1], min(4 * page, _LONGEST_PAGE)
-        more = redis.zrange(key, int(last), start, desc=True, byscore=True, offset=skip, num=page, withscores=True)
+        more = store.redis.zrange(
+            key, int(last), start, desc=True, byscore=True, offset=skip, num=page, withscores=True
+        )
         found = cast("list[tuple[bytes, float]]", more)
 
 
-def _select(redis: Redis, index: Keys, selection: Selection, batch: Iterable[Candidate]) -> Iterator[EventSummary]:
+def _select(store: SyncStore, selection: Selection, batch: Iterable[Candidate]) -> Iterator[EventSummary]:
     """Read the candidates' records in one script, and yield the events that match."""
     start, end = selection.span
     wanted = {
@@ -416,7 +416,7 @@ def _select(redis: Redis, index: Keys, selection: Selection, batch: Iterable[Can
         "until": end,
     }
     arguments = [part for one in batch for part in one]
-    reply: Any = redis.register_script(_SELECT)(keys=[index.prefix], args=[json.dumps(wanted), *arguments])
+    reply = store.run("select", [json.dumps(wanted), *arguments])
     parts = [part.decode(errors="backslashreplace") for part in reply]
     for webhook_id, kind, state, received in zip(*(parts[n::4] for n in range(4)), strict=True):
         yield EventSummary(webhook_id, sys.intern(kind), sys.intern(state), int(received))
