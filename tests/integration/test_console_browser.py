@@ -1,4 +1,4 @@
-"""The console in a real browser: live with JavaScript, whole without it, for keyboard, phone and screen reader."""
+"""The console in a real browser: with JavaScript and without it, for keyboard, phone and screen reader."""
 
 import json
 import os
@@ -90,37 +90,11 @@ def test_a_cause_is_replayed_from_its_count_to_its_end(
     assert redis_client.zcard(INDEX.open) == 300
 
 
-def test_the_first_page_is_live_until_it_is_paused(running: Console, scripted: Chrome, redis_client: Redis) -> None:
+def test_the_first_page_follows_what_happens(running: Console, scripted: Chrome, redis_client: Redis) -> None:
     browser = logged_in(scripted, running)
-    # The console looks at the store every second: its first page may still show what the test before has left.
     until(lambda: "300 events were given up" in text(browser, ".attention"), what="the remark")
-    until(lambda: text(browser, ".live .said") == "live", what="the stream")
     plant(redis_client, "another", State.DEAD)
     until(lambda: "301 events were given up" in text(browser, ".attention"), what="the news")
-    press(browser, "[data-pause]")
-    assert text(browser, ".live .said") == "paused"
-
-
-def test_what_has_come_or_changed_is_announced_and_moves_nothing(
-    running: Console, scripted: Chrome, redis_client: Redis
-) -> None:
-    browser = logged_in(scripted, running)
-    browser.get(f"{running.url}/events?state=dead&since=2h")
-    until(lambda: text(browser, ".live .said") == "live", what="the stream")
-    kept = "main > *:not([data-live], [data-tells]), tr"
-    places = f"return [...document.querySelectorAll('{kept}')].map(one => [one.innerText, one.offsetTop])"
-    before = browser.execute_script(places)
-    plant(redis_client, "unrelated", State.DONE)
-    plant(redis_client, "new", State.DEAD)
-    until(lambda: text(browser, ".news span") == "1 new", what="the news")
-    assert "changed" in str(browser.find_element(By.CSS_SELECTOR, "[data-tells]").get_attribute("textContent"))
-    redis_client.hset("credhook:credhook:event:msg_00299", "error", "a.other: KeyError")
-    until(lambda: text(browser, ".news span") == "1 new, others changed", what="the change")
-    assert browser.execute_script(places) == before
-    press(browser, ".news a")
-    until(lambda: text(browser, "tbody tr").find("new") > 0, what="the list anew")
-    assert browser.current_url.endswith("/events?state=dead&since=2h")
-    assert not browser.find_elements(By.CSS_SELECTOR, ".news")
 
 
 def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, scripted: Chrome) -> None:
