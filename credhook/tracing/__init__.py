@@ -2,16 +2,14 @@
 
 OpenTelemetry is imported only if traces are wanted. If it is not installed, events are handled without traces.
 
-The record of an event keeps a trace context of 32 characters; W3C's header has 55. The receiver writes it. It is empty
-for an event that was not sampled, so that workers do not trace the event either. A replay marks it, see replay.lua.
+The receiver writes W3C's `traceparent` into the record of an event. It is empty for an event that was not sampled, so
+that workers do not trace the event either. A replay marks it, see replay.lua.
 """
 
 import os
 import re
 import threading
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
@@ -35,37 +33,16 @@ _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 #: The text for an event that was not sampled.
 NOT_CHOSEN: Final = ""
 
-_WRITTEN: Final = re.compile(rf"({REPLAYED}?)([\w-]{{32}})", re.ASCII)
-_TRACE_BYTES: Final = 16
+#: What a record keeps of a sampled event: W3C's `traceparent`, after the mark of a replay. The last bit means sampled.
+_RECORDED: Final = re.compile(rf"{REPLAYED}?00-([0-9a-f]{{32}})-[0-9a-f]{{16}}-[0-9a-f][13579bdf]", re.ASCII)
 
 _provider: Optional["TracerProvider"] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """The trace context of an event.
-
-    Attributes:
-        trace: id of the trace, 32 hexadecimal digits.
-        span: id of the receiver's span, 16 hexadecimal digits.
-        replayed: True if the event was replayed.
-    """
-
-    trace: str
-    span: str
-    replayed: bool = False
-
-    @classmethod
-    def read(cls, text: str) -> "Traced | None":
-        """Parse the text that `str` returns. Return None if the event was not sampled."""
-        written = _WRITTEN.fullmatch(text)
-        if written is None:
-            return None
-        ids = urlsafe_b64decode(written[2])
-        return cls(ids[:_TRACE_BYTES].hex(), ids[_TRACE_BYTES:].hex(), bool(written[1]))
-
-    def __str__(self) -> str:
-        return REPLAYED * self.replayed + urlsafe_b64encode(bytes.fromhex(self.trace + self.span)).decode()
+def trace_id(recorded: str) -> str | None:
+    """Return the id of the trace from an event's record, or None if the event was not sampled."""
+    found = _RECORDED.fullmatch(recorded)
+    return found[1] if found else None
 
 
 def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:

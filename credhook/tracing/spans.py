@@ -9,21 +9,14 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    Tracer,
-)
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation import set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes
 
 from credhook.store.announcements import version
+
+_W3C = TraceContextTextMapPropagator()
 
 
 class UnknownExporter(Exception):
@@ -95,12 +88,19 @@ def fail(span: Span, error: str) -> None:
     span.set_status(Status(StatusCode.ERROR))
 
 
-def remote(trace: str, span: str, *, sampled: bool = True) -> SpanContext:
-    """Return the context of another process's span, by its hexadecimal ids."""
-    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
-    return SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=flags)
+def extract(traceparent: str) -> Context:
+    """Return a context in which the span of another process is the current one; an empty context if it names none."""
+    return _W3C.extract({"traceparent": traceparent}, Context())
 
 
-def below(parent: SpanContext) -> Context:
-    """Return a context in which that span is the current one."""
-    return set_span_in_context(NonRecordingSpan(parent), Context())
+def inject(span: Span) -> str:
+    """Return the `traceparent` that names this span."""
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, set_span_in_context(span, Context()))
+    return carrier["traceparent"]
+
+
+def link(context: Context) -> list[Link]:
+    """Return a link to the current span of a context, if there is one."""
+    span = get_current_span(context).get_span_context()
+    return [Link(span)] if span.is_valid else []

@@ -22,7 +22,7 @@ from credhook.store import (
     ending,
 )
 from credhook.store.connection import clock
-from credhook.tracing import Traced
+from credhook.tracing import trace_id
 
 #: Records fetched in one round trip.
 _PAGE: Final = 500
@@ -80,7 +80,6 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
     """Return a record as people read it. Pure."""
     received, settled = _number(fields.get("received")), _number(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
-    traced = Traced.read(fields.get(TRACE, ""))
     return {
         "webhook_id": webhook_id,
         "type": fields.get("type"),
@@ -101,7 +100,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "duplicates": _number(fields.get("again", "0")),
         "last_duplicate_at": time_of(_number(fields.get("again_at"))),
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
-        "trace_id": traced.trace if traced else None,
+        "trace_id": trace_id(fields.get(TRACE, "")),
     }
 
 
