@@ -89,12 +89,9 @@ class Distribution:
         labels: Sequence[str] = (),
         *,
         buckets: Sequence[float],
-        known: Iterable[Labels] = (),
     ) -> None:
-        """Start empty. `buckets` are upper bounds, ascending; `known` is as for `Count`."""
+        """Start empty. `buckets` are upper bounds, ascending."""
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
-        for one in known:
-            self.metric.labels(*one)
 
     def observe(self, value: float, *labels: str) -> None:
         """Observe one value."""

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class QueueFigures:
 
     async def __call__(self) -> list[Metric]:
         """Return all figures; none if Redis fails or another target exports them."""
+        memory: dict[str, Any] = {}
         try:
             if self._exporter and not self._exporter.is_held_by(await self._redis.get(self._exporter.key)):
                 return []
@@ -46,7 +48,8 @@ class QueueFigures:
             pipeline.hgetall(self._keys.handlers)
             pipeline.time()
             *replies, announcements, (seconds, microseconds) = await pipeline.execute()
-            memory = await self._memory()
+            with suppress(ResponseError):  # The user may not ask.
+                memory = await self._redis.info("memory")
         except (RedisError, OSError):
             return []
         now = seconds + microseconds / 1_000_000
@@ -78,14 +81,6 @@ class QueueFigures:
             ),
         )
         return [family for family in figures if family.samples]
-
-    async def _memory(self) -> Mapping[str, Any]:
-        """Return Redis's figures of its memory; none if the user may not ask."""
-        try:
-            answer: Mapping[str, Any] = await self._redis.info("memory")
-        except ResponseError:
-            return {}
-        return answer
 
 
 def _by_state(counts: EventCounts) -> dict[tuple[str, ...], float]:

@@ -26,10 +26,6 @@ log = structlog.get_logger("credhook")
 #: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
 LAST_SPANS: Final = 1.0
 
-#: If either is set, there is a collector.
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
 #: The text for an event that was not sampled.
 NOT_CHOSEN: Final = ""
 
@@ -51,15 +47,14 @@ def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
     OpenTelemetry's default is a collector on this machine. Here a variable must name one: a fleet that was started
     without a collector should not look for it.
     """
-
-    def first(names: tuple[str, ...]) -> str:
-        return next((value for name in names if (value := environment.get(name, "").strip())), "")
-
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    ask = environment.get
+    if ask("OTEL_SDK_DISABLED", "").lower() == "true":
         return ()
-    wanted = environment.get("OTEL_TRACES_EXPORTER", "") or ("otlp" if first(_ENDPOINTS) else "")
+    endpoint = ask("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or ask("OTEL_EXPORTER_OTLP_ENDPOINT")
+    wanted = ask("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "")
     names = dict.fromkeys(name.strip() for name in wanted.split(","))
-    otlp = "otlp_proto_grpc" if first(_PROTOCOLS) == "grpc" else "otlp_proto_http"
+    protocol = ask("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or ask("OTEL_EXPORTER_OTLP_PROTOCOL")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
 
 

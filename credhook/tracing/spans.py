@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -35,7 +35,10 @@ def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
     existing = trace.get_tracer_provider()
     if isinstance(existing, TracerProvider):
         return existing
-    ready = [_exporter(name) for name in exporters]
+    offered = {name: entry_points(group="opentelemetry_traces_exporter", name=name) for name in exporters}
+    if unknown := [name for name, found in offered.items() if not found]:
+        raise UnknownExporter(*unknown)
+    ready = [found[name].load()() for name, found in offered.items()]
     ours = Resource.create({"service.name": f"credhook-{part}", "service.version": version()})
     # At exit the provider would wait for as long as a collector does not answer; `tracing.flush` does not.
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
@@ -43,13 +46,6 @@ def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider
-
-
-def _exporter(name: str) -> SpanExporter:
-    for offered in entry_points(group="opentelemetry_traces_exporter", name=name):
-        exporter: SpanExporter = offered.load()()
-        return exporter
-    raise UnknownExporter(name)
 
 
 @contextmanager
