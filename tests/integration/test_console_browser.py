@@ -104,17 +104,6 @@ def test_nothing_that_the_pages_hold_breaks_their_own_rules(running: Console, sc
     assert [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]] == []  # type: ignore[no-untyped-call]
 
 
-def test_by_keyboard_the_first_stop_leads_past_the_navigation(running: Console, scripted: Chrome) -> None:
-    browser = logged_in(scripted, running)
-    browser.get(f"{running.url}/events")
-    browser.find_element(By.TAG_NAME, "body").send_keys(Keys.TAB)
-    focused = browser.switch_to.active_element
-    assert focused.text == "Skip to the page"
-    assert focused.rect["y"] >= 0
-    focused.send_keys(Keys.ENTER)
-    assert browser.switch_to.active_element.tag_name == "main"
-
-
 @pytest.mark.parametrize("path", ["/login", *PAGES])
 def test_a_phone_scrolls_no_page_sideways(running: Console, scripted: Chrome, path: str) -> None:
     browser = logged_in(scripted, running)
