@@ -12,19 +12,16 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from credhook.ops.attention import age, look_at
-from credhook.ops.fleet import platform_of_host
+from credhook.ops.fleet import open_briefly, platform_of_host
 from credhook.ops.status import arriving
 from credhook.settings import StoreSettings
 from credhook.store import Keys
 from credhook.store.address import RedisAddress
-from credhook.store.connection import open_redis_sync
 from credhook.worker.commands.history import causes, written
 
 #: Causes on the page, the latest failures first.
@@ -95,7 +92,7 @@ class Backend:
     def __init__(self, settings: StoreSettings) -> None:
         """Prepare; nothing is read yet."""
         self.address = RedisAddress.parse(settings.redis_url.get_secret_value())
-        self.redis: Redis = open_redis_sync(self.address, retry=Retry(NoBackoff(), 0))
+        self.redis = open_briefly(self.address)
         self.keys = Keys(settings.queue)
         self.retention = settings.retention
 

@@ -16,16 +16,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-    values,
-)
+import prometheus_client.values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
@@ -49,8 +41,9 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
 
 
 # Drop the gauges of creation times. They would be wrong with several processes.
-disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
 if FOLDER in os.environ and PLACE in os.environ:
+    values = prometheus_client.values
     values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
 
 
@@ -163,7 +156,7 @@ def forget(place: int, folder: str) -> None:
 
 def exposition(registry: CollectorRegistry, figures: Iterable[Metric]) -> bytes:
     """Return the text for Prometheus: the counted metrics and the current figures."""
-    return generate_latest(_Together(registry, figures))
+    return prometheus_client.generate_latest(_Together(registry, figures))
 
 
 class _Together(Collector):

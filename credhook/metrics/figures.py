@@ -15,12 +15,12 @@ from redis.exceptions import RedisError, ResponseError
 from credhook.certificate import valid_until
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
-from credhook.store.counts import EventCounts, read_counts, request_counts
+from credhook.store.counts import read_counts, request_counts
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
 
 
-def gauge(name: str, meaning: str, labels: Sequence[str], values: dict[tuple[str, ...], float]) -> Metric:
+def gauge(name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
     """Return a gauge with a value for each combination of its labels' values."""
     family = GaugeMetricFamily(name, meaning, labels=labels)
     for combination, value in values.items():
@@ -54,12 +54,25 @@ class QueueFigures:
             return []
         now = seconds + microseconds / 1_000_000
         counts = read_counts(replies, self._keys, now=now)
+        by_state: dict[tuple[str, ...], float] = {
+            ("queued",): counts.queued,
+            ("leased",): counts.in_flight,
+            ("waiting",): counts.retrying,
+            # Every other open event waits behind another event of its resource.
+            ("blocked",): max(0, counts.open - counts.queued - counts.in_flight - counts.retrying),
+            ("dead",): counts.dead,
+            ("unhandled",): sum(counts.unhandled.values()),
+            ("quarantined",): counts.quarantined,
+            ("unreadable",): counts.unreadable,
+        }
+        alive = [one for one in announced(announcements) if one.renewed >= (now - ANNOUNCEMENT_SECONDS) * 1_000]
+        versions: Mapping[tuple[str, ...], int] = Counter((str(json.loads(one.text)["version"]),) for one in alive)
         figures = (
             gauge(
                 "credhook_events",
                 "Events in the store that are not done, by state; no event is in two states.",
                 ["state"],
-                _by_state(counts),
+                by_state,
             ),
             GaugeMetricFamily("credhook_queue_length", "Jobs in RQ's queue.", counts.queued),
             GaugeMetricFamily(
@@ -71,7 +84,7 @@ class QueueFigures:
                 "credhook_workers",
                 "Worker processes that are alive, by version.",
                 ["version"],
-                _versions(announcements, now),
+                versions or {("unknown",): 0},
             ),
             GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
             GaugeMetricFamily(
@@ -81,26 +94,6 @@ class QueueFigures:
             ),
         )
         return [family for family in figures if family.samples]
-
-
-def _by_state(counts: EventCounts) -> dict[tuple[str, ...], float]:
-    return {
-        ("queued",): counts.queued,
-        ("leased",): counts.in_flight,
-        ("waiting",): counts.retrying,
-        # Every other open event waits behind another event of its resource.
-        ("blocked",): max(0, counts.open - counts.queued - counts.in_flight - counts.retrying),
-        ("dead",): counts.dead,
-        ("unhandled",): sum(counts.unhandled.values()),
-        ("quarantined",): counts.quarantined,
-        ("unreadable",): counts.unreadable,
-    }
-
-
-def _versions(announcements: Mapping[Any, Any], now: float) -> dict[tuple[str, ...], float]:
-    alive = [one for one in announced(announcements) if one.renewed >= (now - ANNOUNCEMENT_SECONDS) * 1_000]
-    versions = Counter(str(json.loads(one.text)["version"]) for one in alive)
-    return {(name,): number for name, number in versions.items()} or {("unknown",): 0}
 
 
 class TargetFigures:
