@@ -66,7 +66,7 @@ class QueueFigures:
             ("unreadable",): counts.unreadable,
         }
         alive = [one for one in announced(announcements) if one.renewed >= (now - ANNOUNCEMENT_SECONDS) * 1_000]
-        versions: Mapping[tuple[str, ...], int] = Counter((str(json.loads(one.text)["version"]),) for one in alive)
+        versions = Counter(str(json.loads(one.text)["version"]) for one in alive) or {"unknown": 0}
         figures = (
             gauge(
                 "credhook_events",
@@ -84,7 +84,7 @@ class QueueFigures:
                 "credhook_workers",
                 "Worker processes that are alive, by version.",
                 ["version"],
-                versions or {("unknown",): 0},
+                {(version,): number for version, number in versions.items()},
             ),
             GaugeMetricFamily("credhook_redis_memory_used_bytes", "Memory that Redis uses.", memory.get("used_memory")),
             GaugeMetricFamily(

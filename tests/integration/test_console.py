@@ -182,15 +182,13 @@ def test_a_job_goes_on_when_the_browser_leaves_and_ends_in_order_with_the_proces
 
 
 def test_a_job_can_be_stopped(ada: httpx.Client, redis_client: Redis) -> None:
-    plant_many(redis_client, 3_000, State.DEAD)
-    first, second = (act(ada, "replay", ("state", "dead")).url for _ in range(2))
+    plant_many(redis_client, 20_000, State.DEAD)
     token = fields(ada.get("/").text, "/logout")
-    assert ada.post(f"{second.path}/stop", data=token).status_code == 200
+    job = act(ada, "replay", ("state", "dead")).url  # It takes a hundred times as long as the next request.
+    assert ada.post(f"{job.path}/stop", data=token).status_code == 200
     assert ada.post("/jobs/unknown/stop", data=token).status_code == 404
-    assert "Replayed 3000." in ended(ada, first)
-    # It may have begun before it was stopped, and found nothing dead any more.
-    assert re.search(r"job-(stopped|done)", ended(ada, second))
-    assert redis_client.zcard(INDEX.open) == 3_000
+    assert "job-stopped" in ended(ada, job)
+    assert 0 < redis_client.zcard(INDEX.dead) <= 20_000
 
 
 def test_what_the_pages_ask_of_redis_does_not_grow_with_the_store(
