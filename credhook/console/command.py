@@ -1,10 +1,7 @@
 """`credhook console`: its settings, the application, and the server."""
 
-import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -105,8 +102,9 @@ def console(*, host: str, port: int) -> None:
     if settings.token:
         click.echo(f"credhook console: {address}")
     login = auth.Login(settings.token, hand_out=lambda code: click.echo(f"one-time login: {address}/login?code={code}"))
+    app = create_console(settings, login)
     config = uvicorn.Config(
-        create_console(settings, login),
+        app,
         access_log=False,  # A query may hold a login code.
         log_config=None,
         proxy_headers=False,
@@ -118,22 +116,17 @@ def console(*, host: str, port: int) -> None:
     server = uvicorn.Server(config)
     stop_on(server.handle_exit)  # uvicorn repeats the signal at its end, and the default handler would be an error.
     server.run(sockets=[listener])
+    app.state.jobs.stop()
     log.info("console_stopped")
 
 
 def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
-    """Assemble the console; `login` checks passwords."""
+    """Assemble the console; `login` checks passwords. The caller stops `state.jobs` at the end."""
     backend = pages.Backend(settings)
     sessions = auth.Sessions(seconds=settings.session)
     queue = jobs.Jobs(backend.redis, backend.keys)
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(queue.stop)
-        backend.redis.close()
-
-    return Starlette(
+    app = Starlette(
         routes=[
             Mount("/static", StaticFiles(packages=[("credhook.console", "ui/static")])),
             *auth.routes(login, sessions, settings.url),
@@ -144,8 +137,9 @@ def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
         ],
         middleware=[auth.guard(sessions, settings.url)],
         exception_handlers=_HANDLERS,
-        lifespan=lifespan,
     )
+    app.state.jobs = queue
+    return app
 
 
 def _problem(request: Request, status: int, what: str) -> Response:
