@@ -22,7 +22,7 @@ from credhook.store.errors import RETRYABLE_ERRORS, STORE_ERRORS, StoreRefusal, 
 from credhook.store.health import Check, ask, examine, promises
 from credhook.store.job import accept_arguments
 from credhook.store.store import AsyncStore, sha_of
-from credhook.tracing import Traced
+from credhook.tracing import trace_id
 
 log = structlog.get_logger("credhook.receiver")
 
@@ -240,6 +240,6 @@ def _log(outcome: Outcome, deliveries: list[Delivery]) -> None:
 def _ids(delivery: Delivery) -> dict[str, str]:
     event = delivery.event
     ids = {"webhook_id": delivery.id, "event_type": event.type, "resource_id": event.resource_id}
-    if delivery.trace is not None and (traced := Traced.read(delivery.trace)):
-        ids["trace_id"] = traced.trace
+    if delivery.trace is not None and (trace := trace_id(delivery.trace)):
+        ids["trace_id"] = trace
     return ids

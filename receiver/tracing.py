@@ -4,24 +4,17 @@ Only authenticated deliveries are traced, so strangers cannot fill the collector
 a link and not the parent: as the parent it would let the sender choose which deliveries are sampled.
 """
 
-import re
 import time
 from collections.abc import Iterable
-from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Tracer
+from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.trace.propagation import set_span_in_context
 
 from credhook.events import Event
 from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
-from credhook.tracing import NOT_CHOSEN, Traced
-from credhook.tracing.spans import fail, remote
-
-#: W3C Trace Context, 3.2: version, trace, span, flags. Later versions begin with the same fields.
-_TRACEPARENT: Final = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?"
-)
+from credhook.tracing import NOT_CHOSEN
+from credhook.tracing.spans import extract, fail, inject, link
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -59,7 +52,7 @@ class DeliveryTracer:
             Context(),
             SpanKind.SERVER,
             self._request | ids,
-            links(headers),
+            link(extract(dict(headers).get(b"traceparent", b"").decode("latin-1"))),
             start_time=time.time_ns() - int(took * 1e9),
         )
         if not request.is_recording():  # Not sampled.
@@ -67,7 +60,7 @@ class DeliveryTracer:
         context = set_span_in_context(request, Context())
         sending = self._tracer.start_span(self._names[1], context, SpanKind.PRODUCER, self._sending | ids)
         try:
-            outcome = await self._inbox.accept(delivery_id, event, written(sending))
+            outcome = await self._inbox.accept(delivery_id, event, inject(sending))
         except BaseException as error:
             fail(sending, type(error).__name__)
             if isinstance(error, Exception):  # Otherwise the request was cancelled.
@@ -80,18 +73,3 @@ class DeliveryTracer:
         finally:
             sending.end()
             request.end()
-
-
-def written(span: Span) -> str:
-    """Return the text for the event's record that names this span as the sender."""
-    context = span.get_span_context()
-    if not context.trace_flags.sampled:
-        return NOT_CHOSEN
-    return str(Traced(f"{context.trace_id:032x}", f"{context.span_id:016x}"))
-
-
-def links(headers: Headers) -> list[Link]:
-    """Return a link to the span in the `traceparent` header, if there is exactly one valid header."""
-    values = [value for name, value in headers if name == b"traceparent"]
-    found = _TRACEPARENT.fullmatch(values[0]) if len(values) == 1 else None
-    return [Link(remote(found[1].decode(), found[2].decode(), sampled=False))] if found else []

@@ -4,24 +4,13 @@ from typing import Final
 
 from credhook.events import EVENT_TYPES
 from credhook.metrics.counting import Count, Distribution, Level
-from credhook.store import State
 from credhook.worker.api.errors import ApiError, InvalidResponse
-
-#: Statuses with a label of their own. Others are labelled by their class, such as `5xx`.
-_STATUSES: Final = frozenset({401, 403, 404, 429})
-
-_TYPES: Final = frozenset(EVENT_TYPES)
-
-_HANDLER_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 ATTEMPTS: Final = Count(
     "credhook_attempts",
     "Attempts, by the state of the event afterwards.",
     ["state"],
-    known=[
-        (one.value,)
-        for one in (State.DONE, State.WAITING, State.DEAD, State.DATA_GONE, State.UNHANDLED, State.ACCEPTED)
-    ],
+    known=[("done",), ("waiting",), ("dead",), ("data_gone",), ("unhandled",), ("accepted",)],
 )
 
 DELIVERY_TO_DONE: Final = Distribution(
@@ -39,7 +28,10 @@ HANDLER_RUNS: Final = Count(
 )
 
 HANDLER_SECONDS: Final = Distribution(
-    "credhook_handler_duration_seconds", "Seconds that handlers took.", ["handler"], buckets=_HANDLER_BUCKETS
+    "credhook_handler_duration_seconds",
+    "Seconds that handlers took.",
+    ["handler"],
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )
 
 HANDLERS_HUNG: Final = Level("credhook_handlers_hung", "Handler runs that continue after their time-out.")
@@ -49,7 +41,6 @@ FETCH_SECONDS: Final = Distribution(
     "Seconds of fetching details, by status, or `none` (no answer), `token` (no token), `not_understood` (invalid).",
     ["status"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-    known=[("2xx",)],
 )
 
 LEASES_LOST: Final = Count("credhook_leases_lost", "Events lost to another worker while in flight.")
@@ -70,7 +61,7 @@ TOKEN_FETCHES: Final = Count(
 
 def type_label(event_type: str) -> str:
     """Return the event type if it is known, else `unknown`."""
-    return event_type if event_type in _TYPES else "unknown"
+    return event_type if event_type in EVENT_TYPES else "unknown"
 
 
 def status_label(error: ApiError) -> str:
@@ -81,4 +72,4 @@ def status_label(error: ApiError) -> str:
         return "not_understood"
     if error.status is None:
         return "none"
-    return str(error.status) if error.status in _STATUSES else f"{error.status // 100}xx"
+    return str(error.status) if error.status in {401, 403, 404, 429} else f"{error.status // 100}xx"

@@ -5,19 +5,19 @@ with a link to the delivery's span. Request spans hold neither URL nor body, whi
 context is not sent to the platform. Imported only if tracing is on.
 """
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from secrets import token_hex
 
-from opentelemetry.context import Context as SpanContext
-from opentelemetry.trace import Link, Span, SpanKind, Tracer
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Tracer, format_trace_id
 from structlog.contextvars import bound_contextvars
+from yarl import URL
 
-from credhook.store import State
-from credhook.tracing import NOT_CHOSEN, Traced
-from credhook.tracing.spans import below, current_span, fail, remote
+from credhook.store import REPLAYED, State
+from credhook.tracing import NOT_CHOSEN
+from credhook.tracing.spans import current_span, extract, fail, link
 from credhook.worker.api.http.exchange import Request, Response, Transport, Unanswered
 from credhook.worker.handlers.registry import Handler
 from credhook.worker.handlers.types import FetchedEvent
@@ -28,14 +28,14 @@ from credhook.worker.queue.failure import Failure
 _FAILED = frozenset({State.WAITING, State.DEAD, State.DATA_GONE})
 
 
-class AttemptSpan:
-    """The span of one attempt."""
+class WorkSpan:
+    """The span of an attempt, or of a handler's run."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     def settled(self, settlement: Settlement | None, failures: Sequence[Failure]) -> None:
-        """Add the resulting state and the causes of the failures."""
+        """Add the state that the attempt has led to, and the causes of the failures."""
         if settlement is None:
             fail(self._span, "LeaseLost")
             return
@@ -45,25 +45,16 @@ class AttemptSpan:
         if settlement.state in _FAILED:
             fail(self._span, failures[0].what.partition(" ")[0] if failures else "Defer")  # The class of the error.
 
-
-class HandlerSpan:
-    """The span of one run of a handler."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
     def failed(self, error: Exception) -> None:
-        """Mark the span as failed with the class of the error."""
+        """Mark the run as failed with the class of the error."""
         fail(self._span, type(error).__name__)
 
 
 class AttemptTracer:
     """Traces the attempts of one process."""
 
-    def __init__(self, tracer: Tracer, *, queue: str, chance: Callable[[int], int] = random.getrandbits) -> None:
-        """`chance`: returns that many random bits."""
+    def __init__(self, tracer: Tracer, *, queue: str) -> None:
         self._tracer = tracer
-        self._chance = chance
         self._name = f"process {queue}"
         self._processing = {
             "messaging.system": "rq",
@@ -73,35 +64,30 @@ class AttemptTracer:
         }
 
     @contextmanager
-    def attempt(self, claim: Claim) -> Iterator[AttemptSpan]:
+    def attempt(self, claim: Claim) -> Iterator[WorkSpan]:
         """Trace the block as an attempt. Log lines in it carry the trace id."""
-        parent, links = self._parent(claim.trace)
+        parent, links = _parent(claim.trace)
         attributes = self._processing | _ids(claim.event_id, claim.type, claim.resource_id, claim.attempt)
         with current_span(self._tracer, self._name, SpanKind.CONSUMER, attributes, parent=parent, links=links) as span:
-            if not span.is_recording():
-                yield AttemptSpan(span)
-                return
-            with bound_contextvars(trace_id=f"{span.get_span_context().trace_id:032x}"):
-                yield AttemptSpan(span)
+            ids = {"trace_id": format_trace_id(span.get_span_context().trace_id)} if span.is_recording() else {}
+            with bound_contextvars(**ids):
+                yield WorkSpan(span)
 
     @contextmanager
-    def handler(self, handler: Handler, event: FetchedEvent) -> Iterator[HandlerSpan]:
+    def handler(self, handler: Handler, event: FetchedEvent) -> Iterator[WorkSpan]:
         """Trace the block as a run of the handler."""
-        attributes = {"credhook.handler": handler.name} | _ids(
-            event.webhook_id, event.type, event.resource_id, event.attempt
-        )
+        ids = _ids(event.webhook_id, event.type, event.resource_id, event.attempt)
+        attributes = {"credhook.handler": handler.name} | ids
         with current_span(self._tracer, handler.name, SpanKind.INTERNAL, attributes) as span:
-            yield HandlerSpan(span)
+            yield WorkSpan(span)
 
-    def _parent(self, trace: str | None) -> tuple[SpanContext, list[Link]]:
-        """Return the parent of an attempt's span, and its links. `trace`: as the event's record has it."""
-        if trace == NOT_CHOSEN:  # The receiver did not sample the delivery: sampling here would export partial traces.
-            return below(remote(f"{self._chance(128) | 1:032x}", f"{self._chance(64) | 1:016x}", sampled=False)), []
-        sent = Traced.read(trace) if trace is not None else None
-        if sent is None:
-            return SpanContext(), []
-        sender = remote(sent.trace, sent.span)
-        return (SpanContext(), [Link(sender)]) if sent.replayed else (below(sender), [])
+
+def _parent(recorded: str | None) -> tuple[Context, list[Link]]:
+    """Return the parent of an attempt's span, and its links, from the event's record."""
+    if recorded == NOT_CHOSEN:  # The receiver did not sample the delivery: sampling here would export partial traces.
+        return extract(f"00-{token_hex(16)}-{token_hex(8)}-00"), []
+    sender = extract((recorded or "").removeprefix(REPLAYED))
+    return (Context(), link(sender)) if recorded and recorded.startswith(REPLAYED) else (sender, [])
 
 
 def _ids(event_id: str, event_type: str, resource_id: str, attempt: int) -> dict[str, str | int]:
@@ -122,8 +108,15 @@ class TracedTransport:
 
     async def send(self, request: Request) -> Response:
         """Send the request in a span."""
+        url = URL(request.url)
+        attributes: dict[str, str | int] = {
+            "http.request.method": request.method,
+            "url.template": request.template,
+            "server.address": url.host or "",
+            "server.port": url.port or 0,
+        }
         name = f"{request.method} {request.template}".rstrip()
-        with current_span(self._tracer, name, SpanKind.CLIENT, _attributes(request)) as span:
+        with current_span(self._tracer, name, SpanKind.CLIENT, attributes) as span:
             try:
                 response = await self._transport.send(request)
             except Unanswered as failure:
@@ -139,14 +132,3 @@ class TracedTransport:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._transport.aclose()
-
-
-def _attributes(request: Request) -> dict[str, str | int]:
-    attributes: dict[str, str | int] = {"http.request.method": request.method}
-    if request.template:
-        attributes["url.template"] = request.template
-    url = urlsplit(request.url)
-    if url.hostname:
-        attributes["server.address"] = url.hostname
-        attributes["server.port"] = url.port or (443 if url.scheme == "https" else 80)
-    return attributes

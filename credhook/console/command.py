@@ -1,30 +1,73 @@
-"""`credhook console`: serve the pages until told to stop."""
+"""`credhook console`: its settings, the application, and the server."""
 
-import asyncio
-import socket
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Final
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import click
 import structlog
 import uvicorn
+from pydantic import AfterValidator, Field, SecretStr
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
-from credhook.console.app import create_console
-from credhook.console.auth import Login, is_loopback
-from credhook.console.settings import ConsoleSettings
+from credhook.console import auth, endpoints, events, jobs, pages
 from credhook.listener.admin import bind
-from credhook.settings import in_force
+from credhook.settings import StoreSettings, in_force
+from credhook.store.errors import StoreError
+from credhook.store.health import unanswered
 from credhook.supervisor import stop_on
 
 log = structlog.get_logger("credhook.console")
 
+#: Least characters of a token; 22 characters of base64 are 128 bits.
+_MIN_TOKEN_CHARACTERS: Final = 22
 #: Seconds that running requests get after SIGTERM.
 _GRACE_SECONDS: Final = 5
-#: A browser opens six connections, and one more per live page.
 _MAX_CONNECTIONS: Final = 200
+
+
+def _token(value: SecretStr | None) -> SecretStr | None:
+    if value is not None and len(value.get_secret_value()) < _MIN_TOKEN_CHARACTERS:
+        raise ValueError(
+            f"should be {_MIN_TOKEN_CHARACTERS} or more random characters, such as `openssl rand -hex 16` prints"
+        )
+    return value
+
+
+def _origin(value: str | None) -> str | None:
+    if value is not None and not (re.fullmatch(r"https://[^\s/?#@]+/?", value) and urlsplit(value).hostname):
+        raise ValueError("should be an https:// URL without a path")
+    return value.rstrip("/").lower() if value is not None else None
+
+
+class ConsoleSettings(StoreSettings):
+    """Settings of `credhook console`. Its endpoints page also reads the settings of `credhook endpoints`."""
+
+    token: Annotated[SecretStr | None, AfterValidator(_token)] = Field(
+        None,
+        validation_alias="CREDHOOK_CONSOLE_TOKEN",
+        description="Password of the console: 22 or more random characters. Default: the console prints a one-time "
+        "login link.",
+    )
+    url: Annotated[str | None, AfterValidator(_origin)] = Field(
+        None,
+        validation_alias="CREDHOOK_CONSOLE_URL",
+        description="The https URL of the console behind a proxy. Default: this machine's own addresses.",
+    )
+    session: int = Field(
+        43_200,
+        ge=60,
+        le=30 * 86_400,
+        validation_alias="CREDHOOK_CONSOLE_SESSION",
+        description="Seconds that a login lasts.",
+    )
 
 
 @click.command()
@@ -37,7 +80,7 @@ def console(*, host: str, port: int) -> None:
     CREDHOOK_CONSOLE_TOKEN, or with the one-time link that the console prints.
     """
     settings = ConsoleSettings()
-    if not is_loopback(host) and not settings.url:
+    if not auth.is_loopback(host) and not settings.url:
         raise click.UsageError(
             f"--host {host} would serve pages unencrypted. Put an https proxy in front and set CREDHOOK_CONSOLE_URL to "
             "its URL, or use `ssh -L`"
@@ -49,26 +92,19 @@ def console(*, host: str, port: int) -> None:
         )
     try:
         listener = bind(host.strip("[]"), port)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise click.ClickException(
-            f"cannot listen on {host}:{port}: {reason}. Choose another --host or --port"
+            f"cannot listen on {host}:{port}: {error.strerror}. Choose another --host or --port"
         ) from error
-    port = listener.getsockname()[1]
     shown = f"[{host.strip('[]')}]" if ":" in host else host
-    address = settings.url or f"http://{shown}:{port}"
+    address = settings.url or f"http://{shown}:{listener.getsockname()[1]}"
     log.info("console_started", url=address, settings=in_force(settings))
     if settings.token:
         click.echo(f"credhook console: {address}")
-    login = Login(settings.token, hand_out=lambda code: click.echo(f"one-time login: {address}/login?code={code}"))
-    _serve(settings, login, listener)
-    log.info("console_stopped")
-
-
-def _serve(settings: ConsoleSettings, login: Login, listener: socket.socket) -> None:
-    made = create_console(settings, login)
+    login = auth.Login(settings.token, hand_out=lambda code: click.echo(f"one-time login: {address}/login?code={code}"))
+    app = create_console(settings, login)
     config = uvicorn.Config(
-        made.app,
+        app,
         access_log=False,  # A query may hold a login code.
         log_config=None,
         proxy_headers=False,
@@ -77,26 +113,54 @@ def _serve(settings: ConsoleSettings, login: Login, listener: socket.socket) -> 
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
-    server = _Server(config)
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(made.streams.stop)
-            server.handle_exit(number, frame)
-
-        stop_on(stop)
-        await server.serve([listener])
-
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(serve())
+    server = uvicorn.Server(config)
+    stop_on(server.handle_exit)  # uvicorn repeats the signal at its end, and the default handler would be an error.
+    server.run(sockets=[listener])
+    app.state.jobs.stop()
+    log.info("console_stopped")
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the streams must end before it waits for requests."""
+def create_console(settings: ConsoleSettings, login: auth.Login) -> Starlette:
+    """Assemble the console; `login` checks passwords. The caller stops `state.jobs` at the end."""
+    backend = pages.Backend(settings)
+    sessions = auth.Sessions(seconds=settings.session)
+    queue = jobs.Jobs(backend.store)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command."""
-        yield
+    app = Starlette(
+        routes=[
+            Mount("/static", StaticFiles(packages=[("credhook.console", "ui/static")])),
+            *auth.routes(login, sessions, settings.url),
+            *pages.routes(backend),
+            *events.routes(backend),
+            *jobs.routes(backend, queue),
+            *endpoints.routes(),
+        ],
+        middleware=[auth.guard(sessions, settings.url)],
+        exception_handlers=_HANDLERS,
+    )
+    app.state.jobs = queue
+    return app
+
+
+def _problem(request: Request, status: int, what: str) -> Response:
+    return pages.page(request, "problem.html", status, title=HTTPStatus(status).phrase.capitalize(), what=what)
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    return _problem(request, error.status_code, error.detail)
+
+
+async def _not_found(request: Request, error: click.ClickException) -> Response:
+    return _problem(request, 404, error.message)
+
+
+async def _no_redis(request: Request, error: Exception) -> Response:
+    return _problem(request, 503, unanswered(error))
+
+
+#: Starlette types every handler for Exception.
+_HANDLERS: Final[dict[Any, Any]] = {
+    HTTPException: _refused,
+    click.ClickException: _not_found,
+    StoreError: _no_redis,
+}

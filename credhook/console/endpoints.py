@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -12,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from credhook.console.auth import field, read_form, session_of
-from credhook.console.rendering import page
+from credhook.console.auth import read_form, session_of
+from credhook.console.pages import page
 from credhook.settings import settings_errors
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
@@ -24,88 +23,59 @@ from credhook.worker.settings import EndpointSettings, HandlerSettings, Platform
 
 log = structlog.get_logger("credhook.console")
 
-
-class EndpointRow(NamedTuple):
-    """An endpoint as the page shows it. The end of the URL is hidden, since it can be a secret."""
-
-    id: str
-    url: str
-    types: str
-    created_at: datetime | str | None
+#: Why there may be no plan: the platform, the handlers, or the settings.
+_FAILURES = (ApiError, CannotLoad, ValueError)
 
 
-class NoPlan(Exception):
-    """The plan cannot be made; the message has one line per reason."""
+async def _page(request: Request, problem: str = "") -> Response:
+    rows: list[tuple[Any, ...]] = []
+    steps: Plan | None = None
+    why: list[str] = []
+    try:
+        async with AsyncApi.from_settings(PlatformSettings()) as api:
+            registered = await api.endpoints.list()
+        # The end of the URL is hidden, since it can be a secret.
+        rows = [(one.id, shown(one.url), described(types_of(one)), one.created_at) for one in registered]
+        steps = await _plan(registered)
+    except _FAILURES as error:
+        why = _reasons(error)
+    context = {"lines": list(lines(steps)) if steps else [], "seen": _digest(steps) if steps else "", "why": why}
+    status = 409 if problem else 200
+    return page(
+        request, "endpoints.html", status, title="Endpoints", rows=rows, steps=steps, problem=problem, **context
+    )
+
+
+async def _apply(request: Request) -> Response:
+    form = await read_form(request)
+    try:
+        async with AsyncApi.from_settings(PlatformSettings()) as api:
+            steps = await _plan(await api.endpoints.list())
+            if form.get("seen") != _digest(steps):
+                return await _page(request, "The endpoints have changed since this plan was shown. Look again.")
+            who = session_of(request).who
+            log.info("console_endpoints", who=who, create=int(steps.create), delete=len(steps.delete))
+            await apply(api, steps)
+    except _FAILURES as error:
+        return await _page(request, "\n".join(_reasons(error)))
+    return RedirectResponse("/endpoints", 303)
 
 
 def routes() -> list[Route]:
     """Return the routes of the page and of its button."""
-
-    async def show(request: Request) -> Response:
-        return await _page(request)
-
-    async def act(request: Request) -> Response:
-        form = await read_form(request)
-        try:
-            async with AsyncApi.from_settings(_platform()) as api:
-                registered = await api.endpoints.list()
-                steps = await _plan(registered)
-                if field(form, "seen") != _digest(steps):
-                    return await _page(
-                        request,
-                        "The endpoints have changed since this plan was shown. Look again.",
-                    )
-                log.info(
-                    "console_endpoints", who=session_of(request).who, create=int(steps.create), delete=len(steps.delete)
-                )
-                await apply(api, steps)
-        except (ApiError, NoPlan) as error:
-            return await _page(request, str(error))
-        return RedirectResponse("/endpoints", 303)
-
-    return [Route("/endpoints", show), Route("/endpoints", act, methods=["POST"])]
-
-
-async def _page(request: Request, problem: str = "") -> Response:
-    rows: list[EndpointRow] = []
-    steps: Plan | None = None
-    why: list[str] = []
-    try:
-        async with AsyncApi.from_settings(_platform()) as api:
-            registered = await api.endpoints.list()
-        rows = [EndpointRow(one.id, shown(one.url), described(types_of(one)), one.created_at) for one in registered]
-        steps = await _plan(registered)
-    except (ApiError, NoPlan) as error:
-        why = str(error).splitlines()
-    context: dict[str, Any] = {
-        "rows": rows,
-        "steps": steps,
-        "lines": list(lines(steps)) if steps else [],
-        "seen": _digest(steps) if steps else "",
-        "why": why,
-        "problem": problem,
-    }
-    return page(request, "endpoints.html", 409 if problem else 200, title="Endpoints", **context)
-
-
-def _platform() -> PlatformSettings:
-    try:
-        return PlatformSettings()
-    except ValidationError as invalid:
-        raise NoPlan("\n".join(settings_errors(invalid))) from invalid
+    return [Route("/endpoints", _page), Route("/endpoints", _apply, methods=["POST"])]
 
 
 async def _plan(registered: Sequence[Endpoint]) -> Plan:
-    try:
-        url, handlers = EndpointSettings().public_url, HandlerSettings().handlers
-        wanted = frozenset((await asyncio.to_thread(load, handlers)).types)
-    except ValidationError as invalid:
-        raise NoPlan("\n".join(settings_errors(invalid))) from invalid
-    except CannotLoad as error:
-        raise NoPlan(error.message) from error
+    url, handlers = EndpointSettings().public_url, HandlerSettings().handlers
+    wanted = frozenset((await asyncio.to_thread(load, handlers)).types)
     if not wanted:
-        raise NoPlan("The loaded handlers want no event type. Set CREDHOOK_HANDLERS to your handlers.")
+        raise ValueError("The loaded handlers want no event type. Set CREDHOOK_HANDLERS to your handlers.")
     return plan(url, wanted, registered)
+
+
+def _reasons(error: Exception) -> list[str]:
+    return settings_errors(error) if isinstance(error, ValidationError) else str(error).splitlines()
 
 
 def _digest(steps: Plan) -> str:

@@ -65,7 +65,6 @@ def configure_logs(stream: Any = None) -> None:
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *([_add_message] if in_development() else []),
         _replace_error,
     ]
     handler = LineHandler(stream)
@@ -140,21 +139,15 @@ class LineHandler(logging.StreamHandler[Any]):
         structlog.get_logger("credhook").error("log_failed", source=record.name, error=error.__name__, at=at)
 
 
-class LineLogger:
-    """The end of a structlog logger. Through Python's logging each line would take three times as long."""
-
-    disabled = False
+class LineLogger(logging.Logger):
+    """The end of a structlog logger. Through a record of Python's logging each line would take three times as long."""
 
     def __init__(self, name: str, level: int, handler: LineHandler) -> None:
-        self.name = name
-        self.level = level
-        self.debug = self.info = self.warning = self.error = self.exception = self.critical = handler.write
+        super().__init__(name, level)
+        self._handler = handler
 
-    def isEnabledFor(self, level: int) -> bool:  # noqa: D102, N802  As in logging.
-        return level >= self.level
-
-    def getEffectiveLevel(self) -> int:  # noqa: D102, N802  As in logging.
-        return self.level
+    def _log(self, level: int, msg: object, *_: Any, **__: Any) -> None:  # noqa: ARG002  As in logging.
+        self._handler.write(str(msg))
 
 
 def _log_uncaught(event: str, error: BaseException | None) -> None:
@@ -212,31 +205,23 @@ def _escaped(value: Any) -> Any:
 
 
 def _replace_error(_: Any, __: str, event: Event) -> Event:
-    """Replace an error by its class and the places that it came through. Drop an empty hint."""
-    error = _error(event.pop("exc_info", None))
-    if error is not None:
+    """Replace an error by its class and the places that it came through. Drop an empty hint.
+
+    In development, add the error's message, and its `frames` in the author's code.
+    """
+    given = event.pop("exc_info", None)  # An error, a tuple, or True for the current error.
+    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
+    if isinstance(error, BaseException):
         event.setdefault("error", type(error).__name__)
         event["at"] = places(error, _MAX_PLACES)
+        if in_development():
+            event["message"] = ""
+            with suppress(Exception):  # The author's `__str__` may fail.
+                event["message"] = str(error)
+            event["frames"] = authors_frames(error)
     if event.get("hint") == "":
         del event["hint"]
     return event
-
-
-def _add_message(_: Any, __: str, event: Event) -> Event:
-    """Add the message of an error, and its `frames` in the author's code. For development only."""
-    error = _error(event.get("exc_info"))
-    if error is not None:
-        event["message"] = ""
-        with suppress(Exception):  # The author's `__str__` may fail.
-            event["message"] = str(error)
-        event["frames"] = authors_frames(error)
-    return event
-
-
-def _error(given: object) -> BaseException | None:
-    """Return the error from `exc_info`: an error, a tuple, or True for the current one."""
-    error = sys.exc_info()[1] if given is True else given[1] if isinstance(given, tuple) else given
-    return error if isinstance(error, BaseException) else None
 
 
 def _cut_foreign_details(_: Any, __: str, event: Event) -> Event:

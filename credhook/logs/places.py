@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Final
 
 #: The folder of our own code. All our modules are imported through it.
@@ -49,18 +49,8 @@ def place(filename: str, line: int) -> str:
     return f"{'/'.join(filename.split('/')[-2:])}:{line}"
 
 
-def beginning(code: CodeType) -> str:
-    """Return the place where a function begins."""
-    return place(code.co_filename, code.co_firstlineno)
-
-
-def authors_places(error: BaseException) -> list[str]:
-    """Return all places in authors' code that an error came through: `file:line function`, innermost last."""
-    return [_call(frame, line) for frame, line in _authors_calls(error)]
-
-
 def authors_frames(error: BaseException) -> list[str]:
-    """Return the same places with paths relative to the current folder, as editors open them."""
+    """Return all places in authors' code that an error came through, with paths that editors open, innermost last."""
     frames = [(frame.f_code.co_filename, line, f" {frame.f_code.co_name}") for frame, line in _authors_calls(error)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0, ""))
@@ -82,16 +72,13 @@ def authors_function(error: BaseException) -> tuple[str, str] | None:
 def places(error: BaseException, limit: int) -> list[str]:
     """Return the last places that an error came through: `file:line function`, innermost last.
 
-    If authors' code is among them, begin there, and fill up with the places below it. Always keep the innermost place.
+    If authors' code is among them, only authors' places and the innermost place count.
     """
-    came_through = list(walk_tb(error.__traceback__))
-    authors = [at for at, (frame, _) in enumerate(came_through) if is_authors(frame.f_code.co_filename)]
+    calls = list(walk_tb(error.__traceback__))
+    authors = _authors_calls(error)
     if authors:
-        kept = sorted({*authors, len(came_through) - 1})[-limit:]
-        others = [at for at in range(kept[0], len(came_through)) if at not in kept]
-        kept += others[::-1][: limit - len(kept)]
-        came_through = [came_through[at] for at in sorted(kept)]
-    return [_call(frame, line) for frame, line in came_through[-limit:]]
+        calls = [*authors, calls[-1]] if authors[-1] != calls[-1] else authors
+    return [_call(frame, line) for frame, line in calls[-limit:]]
 
 
 def _authors_calls(error: BaseException) -> list[tuple[FrameType, int]]:

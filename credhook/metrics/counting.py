@@ -12,21 +12,12 @@ supervisor's children: the next process in that place counts on.
 import asyncio
 import os
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-    values,
-)
-from prometheus_client.metrics import MetricWrapperBase
+import prometheus_client.values
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
@@ -50,70 +41,39 @@ def identity(place: str, pid: Callable[[], int] = os.getpid) -> Callable[[], str
 
 
 # Drop the gauges of creation times. They would be wrong with several processes.
-disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # It ships no types here.
 if FOLDER in os.environ and PLACE in os.environ:
+    values = prometheus_client.values
     values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
 
 
-class _Counted(ABC):
-    """A metric that any thread counts in memory until it is written."""
-
-    metric: MetricWrapperBase
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        ALL.append(self)
-
-    @abstractmethod
-    def write(self) -> None:
-        """Write the pending counts to prometheus_client."""
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forget the pending counts."""
-
-
-ALL: Final[list[_Counted]] = []
+#: Counts that are not written yet: the metric, the values of its labels, and the amount. Appending needs no lock.
+_PENDING: Final[deque[tuple[Counter | Histogram, Labels, float]]] = deque()
+_LEVELS: Final[list["Level"]] = []
 #: Held while counts are written, so that no thread forks meanwhile. In the child, prometheus_client's own lock would
 #: stay locked for ever.
 _WRITING: Final = threading.Lock()
 
 
-class Count(_Counted):
-    """A counter."""
-
-    metric: Counter
+class Count:
+    """A counter. Any thread may count."""
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, known: Iterable[Labels] = ()) -> None:
         """Start at 0; `name` is without `_total`.
 
         `known`: label values whose series exist before the first count. Otherwise Prometheus sees no increase.
         """
-        super().__init__()
         self.metric = Counter(name, meaning, labels)
-        self._pending: dict[Labels, float] = {}
         for one in known:
             self.metric.labels(*one)
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Add to the count."""
-        with self.lock:
-            self._pending[labels] = self._pending.get(labels, 0) + by
-
-    def write(self) -> None:  # noqa: D102  As above.
-        with self.lock:
-            pending, self._pending = self._pending, {}
-        for labels, number in pending.items():
-            (self.metric.labels(*labels) if labels else self.metric).inc(number)
-
-    def clear(self) -> None:  # noqa: D102  As above.
-        self._pending = {}
+        _PENDING.append((self.metric, labels, by))
 
 
-class Distribution(_Counted):
-    """A histogram."""
-
-    metric: Histogram
+class Distribution:
+    """A histogram. Any thread may count."""
 
     def __init__(
         self,
@@ -122,78 +82,60 @@ class Distribution(_Counted):
         labels: Sequence[str] = (),
         *,
         buckets: Sequence[float],
-        known: Iterable[Labels] = (),
     ) -> None:
-        """Start empty. `buckets` are upper bounds, ascending; `known` is as for `Count`."""
-        super().__init__()
+        """Start empty. `buckets` are upper bounds, ascending."""
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
-        self._pending: list[tuple[float, Labels]] = []
-        for one in known:
-            self.metric.labels(*one)
 
     def observe(self, value: float, *labels: str) -> None:
         """Observe one value."""
-        with self.lock:
-            self._pending.append((value, labels))
-
-    def write(self) -> None:  # noqa: D102  As above.
-        with self.lock:
-            pending, self._pending = self._pending, []
-        for value, labels in pending:
-            (self.metric.labels(*labels) if labels else self.metric).observe(value)
-
-    def clear(self) -> None:  # noqa: D102  As above.
-        self._pending = []
+        _PENDING.append((self.metric, labels, value))
 
 
-class Level(_Counted):
+class Level:
     """A gauge. With several processes it is the sum over the living ones."""
-
-    metric: Gauge
 
     def __init__(self, name: str, meaning: str) -> None:
         """Start at 0."""
-        super().__init__()
         self.metric = Gauge(name, meaning, multiprocess_mode="livesum")
-        self._value = self._written = 0.0
+        self.value = 0.0
+        _LEVELS.append(self)
 
     def add(self, by: float) -> None:
         """Add to the value; from one thread only."""
-        self._value += by
+        self.value += by
 
     def set(self, value: float) -> None:
         """Set the value."""
-        self._value = value
-
-    def write(self) -> None:  # noqa: D102  As above.
-        if self._value != self._written:
-            self._written = self._value
-            self.metric.set(self._written)
-
-    def clear(self) -> None:  # noqa: D102  As above.
-        self._value = 0.0
+        self.value = value
 
 
 def flush() -> None:
     """Write all pending counts of this process."""
     with _WRITING:
-        for one in ALL:
-            one.write()
+        for _ in range(len(_PENDING)):
+            metric, labels, value = _PENDING.popleft()
+            series = metric.labels(*labels) if labels else metric
+            if isinstance(series, Histogram):
+                series.observe(value)
+            else:
+                series.inc(value)
+        for level in _LEVELS:
+            level.metric.set(level.value)
 
 
-async def flush_on_and_on(sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+async def flush_on_and_on() -> None:
     """Write pending counts regularly, until cancelled."""
     while True:
         flush()
-        await sleep(FLUSH_EACH)
+        await asyncio.sleep(FLUSH_EACH)
 
 
 def _begin_as_fork() -> None:
-    """Leave pending counts to the parent. Its threads, which may hold locks, do not exist here."""
+    """Leave pending counts to the parent."""
     _WRITING.release()
-    for one in ALL:
-        one.lock = threading.Lock()
-        one.clear()
+    _PENDING.clear()
+    for level in _LEVELS:
+        level.value = 0.0
 
 
 os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_begin_as_fork)
@@ -214,7 +156,7 @@ def forget(place: int, folder: str) -> None:
 
 def exposition(registry: CollectorRegistry, figures: Iterable[Metric]) -> bytes:
     """Return the text for Prometheus: the counted metrics and the current figures."""
-    return generate_latest(_Together(registry, figures))
+    return prometheus_client.generate_latest(_Together(registry, figures))
 
 
 class _Together(Collector):

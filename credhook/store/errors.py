@@ -24,8 +24,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeout
 from redis.sentinel import MasterNotFoundError
 
+#: Any error of Redis.
+StoreError = RedisError
 #: The errors of Redis and of the connection to it.
-STORE_ERRORS: Final = (RedisError, OSError)
+STORE_ERRORS: Final = (StoreError, OSError)
 
 #: After these, a script that is safe to repeat may be sent again: its reply is lost, or Redis has forgotten its text.
 RETRYABLE_ERRORS: Final = (RedisConnectionError, NoScriptError)

@@ -2,16 +2,14 @@
 
 OpenTelemetry is imported only if traces are wanted. If it is not installed, events are handled without traces.
 
-The record of an event keeps a trace context of 32 characters; W3C's header has 55. The receiver writes it. It is empty
-for an event that was not sampled, so that workers do not trace the event either. A replay marks it, see replay.lua.
+The receiver writes W3C's `traceparent` into the record of an event. It is empty for an event that was not sampled, so
+that workers do not trace the event either. A replay marks it, see replay.lua.
 """
 
 import os
 import re
 import threading
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
@@ -28,44 +26,19 @@ log = structlog.get_logger("credhook")
 #: Seconds that a process waits for its last spans to be exported. Its supervisor waits only so long.
 LAST_SPANS: Final = 1.0
 
-#: If either is set, there is a collector.
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
 #: The text for an event that was not sampled.
 NOT_CHOSEN: Final = ""
 
-_WRITTEN: Final = re.compile(rf"({REPLAYED}?)([\w-]{{32}})", re.ASCII)
-_TRACE_BYTES: Final = 16
+#: What a record keeps of a sampled event: W3C's `traceparent`, after the mark of a replay. The last bit means sampled.
+_RECORDED: Final = re.compile(rf"{REPLAYED}?00-([0-9a-f]{{32}})-[0-9a-f]{{16}}-[0-9a-f][13579bdf]", re.ASCII)
 
 _provider: Optional["TracerProvider"] = None
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """The trace context of an event.
-
-    Attributes:
-        trace: id of the trace, 32 hexadecimal digits.
-        span: id of the receiver's span, 16 hexadecimal digits.
-        replayed: True if the event was replayed.
-    """
-
-    trace: str
-    span: str
-    replayed: bool = False
-
-    @classmethod
-    def read(cls, text: str) -> "Traced | None":
-        """Parse the text that `str` returns. Return None if the event was not sampled."""
-        written = _WRITTEN.fullmatch(text)
-        if written is None:
-            return None
-        ids = urlsafe_b64decode(written[2])
-        return cls(ids[:_TRACE_BYTES].hex(), ids[_TRACE_BYTES:].hex(), bool(written[1]))
-
-    def __str__(self) -> str:
-        return REPLAYED * self.replayed + urlsafe_b64encode(bytes.fromhex(self.trace + self.span)).decode()
+def trace_id(recorded: str) -> str | None:
+    """Return the id of the trace from an event's record, or None if the event was not sampled."""
+    found = _RECORDED.fullmatch(recorded)
+    return found[1] if found else None
 
 
 def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -74,15 +47,14 @@ def exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
     OpenTelemetry's default is a collector on this machine. Here a variable must name one: a fleet that was started
     without a collector should not look for it.
     """
-
-    def first(names: tuple[str, ...]) -> str:
-        return next((value for name in names if (value := environment.get(name, "").strip())), "")
-
-    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    ask = environment.get
+    if ask("OTEL_SDK_DISABLED", "").lower() == "true":
         return ()
-    wanted = environment.get("OTEL_TRACES_EXPORTER", "") or ("otlp" if first(_ENDPOINTS) else "")
+    endpoint = ask("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or ask("OTEL_EXPORTER_OTLP_ENDPOINT")
+    wanted = ask("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "")
     names = dict.fromkeys(name.strip() for name in wanted.split(","))
-    otlp = "otlp_proto_grpc" if first(_PROTOCOLS) == "grpc" else "otlp_proto_http"
+    protocol = ask("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or ask("OTEL_EXPORTER_OTLP_PROTOCOL")
+    otlp = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
     return tuple(otlp if name == "otlp" else name for name in names if name not in {"", "none"})
 
 

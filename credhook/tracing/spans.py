@@ -8,22 +8,15 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import (
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    Tracer,
-)
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation import set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes
 
 from credhook.store.announcements import version
+
+_W3C = TraceContextTextMapPropagator()
 
 
 class UnknownExporter(Exception):
@@ -42,7 +35,10 @@ def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
     existing = trace.get_tracer_provider()
     if isinstance(existing, TracerProvider):
         return existing
-    ready = [_exporter(name) for name in exporters]
+    offered = {name: entry_points(group="opentelemetry_traces_exporter", name=name) for name in exporters}
+    if unknown := [name for name, found in offered.items() if not found]:
+        raise UnknownExporter(*unknown)
+    ready = [found[name].load()() for name, found in offered.items()]
     ours = Resource.create({"service.name": f"credhook-{part}", "service.version": version()})
     # At exit the provider would wait for as long as a collector does not answer; `tracing.flush` does not.
     provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
@@ -50,13 +46,6 @@ def create_provider(part: str, exporters: Iterable[str]) -> TracerProvider:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider
-
-
-def _exporter(name: str) -> SpanExporter:
-    for offered in entry_points(group="opentelemetry_traces_exporter", name=name):
-        exporter: SpanExporter = offered.load()()
-        return exporter
-    raise UnknownExporter(name)
 
 
 @contextmanager
@@ -95,12 +84,19 @@ def fail(span: Span, error: str) -> None:
     span.set_status(Status(StatusCode.ERROR))
 
 
-def remote(trace: str, span: str, *, sampled: bool = True) -> SpanContext:
-    """Return the context of another process's span, by its hexadecimal ids."""
-    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
-    return SpanContext(int(trace, 16), int(span, 16), is_remote=True, trace_flags=flags)
+def extract(traceparent: str) -> Context:
+    """Return a context in which the span of another process is the current one; an empty context if it names none."""
+    return _W3C.extract({"traceparent": traceparent}, Context())
 
 
-def below(parent: SpanContext) -> Context:
-    """Return a context in which that span is the current one."""
-    return set_span_in_context(NonRecordingSpan(parent), Context())
+def inject(span: Span) -> str:
+    """Return the `traceparent` that names this span."""
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, set_span_in_context(span, Context()))
+    return carrier["traceparent"]
+
+
+def link(context: Context) -> list[Link]:
+    """Return a link to the current span of a context, if there is one."""
+    span = get_current_span(context).get_span_context()
+    return [Link(span)] if span.is_valid else []

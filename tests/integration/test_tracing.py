@@ -4,14 +4,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import commands
-import httpx
 import plain
 import pytest
 from fleet_harness import Answer, FleetHarness, presentation
-from serving import Process, Receiver, receiver, running
+from serving import Receiver, receiver, running
 from signing import SECRET, body, headers
 from trace_collector import Collected, Collector, collecting
 from waiting import until
@@ -167,26 +166,6 @@ def test_attempts_are_siblings_and_a_replay_begins_a_trace_that_is_linked(
     assert_silent(collector.spans)
 
 
-def test_what_follows_a_death_goes_on_with_the_trace(rig: FleetHarness, collector: Collector) -> None:
-    rig.plugin("""
-@handlers.on("*")
-async def hangs(event, context):
-    note("begun", event.webhook_id)
-    if event.attempt == 1:
-        await asyncio.sleep(600)
-""")
-    with front(rig) as process:
-        assert deliver(process, "one") == 202
-        with rig.worker("first") as first:
-            until(rig.notes)
-            first.kill()
-        with rig.worker("second"):
-            rig.reaches("one", "done")
-            attempt, sent = collector.one("process credhook"), collector.one("send credhook")
-    assert (attempt.trace, attempt.parent) == (sent.trace, sent.id)
-    assert attempt.attributes["credhook.attempt"] == 2
-
-
 def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, collector: Collector) -> None:
     rig.plugin(TRACED)
     # Too late for whoever does not see to it at the end.
@@ -197,23 +176,6 @@ def test_a_fork_exports_what_it_has_done_before_it_ends(rig: FleetHarness, colle
         sent = collector.all("send credhook", 2)
         collector.all("from a thread", 2)
     assert {(span.trace, span.parent) for span in attempts} == {(span.trace, span.id) for span in sent}
-
-
-def test_each_of_several_processes_exports_its_own(rig: FleetHarness, collector: Collector) -> None:
-    rig.plugin(FAILS)
-    names = [f"e{number}" for number in range(20)]
-    with front(rig, "--workers", "2") as process, rig.worker("worker", "--processes", "2") as worker:
-        for name in names:
-            assert deliver(process, name, f"pre_{name}") == 202
-        for name in names:
-            rig.reaches(name, "done")
-        assert (process.stop(), worker.stop()) == (0, 0)
-    sent = {span.id: span.attributes["messaging.message.id"] for span in collector.all("send credhook", 20)}
-    attempts = collector.all("process credhook", 40)
-    assert sorted(sent.values()) == sorted(names)
-    assert sorted((sent[span.parent], span.attributes["credhook.attempt"]) for span in attempts) == sorted(
-        (name, attempt) for name in names for attempt in (1, 2)
-    )
 
 
 def test_what_the_receivers_sampler_leaves_out_no_worker_traces(rig: FleetHarness, collector: Collector) -> None:
@@ -344,26 +306,12 @@ async def looks(event, context):
     note("imported", *[name for name, module in sys.modules.items() if module is not None])
 """)
     settings = {"OTEL_SDK_DISABLED": "true"} if installed else {"OTEL_EXPORTER_OTLP_ENDPOINT": ""} | without_it(rig)
-    port = free_port()
-    environment = {"REDIS_URL": rig.redis_url, "PORT": str(port), "CREDHOOK_WEBHOOK_SECRETS": SECRET}
-    command = ("-X", "importtime", "-m", "credhook.receiver")
-    process = Process(rig.folder / "receiver.log", *command, environment=rig.environment | environment | settings)
-    try:
-        until(lambda: alive(port), what="the receiver")
-        content = body(DATA)
-        url = f"http://127.0.0.1:{port}/webhooks"
-        assert plain.post(url, content=content, headers=headers("one", content)).status_code == 202
-        worker = rig.folder / "worker.log"
-        with running(worker, "worker", environment=rig.environment | settings, start=subprocess.Popen):
-            assert "trace" not in rig.reaches("one", "done")
-        assert process.stop() == 0
-    finally:
-        if process.process.poll() is None:
-            process.kill()
+    rig.accept(("one", DATA, "pre_1"))
+    with running(rig.folder / "worker.log", "worker", environment=rig.environment | settings, start=subprocess.Popen):
+        assert "trace" not in rig.reaches("one", "done")
     (note,) = rig.notes()
-    for imported in (process.text, "\n".join(note.words)):
-        assert re.search(r"\bcredhook\.tracing$", imported, re.MULTILINE)
-        assert not MAKES_SPANS.search(imported)
+    assert "credhook.tracing" in note.words
+    assert not MAKES_SPANS.search("\n".join(note.words))
     assert installed or not [name for name in note.words if name.startswith("opentelemetry")]
     assert "tracing_" not in rig.logs()
     assert collector.received == []
@@ -373,12 +321,6 @@ def without_it(rig: FleetHarness) -> dict[str, str]:
     """What has a process find no OpenTelemetry, as if the extra were not installed."""
     (rig.folder / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry'] = None\n")
     return {"PYTHONPATH": str(rig.folder)}
-
-
-def alive(port: int) -> bool:
-    with suppress(httpx.TransportError):
-        return plain.get(f"http://127.0.0.1:{port}/healthz").is_success
-    return False
 
 
 @pytest.mark.parametrize(

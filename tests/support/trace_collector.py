@@ -52,19 +52,21 @@ class Collector:
 
     @property
     def spans(self) -> list[Collected]:
-        return [span for request in list(self.received) for span in read(request)]
+        """The spans in the order in which they began."""
+        return sorted((span for request in list(self.received) for span in read(request)), key=lambda span: span.began)
 
     def all(self, name: str, number: int = 1) -> list[Collected]:
-        """The spans of that name, once there are so many, the first first."""
-        until(lambda: len(self._named(name)) >= number, what=f"{number} spans {name}")
-        return self._named(name)
+        """The spans of that name, once there are so many."""
+
+        def named() -> list[Collected]:
+            found = [span for span in self.spans if span.name == name]
+            return found if len(found) >= number else []
+
+        return until(named, what=f"{number} spans {name}")
 
     def one(self, name: str) -> Collected:
         (span,) = self.all(name)
         return span
-
-    def _named(self, name: str) -> list[Collected]:
-        return sorted((span for span in self.spans if span.name == name), key=lambda span: span.began)
 
 
 def read(request: bytes) -> Iterator[Collected]:

@@ -47,9 +47,10 @@ def test_every_expression_is_made_of_series_and_labels_that_exist(where: str, ex
     assert grouped <= set().union(*(KNOWN[name] for name in named))
 
 
-def test_every_metric_is_looked_at_somewhere() -> None:
+def test_every_metric_is_looked_at_somewhere_and_every_entry_of_the_runbook_is_of_an_alert() -> None:
     used = {name for _, expression in EXPRESSIONS for name in re.findall(r"\bcredhook_\w+", expression)}
     used |= set(re.findall(r"\bcredhook_\w+", json.dumps(DASHBOARD["templating"])))
+    assert re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE) == list(ALERTS)
     assert {name for name, _, _ in ROWS} <= {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
 
 
@@ -63,10 +64,6 @@ def test_every_alert_leads_to_its_entry_in_the_runbook(name: str) -> None:
     assert re.findall(r"^- \*\*(\w+)\*\*: ", entry, re.MULTILINE) == ["Means", "Look", "Type"]
 
 
-def test_the_runbook_has_no_entry_of_an_alert_that_is_gone() -> None:
-    assert re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE) == list(ALERTS)
-
-
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
     tests = yaml.safe_load((ROOT / "tests" / "alerts" / "alerts.yaml").read_text())["tests"]
     fires = {one["alertname"]: bool(one.get("exp_alerts")) for test in tests[1:] for one in test["alert_rule_test"]}
@@ -74,15 +71,6 @@ def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not()
     assert {one["alertname"]: bool(one.get("exp_alerts")) for one in tests[0]["alert_rule_test"]} == dict.fromkeys(
         ALERTS, False
     )
-
-
-def test_the_dashboard_has_room_for_each_of_its_panels() -> None:
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    taken = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
-    assert len(taken) == len(set(taken))
-    assert max(x for x, _ in taken) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    assert all(panel["description"] and panel["datasource"]["uid"] == "${datasource}" for panel in PANELS)
 
 
 def test_the_metrics_that_the_runbook_names_exist() -> None:

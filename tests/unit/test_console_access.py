@@ -4,8 +4,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 from starlette.datastructures import Headers
 
-from credhook.console.auth import Login, Session, Sessions, objection
-from credhook.console.settings import ConsoleSettings
+from credhook.console.auth import Login, Sessions, objection
+from credhook.console.command import ConsoleSettings
 
 URL = "https://console.example"
 
@@ -18,29 +18,28 @@ class Clock:
         return self.now
 
 
-def session_of(sessions: Sessions, cookie: str) -> Session:
-    session = sessions.read(cookie)
-    assert session is not None
-    return session
-
-
 def test_a_session_is_whose_it_was_begun_for_until_its_time_is_over() -> None:
     clock = Clock()
     sessions = Sessions(seconds=60, clock=clock)
     cookie = sessions.begin("ada")
-    session = session_of(sessions, cookie)
+    session = sessions.read(cookie)
+    assert session is not None
     assert (session.who, session.until) == ("ada", 1_060)
     clock.now = 1_059.9
     assert sessions.read(cookie) == session
     clock.now = 1_060
     assert sessions.read(cookie) is None
-    assert not sessions.is_alive(session)
+    assert sessions.read(sessions.begin("bob"))
+    clock.now = 1_000  # What is over is forgotten.
+    assert sessions.read(cookie) is None
 
 
 def test_a_session_that_was_ended_stays_so() -> None:
     sessions = Sessions(seconds=60)
     cookie, other = sessions.begin("ada"), sessions.begin("ada")
-    sessions.end(session_of(sessions, cookie))
+    session = sessions.read(cookie)
+    assert session is not None
+    sessions.end(session)
     assert sessions.read(cookie) is None
     assert sessions.read(other) is not None
 
@@ -48,20 +47,9 @@ def test_a_session_that_was_ended_stays_so() -> None:
 def test_no_cookie_but_ours_is_read() -> None:
     sessions = Sessions(seconds=60)
     cookie = sessions.begin("ada")
-    text, _, signature = cookie.partition(".")
-    forged = [
-        "",
-        ".",
-        text,
-        f"{text}.",
-        f"{text}.{signature[:-1]}0" if signature[-1] != "0" else f"{text}.{signature[:-1]}1",
-        f"{text}A.{signature}",
-        Sessions(seconds=60).begin("ada"),
-        "ä" * 100,
-        "\udc80.\udc80",
-        cookie + "x" * 2_000,
-    ]
-    assert [one for one in forged if sessions.read(one)] == []
+    assert len(cookie) >= 43
+    for forged in ("", "ada", cookie[:-1], cookie + "A", Sessions(seconds=60).begin("ada"), "\udc80"):
+        assert sessions.read(forged) is None
 
 
 def test_tries_are_limited_and_after_a_while_they_are_looked_at_again() -> None:
@@ -86,11 +74,6 @@ def test_a_code_opens_once_and_the_next_is_handed_out() -> None:
     assert not login.succeeds(first)
     assert len(handed) == 2
     assert login.succeeds(handed[1])
-
-
-def test_a_token_is_not_shown() -> None:
-    login = Login(SecretStr("a-token-that-is-secret"))
-    assert "secret" not in repr(vars(login))
 
 
 @pytest.mark.parametrize(
@@ -135,11 +118,6 @@ def test_only_a_page_of_its_own_posts(headers: dict[str, str], refused: bool) ->
 def test_a_proxy_that_hides_its_own_name_is_told_what_to_set(url: str | None, told: str) -> None:
     headers = Headers({"host": "127.0.0.1:8060", "origin": "https://ops.example"})
     assert f"CREDHOOK_CONSOLE_URL {told}" in str(objection("POST", headers, url))
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_no_other_method_changes_anything_for_a_stranger(method: str) -> None:
-    assert objection(method, Headers({"host": "localhost"}), None)
 
 
 @pytest.mark.parametrize(

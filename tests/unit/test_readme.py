@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
 from credhook.cli import LazyGroup
-from credhook.console.settings import ConsoleSettings
+from credhook.console.command import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
 from credhook.worker.handlers.loading import load
 from credhook.worker.handlers.registry import Options

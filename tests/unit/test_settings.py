@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import ValidationError
 from signing import OTHER_SECRET, SECRET
 
-from credhook.console.settings import ConsoleSettings
+from credhook.console.command import ConsoleSettings
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import KNOWN, correction, in_force, settings_errors, unknown_settings
 from credhook.worker.settings import EndpointSettings, WorkerSettings

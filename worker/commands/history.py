@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from credhook.store import BLAMED, HANDLER, HISTORY_ENTRIES, LATEST_MS, MOST_CAUSES, ONLY, TRACE, State, ending
 from credhook.store.store import SyncStore
-from credhook.tracing import Traced
+from credhook.tracing import trace_id
 from credhook.worker.commands.batches import batched
 
 #: Records fetched in one round trip.
@@ -52,7 +52,6 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
     """Return a record as people read it. Pure."""
     received, settled = _number(fields.get("received")), _number(fields.get("settled"))
     ended = {name.removeprefix(HANDLER): ending(how) for name, how in fields.items() if name.startswith(HANDLER)}
-    traced = Traced.read(fields.get(TRACE, ""))
     return {
         "webhook_id": webhook_id,
         "type": fields.get("type"),
@@ -71,7 +70,7 @@ def describe(webhook_id: str, fields: dict[str, str], *, lease: float | None = N
         "handlers": {name: how for name, (how, _) in ended.items()},
         "causes": {name.removeprefix(BLAMED): cause for name, cause in fields.items() if name.startswith(BLAMED)},
         "handler_milliseconds": {name: took for name, (_, took) in ended.items() if took is not None},
-        "trace_id": traced.trace if traced else None,
+        "trace_id": trace_id(fields.get(TRACE, "")),
     }
 
 

@@ -13,7 +13,7 @@ import click
 import structlog
 
 from credhook.logs import in_development
-from credhook.logs.places import authors_places, is_authors, loaded_from, place
+from credhook.logs.places import authors_function, is_authors, loaded_from, place
 from credhook.worker.handlers.registry import Handlers, Registry
 
 #: Entry point group under which a package offers its `Handlers`.
@@ -99,9 +99,10 @@ def _import_error(module: str, error: BaseException) -> str:
         known = sorted(installed | {path.stem for path in Path.cwd().glob("*.py")})
         near = difflib.get_close_matches(module.removesuffix(".py").strip("./").replace("/", "."), known, n=1)
         return f"there is no module {module!r}" + (f"; did you mean {near[0]}?" if near else "")
-    places = authors_places(error)
+    where = ""
     if isinstance(error, SyntaxError) and error.filename and is_authors(error.filename):
-        places.append(place(error.filename, error.lineno or 0))
-    where = f"{places[-1].partition(' ')[0]}: " if places else ""
+        where = f"{place(error.filename, error.lineno or 0)}: "
+    elif found := authors_function(error):
+        where = f"{found[1].partition(' ')[0]}: "
     said = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return f"{where}{type(error).__name__}: {said}".removesuffix(": ")

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
-from credhook.logs.places import beginning, place
+from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.models import Issuance, Presentation, model_of
 from credhook.worker.handlers.types import Context, Details, FetchedEvent
@@ -91,7 +91,7 @@ class Handler:
     def at(self) -> str:
         """Return where the function begins, as `file:line`, or "" if that is unknown."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return beginning(code) if code else ""
+        return place(code.co_filename, code.co_firstlineno) if code else ""
 
     @property
     def plugin(self) -> str:

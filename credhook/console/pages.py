@@ -1,0 +1,111 @@
+"""Pages from templates, the first page, and the causes of failures. Redis is asked in threads.
+
+Templates escape values; a missing value is an error.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from credhook.ops.attention import age, look_at
+from credhook.ops.status import arriving
+from credhook.settings import StoreSettings
+from credhook.store.connection import BRIEFLY
+from credhook.store.store import SyncStore
+from credhook.worker.commands.history import causes, written
+
+#: Causes on the page, the latest failures first.
+_MAX_CAUSES: Final = 200
+#: The page that lists the events of a finding.
+_EVENTS_OF: Final = {
+    "events.dead": "/events?state=dead&state=data_gone",
+    "events.oldest_open": "/events?state=waiting&state=accepted",
+    "events.unhandled": "/events?state=unhandled",
+    "events.quarantined": "/events?state=quarantined",
+    "events.unreadable": "/events?state=unreadable",
+}
+
+T = TypeVar("T")
+
+
+def page(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Render a page. `context` holds its `title` and what else the template shows."""
+    around = {"path": request.url.path, "session": getattr(request.state, "session", None), "now": datetime.now(UTC)}
+    text = TEMPLATES.get_template(template).render(around | context)
+    # An id in Redis may hold bytes that are not Unicode.
+    return HTMLResponse(text.encode(errors="backslashreplace"), status)
+
+
+def day_and_time(at: datetime | str) -> str:
+    """Format a time for a table, in UTC: `22 Nov 15:04:05`."""
+    return f"{_moment(at):%d %b %H:%M:%S}"
+
+
+def machine_time(at: datetime | str) -> str:
+    """Format a time as ISO 8601 in UTC, to the millisecond."""
+    return written(_moment(at))
+
+
+def _moment(at: datetime | str) -> datetime:
+    return (datetime.fromisoformat(at) if isinstance(at, str) else at).astimezone(UTC)
+
+
+def number(value: float | None) -> str:
+    """Format a number with thin spaces between thousands; `?` if it is None."""
+    return "?" if value is None else f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+TEMPLATES: Final = Environment(
+    loader=PackageLoader("credhook.console", "ui/templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {
+    "age": age,
+    "day_and_time": day_and_time,
+    "machine_time": machine_time,
+    "number": number,
+    "query": urlencode,
+}
+
+
+class Backend:
+    """The store, for all pages. Questions run in threads."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        """Prepare; nothing is read yet."""
+        self.address = settings.redis_address
+        self.store = settings.open_store_sync(**BRIEFLY)
+
+    async def ask(self, question: Callable[[SyncStore], T]) -> T:
+        """Run the question in a thread.
+
+        Raises:
+            RedisError, OSError: Redis failed.
+        """
+        return await asyncio.to_thread(question, self.store)
+
+
+def routes(backend: Backend) -> list[Route]:
+    """Return the routes of the first page, and of the causes page: failures grouped by handler, error and place."""
+
+    async def show_fleet(request: Request) -> Response:
+        fleet, findings = await backend.ask(lambda store: look_at(store, backend.address))
+        context: dict[str, Any] = {"fleet": fleet, "arriving": fleet and arriving(fleet), "findings": findings}
+        return page(request, "now.html", title="Now", queue=backend.store.queue, events_of=_EVENTS_OF, **context)
+
+    async def show_causes(request: Request) -> Response:
+        found = await backend.ask(partial(causes, limit=_MAX_CAUSES))
+        return page(request, "causes.html", title="Causes", causes=found)
+
+    return [Route("/", show_fleet), Route("/causes", show_causes)]

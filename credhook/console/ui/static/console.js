@@ -1,0 +1,30 @@
+// Shows a page that changes again every few seconds. Without scripts the browser reloads it, see frame.html.
+"use strict";
+
+const main = document.getElementById("main");
+const news = document.getElementById("news");
+
+// What somebody operates with the keyboard, or has selected, is not replaced.
+function inUse() {
+  const selection = getSelection();
+  return main.contains(document.activeElement) || (!selection.isCollapsed && main.contains(selection.anchorNode));
+}
+
+async function refresh() {
+  if (document.hidden || inUse()) return;
+  try {
+    const answer = await fetch(location.href);
+    if (answer.redirected) return location.reload();  // The session has ended.
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("main");
+    if (inUse()) return;
+    main.replaceChildren(...fresh.childNodes);
+    // A screen reader says how a job ended, but not each number of it.
+    const told = main.querySelector("[data-told]")?.textContent ?? "";
+    if (news.textContent !== told) news.textContent = told;
+    if (answer.ok && !fresh.dataset.refresh) clearInterval(timer);
+  } catch {
+    main.querySelector(".live")?.classList.add("off");
+  }
+}
+
+const timer = main.dataset.refresh && setInterval(refresh, 1_000 * main.dataset.refresh);
