@@ -36,8 +36,7 @@ def test_nothing_is_loaded_before_it_is_used() -> None:
         ("credhook.worker.commands.worker", {"pyreqwest", "httpx", "redis", "rq"}),  # The supervisor.
         ("credhook.worker.process.main", {"httpx"}),  # It is for those who bring a transport of its own.
         ("credhook.worker.commands.api", {"httpx", "rq"}),
-        ("credhook.worker.commands.events.command", {"pyreqwest", "rich.progress", "credhook.worker.handlers"}),
-        ("credhook.worker.commands.events.replay", {"pyreqwest", "rich.progress"}),
+        ("credhook.worker.commands.events", {"pyreqwest", "rich.progress", "credhook.worker.handlers.loading"}),
     ],
 )
 def test_no_process_loads_what_only_others_need(module: str, never: set[str]) -> None:

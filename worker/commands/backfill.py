@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
-from redis.exceptions import RedisError
 
+from credhook.store.errors import StoreError
 from credhook.worker.api.client import AsyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.backfill.run import Backfill, BackfillResult, TooLate, Window
@@ -72,7 +72,7 @@ def backfill(*, since: datetime, until: datetime, types: tuple[str, ...], dry_ru
             stopped = str(error)
         except TooLate:
             stopped = "it took so long that the store may have forgotten events at --since"
-        except RedisError as error:
+        except StoreError as error:
             # The reply of the last step may have been lost after it was done.
             stopped = f"Redis does not answer any more ({type(error).__name__})"
     _report(result, stopped, dry_run=dry_run, as_json=as_json)

@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Final, TypeVar
 
 import click
-from redis.exceptions import RedisError
+
+from credhook.store.errors import StoreError
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ def work_through(items: Sequence[T], step: Callable[[list[T]], Sequence[bytes]],
                 break
             try:
                 result.outcomes.update(outcome.decode() for outcome in step(batch))
-            except RedisError as error:
+            except StoreError as error:
                 result.error = type(error).__name__
                 break
             advance(len(batch))

@@ -192,19 +192,24 @@ class Erasure:
 
     def finish(self, events: Sequence[EventSummary]) -> None:
         """Erase what lies outside the records: of events whose record named no index, and of the selected resource."""
-        if strays := {event.webhook_id.encode() for event in events if event.state in {State.UNREADABLE, ""}}:
+        if strays := {event.webhook_id for event in events if event.state in {State.UNREADABLE, ""}}:
             self._forget(strays)
         if self._selection.resource is not None:
             self._forget_resource(self._selection.resource)
 
-    def _forget(self, strays: Collection[bytes]) -> None:
-        """Remove the events from every event index, and free their locks."""
-        pipeline = self._store.redis.pipeline(transaction=False)
-        for key in self._store.keys.event_indexes():
-            pipeline.zrem(key, *strays)
-        for resource, lock in self._store.redis.hscan_iter(self._store.keys.locks, count=PAGE):
-            if lock.partition(b" ")[0] in strays:
-                pipeline.hdel(self._store.keys.locks, resource)
+    def _forget(self, strays: Collection[str]) -> None:
+        """Remove the events from every event index and from RQ's started jobs, and free their locks."""
+        store, redis = self._store, self._store.redis
+        names, jobs = {one.encode() for one in strays}, {job_id(store.queue, one).encode() for one in strays}
+        pipeline = redis.pipeline(transaction=False)
+        for key in store.keys.event_indexes():
+            pipeline.zrem(key, *names)
+        for resource, lock in redis.hscan_iter(store.keys.locks, count=PAGE):
+            if lock.partition(b" ")[0] in names:
+                pipeline.hdel(store.keys.locks, resource)
+        for execution, _ in redis.zscan_iter(store.keys.started, count=PAGE):
+            if execution.partition(b":")[0] in jobs:
+                pipeline.zrem(store.keys.started, execution)
         pipeline.execute()
 
     def _forget_resource(self, resource: str) -> None:

@@ -20,7 +20,7 @@ from credhook.events import EVENT_TYPES, is_resource_id
 from credhook.settings import StoreSettings
 from credhook.store import LATEST_MS, OTHER, Keys, State
 from credhook.store.connection import BRIEFLY
-from credhook.store.errors import STORE_ERRORS, StoreRefusal, hint
+from credhook.store.errors import StoreError, StoreRefusal, hint
 from credhook.store.store import SyncStore
 from credhook.worker.commands.history import standing
 
@@ -301,7 +301,7 @@ def open_store() -> Iterator[SyncStore]:
         # Redis's own words name no value, but which permission, memory or type is missing.
         reason = str(error).partition("\n")[0]
         raise click.ClickException(f"Redis refuses: {reason}; {hint(error)}") from error
-    except STORE_ERRORS as error:
+    except StoreError as error:
         raise click.ClickException(f"Redis does not answer ({type(error).__name__}); {hint(error)}") from error
     finally:
         store.redis.close()
