@@ -42,7 +42,7 @@ def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
         dev.ready(1)
         assert urls(sandbox) == [arguments[2]]
         resource = sandbox.make()
-        dev.shows(rf"issuance\.completed +{resource}  mine\.seen  done")
+        dev.shows(rf"issuance\.completed +{resource}  done  handlers=mine\.seen")
         assert "credhook trigger" not in dev.text
         dev.stop(number)
         assert dev.process.returncode == 0, dev.text

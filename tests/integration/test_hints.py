@@ -145,7 +145,7 @@ def test_a_certificate_that_has_expired_or_soon_will(tmp_path: Path, redis_url: 
     assert all("CREDHOOK_TLS_CERTFILE" in one for one in said.values() if one)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("watchfiles", "local"), ("honcho", "local")])
+@pytest.mark.parametrize(("module", "extra"), [("watchfiles", "local"), ("trustme", "local")])
 def test_a_module_of_an_extra_that_is_not_installed(tmp_path: Path, module: str, extra: str) -> None:
     (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError({module!r}, name={module!r})\n")
     command = "dev" if module == "watchfiles" else "demo"

@@ -59,7 +59,6 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"raise SystemExit('this is the {name}.py of the project')\n")
     (folder / "handlers.py").write_text(PLUGIN)
-    (folder / "Procfile").write_text((ROOT / "Procfile").read_text())
     return folder
 
 
