@@ -12,9 +12,8 @@ from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import Faults, Tenant
-from credhook.sandbox.wire import ABSENT, ErrorPlace, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
 
-T = TypeVar("T")
 R = TypeVar("R", bound=StampedModel)
 
 ISSUANCES = "/me-creds/api/credentials"
@@ -26,11 +25,6 @@ OFFER_SCHEME = "openid-credential-offer://"
 REQUEST_LIFETIME = timedelta(minutes=15)
 
 MAX_EVENTS = 10_000
-
-#: Longest `vct` (specification, "Limits").
-MAX_VCT = 256
-
-IN_OFFER = ErrorPlace(pointer="/credentialOffer")
 
 #: The query parameter of a list that says where its page begins. The link to the next page has it.
 AFTER = "page[after]"
@@ -141,7 +135,7 @@ class AcceptedCredential(WireModel):
     iat: datetime
     status: Literal["pending", "accepted", "rejected"]
     format: Literal["vc+sd-jwt"]
-    vct: str = Field(min_length=1, max_length=MAX_VCT)
+    vct: str = Field(min_length=1, max_length=256)
     iss: str = Field(min_length=1, max_length=512)
 
 
@@ -176,30 +170,24 @@ def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
 
-def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
-    """Return a resource as a read sees it, this long after its latest event.
-
-    `before` is the resource before that event, or None if the event began it.
+def _seen(tenant: Tenant, shown: R, before: R | None) -> R:
+    """Return a resource as a read sees it now. `before` is the resource before its latest event, if there was one.
 
     Raises:
         SandboxError: With 404 while the resource lags behind its event.
     """
-    stale = age_ms < faults.details_stale_ms
-    if age_ms < faults.details_lag_ms or (stale and before is None):
+    age_ms = (tenant.now() - shown.updated_at).total_seconds() * 1000
+    seen = before if age_ms < tenant.faults.on.details_stale_ms else shown
+    if seen is None or age_ms < tenant.faults.on.details_lag_ms:
         raise SandboxError(404, "A fault of the sandbox: these details lag behind their event.")
-    return before if stale and before is not None else shown
-
-
-def _seen_now(tenant: Tenant, shown: R, before: R | None) -> R:
-    age = tenant.now() - shown.updated_at
-    return as_seen(shown, before, age.total_seconds() * 1000, tenant.faults.on)
+    return seen
 
 
 @operation("GET", f"{ISSUANCES}/{{id}}")
 def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
     record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    return _seen_now(tenant, record.shown, record.before)
+    return _seen(tenant, record.shown, record.before)
 
 
 @operation("GET", ISSUANCES)
@@ -213,7 +201,7 @@ def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssu
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
     """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
     record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    seen = _seen_now(tenant, record.shown, record.before)
+    seen = _seen(tenant, record.shown, record.before)
     if seen.credentials and not record.attributes_read:
         tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"attributes_read": True}))
     return _as_read(seen, record.attributes_read, tenant.faults.on)
@@ -327,13 +315,11 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     """
     record = tenant.state.of(IssuanceRecord).where("shown.offerUri", body.credential_offer)
     if record is None:
-        raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
+        raise SandboxError(404, "This sandbox has not made this offer.")
     template = templates.read_template(tenant, record.template_id)
-    if len(template.type) > MAX_VCT:
-        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.", source=IN_OFFER)
     completed = "openid4vc.issuance.completed"
     if obstacle(completed, record.shown.status, record.announced):
-        raise SandboxError(400, "The offer has been used or has expired.", source=IN_OFFER)
+        raise SandboxError(400, "The offer has been used or has expired.")
     with tenant.state.transaction():
         _advance(tenant, record, completed)
         _announce(tenant, completed, record.shown.id)

@@ -99,7 +99,7 @@ def press(browser: Chrome, selector: str) -> None:
 
 def rows(browser: Chrome, title: str) -> list[str]:
     """The text of each row of the table below that heading."""
-    found = browser.find_elements(By.XPATH, f"//h2[.='{title}']/following-sibling::*[1]/tbody/tr")
+    found = browser.find_elements(By.XPATH, f"//h2[.='{title}']/following-sibling::table[1]//tr[td]")
     return [row.text for row in found]
 
 
