@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 from uuid import uuid4
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
@@ -57,7 +57,6 @@ STALE_SECONDS = 3600
 FORGERIES = ("wrongKey", "changedBody", "stale", "unsigned", "secondId")
 
 Outcome = Literal["acknowledged", "retrying", "givenUp", "forged"]
-FilterTypes = Annotated[list[EventType], Field(min_length=1), AfterValidator(lambda types: list(dict.fromkeys(types)))]
 
 
 class NewEndpoint(WireModel):
@@ -65,7 +64,7 @@ class NewEndpoint(WireModel):
 
     url: str = Field(pattern="^https://")
     id: str = Field(ABSENT, min_length=1)
-    filter_types: FilterTypes = ABSENT
+    filter_types: list[EventType] = Field(ABSENT, min_length=1)
 
 
 class SandboxEndpoint(StampedModel):

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 from credhook.sandbox import templates
 from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
 from credhook.sandbox.operations import Listing, operation
-from credhook.sandbox.tenant import Faults, Tenant
+from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
 
 R = TypeVar("R", bound=StampedModel)
@@ -87,7 +87,6 @@ class PresentationRecord(WireModel):
     shown: SandboxPresentation
     before: SandboxPresentation | None
     announced: list[EventType]
-    attributes_read: bool
 
 
 class PageQuery(WireModel):
@@ -199,12 +198,14 @@ def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssu
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
-    """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
+    """Return a presentation as the API shows it. With the fault `readOnce` a read uses the attributes up."""
     record = tenant.state.of(PresentationRecord).find(id_, "presentation")
     seen = _seen(tenant, record.shown, record.before)
-    if seen.credentials and not record.attributes_read:
-        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"attributes_read": True}))
-    return _as_read(seen, record.attributes_read, tenant.faults.on)
+    if tenant.faults.on.read_once:
+        emptied = [credential.model_copy(update={"attributes": {}}) for credential in record.shown.credentials]
+        shown = record.shown.model_copy(update={"credentials": emptied})
+        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"shown": shown}))
+    return seen
 
 
 @operation("GET", PRESENTATIONS)
@@ -216,15 +217,7 @@ def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[lis
     else:
         wanted = set(query.ids.split(","))
         records, following = [record for record in presentations.all() if record.shown.id in wanted], None
-    shown = [_as_read(record.shown, record.attributes_read, tenant.faults.on) for record in records]
-    return Listing(shown, links=_links(tenant, PRESENTATIONS, following))
-
-
-def _as_read(presentation: SandboxPresentation, read_before: bool, faults: Faults) -> SandboxPresentation:
-    if not (faults.read_once and read_before):
-        return presentation
-    emptied = [credential.model_copy(update={"attributes": {}}) for credential in presentation.credentials]
-    return presentation.model_copy(update={"credentials": emptied})
+    return Listing([record.shown for record in records], links=_links(tenant, PRESENTATIONS, following))
 
 
 def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
@@ -241,12 +234,13 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
     """
     act = _trigger_issuance if concerns_issuance(body.event_type) else _trigger_presentation
     with tenant.state.transaction():
-        return [_announce(tenant, body.event_type, act(tenant, body)) for _ in range(body.count)]
-
-
-def _announce(tenant: Tenant, event_type: str, resource_id: str) -> TriggeredEvent:
-    webhook_ids = tenant.announce(event_type, resource_id)
-    return TriggeredEvent(event_type=event_type, resource_id=resource_id, webhook_ids=webhook_ids)
+        ids = [act(tenant, body) for _ in range(body.count)]
+        return [
+            TriggeredEvent(
+                event_type=body.event_type, resource_id=id_, webhook_ids=tenant.announce(body.event_type, id_)
+            )
+            for id_ in ids
+        ]
 
 
 def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
@@ -301,7 +295,7 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         authorization_request_qr_uri=uri,
         **_presented(EVENTS[body.event_type].status, [credential]),
     )
-    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type], attributes_read=False)
+    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type])
     presentations.put(id_, record)
     return id_
 
@@ -322,7 +316,7 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
         raise SandboxError(400, "The offer has been used or has expired.")
     with tenant.state.transaction():
         _advance(tenant, record, completed)
-        _announce(tenant, completed, record.shown.id)
+        tenant.announce(completed, record.shown.id)
     return [
         AcceptedCredential(
             id=str(uuid4()),

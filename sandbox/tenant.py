@@ -216,7 +216,7 @@ class Faults(WireModel):
     forge: Whole = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
     details_lag_ms: Count = Field(0, description="Answer 404 to details until this long after the event.")
     details_stale_ms: Count = Field(0, description="Show details as they were until this long after the event.")
-    read_once: bool = Field(False, description="Show the attributes of a presentation to one read only.")
+    read_once: bool = Field(False, description="Let a read of a presentation use its attributes up.")
     envelopes: Literal["documented", "swapped", "alternating"] = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
     )

@@ -53,18 +53,7 @@ def test_without_a_key_only_the_id_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "plain text",
-        "whsec_",
-        "whsec_c2hvcnQ=",
-        f"whsec_{SEED[:-1]}",
-        "whsec_not base64 at all",
-        f"whpk_{SEED}",
-        "whsk_c2hvcnQ=",
-        "whsec_ü",
-    ],
+    "text", ["", "whsec_c2hvcnQ=", f"whsec_{SEED[:-1]}", "whsec_not base64 at all", f"whpk_{SEED}", "whsk_c2hvcnQ="]
 )
 def test_other_text_is_refused_without_being_repeated(text: str) -> None:
     with pytest.raises(ValueError, match="a signing key should be") as refusal:
