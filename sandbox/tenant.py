@@ -61,13 +61,9 @@ class StateFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Write everything of the block, or nothing of it."""
-        self._db.execute("BEGIN")
-        try:
+        with self._db:
+            self._db.execute("BEGIN")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""

@@ -106,9 +106,6 @@ def test_an_endpoint_is_registered_listed_and_removed(api: httpx.Client) -> None
     gone = api.delete(f"{CREDS}/endpoints/{id_}")
     assert (gone.status_code, gone.content) == (204, b"")
     missing(api.delete(f"{CREDS}/endpoints/{id_}"))
-
-
-def test_without_filter_types_all_ten_are_received(api: httpx.Client) -> None:
     endpoint = data(api.post(f"{CREDS}/endpoints", json={"url": "https://127.0.0.1:9/x"}), 201)
     assert len(set(endpoint["filterTypes"])) == 10
     api.delete(f"{CREDS}/endpoints/{endpoint['id']}")

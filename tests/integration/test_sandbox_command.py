@@ -1,5 +1,6 @@
 """`credhook sandbox` and `credhook trigger` as processes of their own."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -123,38 +124,19 @@ def test_a_trigger_makes_events_and_moves_an_existing_resource(
 @pytest.mark.parametrize(
     ("options", "attributes", "valid"),
     [
-        (
-            [
-                "--attributes",
-                "givenName=Grace",
-                "--attributes",
-                "note=a=b",
-                "--attributes",
-                "givenName=Ida",
-                "--is-valid",
-            ],
-            {"givenName": "Ida", "note": "a=b"},
-            True,
-        ),
-        (
-            ["--attributes", '{"age": 18, "tags": ["=", null]}', "--attributes", "age=19", "--no-is-valid"],
-            {"age": "19", "tags": ["=", None]},
-            False,
-        ),
+        ("givenName=Grace --attributes note=a=b --attributes givenName=Ida", {"givenName": "Ida", "note": "a=b"}, True),
+        ("""'{"n": ["=", null], "age": 1}' --attributes age=2 --no-is-valid""", {"n": ["=", None], "age": "2"}, False),
     ],
 )
 def test_a_trigger_sets_the_presented_credential(
-    sandbox: Platform, options: list[str], attributes: dict[str, object], valid: bool
+    sandbox: Platform, options: str, attributes: dict[str, object], valid: bool
 ) -> None:
-    made = trigger("verification.data", *options, "--url", sandbox.url)
+    made = trigger("verification.data", "--url", sandbox.url, "--attributes", *shlex.split(options))
     assert made.returncode == 0, made.stderr
     with authorized(sandbox) as api:
         (credential,) = data(api.get(f"{CREDS}/presentations/{made.stdout.split()[1]}"))["credentials"]
-    assert (credential["attributes"], credential["isValid"], bool(credential["issues"])) == (
-        attributes,
-        valid,
-        not valid,
-    )
+    assert (credential["attributes"], credential["isValid"]) == (attributes, valid)
+    assert bool(credential["issues"]) == (not valid)
 
 
 def test_an_unknown_type_names_the_ten() -> None:

@@ -8,8 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +72,16 @@ def examine(folder: Path, url: str, configuration: str, *arguments: str) -> tupl
     return done.stdout, json.loads((folder / "report.json").read_text())
 
 
-@contextmanager
-def inhabited(folder: Path) -> Iterator[Platform]:
-    """A sandbox that something has happened in. It sends nothing anywhere, whatever endpoints are made up for it."""
-    with platform(folder, "--drop", "1000000", "--time-scale", "0") as sandbox:
-        endpoint = register(sandbox, "https://localhost/webhooks")
-        sandbox.make("openid4vc.verification.data")
-        settled(sandbox)
-        with authorized(sandbox) as api:
-            api.delete(f"/me-creds/api/endpoints/{endpoint}").raise_for_status()
-        yield sandbox
-
-
 def knowledge(sandbox: Platform) -> dict[str, list[str]]:
-    """What exists there, by the names in `KNOWN`."""
+    """Let something happen there. Return what exists, by the names in `KNOWN`.
+
+    No endpoint is left, so that an event costs nothing.
+    """
+    endpoint = register(sandbox, "https://localhost/webhooks")
+    sandbox.make("openid4vc.verification.data")
+    settled(sandbox)
     with authorized(sandbox) as api:
+        api.delete(f"/me-creds/api/endpoints/{endpoint}").raise_for_status()
 
         def get(path: str) -> list[dict[str, str]]:
             found: list[dict[str, str]] = api.get(path).raise_for_status().json()["data"]
@@ -138,7 +132,7 @@ def configuration(described: Iterable[str], known: Mapping[str, list[str]]) -> s
 @pytest.mark.parametrize("size", [SHORT, LONG])
 @pytest.mark.parametrize("part", ["platform", "own"])
 def test_the_sandbox_answers_as_its_document_says(tmp_path: Path, part: str, size: tuple[str, ...]) -> None:
-    with inhabited(tmp_path) as sandbox:
+    with platform(tmp_path, "--drop", "1000000", "--time-scale", "0") as sandbox:
         url = f"{sandbox.url}/openapi.json"
         paths = plain.get(url).raise_for_status().json()["paths"]
         chosen = {path: methods for path, methods in paths.items() if path.startswith("/sandbox/") == (part == "own")}
