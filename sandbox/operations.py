@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -109,18 +109,8 @@ def operation(method: str, path: str, *, status: int = 200, enveloped: bool = Tr
 
 
 def routes(tenant: Tenant) -> list[Route]:
-    """Return one route for each path, for all its methods. Starlette answers 405 only within one route."""
-    paths: dict[str, dict[str, SandboxOperation]] = {}
-    for operation in OPERATIONS:
-        paths.setdefault(operation.path, {})[operation.method] = operation
-
-    def route(path: str, methods: Mapping[str, SandboxOperation]) -> Route:
-        async def serve(request: Request) -> Response:
-            return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
-
-        return Route(path, serve, methods=list(methods))
-
-    return [route(path, methods) for path, methods in paths.items()]
+    """Return the routes that answer for a tenant."""
+    return [Route(each.path, partial(each.serve, tenant), methods=[each.method]) for each in OPERATIONS]
 
 
 def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
