@@ -12,14 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from credhook.sandbox.events import EVENT_TYPES
-from credhook.sandbox.local.environment import (
-    CREDHOOK,
-    CannotStart,
-    LocalEnvironment,
-    Stopped,
-    started,
-    stop_on_signals,
-)
+from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
 #: Seconds within which all events must be delivered twice and handled.
 DEADLINE_SECONDS: Final = 60.0
@@ -38,7 +31,7 @@ def demo() -> None:
     console = Console(width=None if sys.stdout.isatty() else 120)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_")}
     environ["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
-    stop_on_signals()
+    catch_signals()
     try:
         with started(environ, sandbox=("--duplicate", "2")) as local:
             _play(local, console)

@@ -26,14 +26,7 @@ from watchfiles import PythonFilter, watch
 
 from credhook.sandbox.events import PREFIX
 from credhook.sandbox.local.dev_log import LogReader, warnings_of
-from credhook.sandbox.local.environment import (
-    CREDHOOK,
-    CannotStart,
-    LocalEnvironment,
-    Stopped,
-    started,
-    stop_on_signals,
-)
+from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
 #: Changes within this time count as one save.
 BURST_MS: Final = 400
@@ -224,7 +217,7 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
     and a worker. Ctrl-C stops them; nothing is left.
     """
     names, source = choose(modules, os.environ, Path.cwd())
-    stop_on_signals()
+    catch_signals()
     with suppress(Stopped):
         _run(names, source, port, public_url)
     click.echo("stopped; nothing is left running")

@@ -134,7 +134,7 @@ class Stopped(BaseException):
     """A signal asked to stop."""
 
 
-def stop_on_signals() -> None:
+def catch_signals() -> None:
     """Raise `Stopped` at the first signal from now on, and ignore later ones: they must not break off the removal."""
 
     def stop(*_: object) -> None:
