@@ -9,7 +9,7 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 
 from credhook.sandbox import templates
-from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
+from credhook.sandbox.events import EVENTS, EventType, obstacle
 from credhook.sandbox.operations import Listing, operation
 from credhook.sandbox.tenant import Tenant
 from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
@@ -192,8 +192,7 @@ def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
 @operation("GET", ISSUANCES)
 def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
     """Return a page of the issuances, the oldest first."""
-    records, following = tenant.state.of(IssuanceRecord).page(query.after, tenant.faults.on.page_size)
-    return Listing([record.shown for record in records], links=_links(tenant, ISSUANCES, following))
+    return _page(tenant, IssuanceRecord, ISSUANCES, query)
 
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
@@ -211,17 +210,19 @@ def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
 @operation("GET", PRESENTATIONS)
 def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
-    presentations = tenant.state.of(PresentationRecord)
     if query.ids is None:
-        records, following = presentations.page(query.after, tenant.faults.on.page_size)
-    else:
-        wanted = set(query.ids.split(","))
-        records, following = [record for record in presentations.all() if record.shown.id in wanted], None
-    return Listing([record.shown for record in records], links=_links(tenant, PRESENTATIONS, following))
+        return _page(tenant, PresentationRecord, PRESENTATIONS, query)
+    wanted = set(query.ids.split(","))
+    records = tenant.state.of(PresentationRecord).all()
+    return Listing([record.shown for record in records if record.shown.id in wanted])
 
 
-def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
-    return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+def _page(
+    tenant: Tenant, model: type[IssuanceRecord] | type[PresentationRecord], path: str, query: PageQuery
+) -> Listing[list[Any]]:
+    records, following = tenant.state.of(model).page(query.after, tenant.faults.on.page_size)
+    links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+    return Listing([record.shown for record in records], links=links)
 
 
 @operation("POST", "/sandbox/events", status=201)
@@ -232,7 +233,7 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
         SandboxError: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
             template, with 409 for an event that cannot happen to the resource now.
     """
-    act = _trigger_issuance if concerns_issuance(body.event_type) else _trigger_presentation
+    act = _trigger_issuance if EVENTS[body.event_type].kind == "issuance" else _trigger_presentation
     with tenant.state.transaction():
         ids = [act(tenant, body) for _ in range(body.count)]
         return [
