@@ -19,16 +19,7 @@ from credhook.sandbox.certificates import ImportedCertificate, RegisteredEntity
 from credhook.sandbox.deliveries import SandboxEndpoint
 from credhook.sandbox.resources import IssuanceRecord, PresentationRecord
 from credhook.sandbox.templates import PresetRecord
-from credhook.sandbox.tenant import (
-    CLIENT_ID,
-    CLIENT_SECRET,
-    Faults,
-    FaultSwitch,
-    StateFile,
-    Tenant,
-    TokenIssuer,
-    utc_now,
-)
+from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, Faults, FaultSwitch, StateFile, Tenant, TokenIssuer
 from credhook.sandbox.users import UserRecord
 from credhook.sandbox.wire import WireModel
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -225,7 +216,6 @@ def new_tenant() -> Tenant:
         TokenIssuer(time.time),
         FaultSwitch(Faults()),
         lambda event_type, resource_id: [],  # noqa: ARG005  Deliveries.
-        utc_now,
     )
     load_fixtures(tenant)
     weakref.finalize(tenant, tenant.state.close)
