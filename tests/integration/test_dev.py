@@ -6,9 +6,8 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
 from commands import credhook
-from dev_process import MODULE, Dev, developing, left_running, nothing_is_left, project
+from dev_process import MODULE, Dev, developing, left_running, nothing_is_left
 from waiting import until
 
 #: It fails, and would come back by itself long after the test.
@@ -18,11 +17,6 @@ FAILING = (
     )
     + "    raise ValueError('not today')\n"
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return project(tmp_path)
 
 
 def an_event_is_shown_with_its_handler_its_outcome_and_its_time(dev: Dev) -> None:

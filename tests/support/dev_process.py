@@ -36,14 +36,6 @@ async def seen(event, context):
 """
 
 
-def project(folder: Path) -> Path:
-    """A folder in there, with that module."""
-    made = folder / "project"
-    made.mkdir()
-    (made / "accounts.py").write_text(MODULE)
-    return made
-
-
 class Dev:
     """A session under way."""
 
