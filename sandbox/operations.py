@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -109,8 +109,17 @@ def operation(method: str, path: str, *, status: int = 200, enveloped: bool = Tr
 
 
 def routes(tenant: Tenant) -> list[Route]:
-    """Return the routes that answer for a tenant."""
-    return [Route(each.path, partial(each.serve, tenant), methods=[each.method]) for each in OPERATIONS]
+    """Return one route for each path, for all its methods. Starlette's `Allow` header names those of one route."""
+
+    def route(path: str) -> Route:
+        methods = {each.method: each for each in OPERATIONS if each.path == path}
+
+        async def serve(request: Request) -> Response:
+            return await methods["GET" if request.method == "HEAD" else request.method].serve(tenant, request)
+
+        return Route(path, serve, methods=list(methods))
+
+    return [route(path) for path in dict.fromkeys(each.path for each in OPERATIONS)]
 
 
 def _parse_query(request: Request, model: type[WireModel]) -> WireModel:
