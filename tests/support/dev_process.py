@@ -65,7 +65,7 @@ class Dev:
 
     def ready(self, times: int) -> None:
         """Return once the worker has started so often."""
-        self.shows(r"  ready  ", times)
+        self.shows(r"  ready(  |$)", times)
 
     def save(self, text: str, name: str = "accounts.py") -> None:
         """As an editor does: whole, or not at all."""
