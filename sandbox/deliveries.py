@@ -62,7 +62,7 @@ Outcome = Literal["acknowledged", "retrying", "givenUp", "forged"]
 class NewEndpoint(WireModel):
     """The body of `POST /endpoints`."""
 
-    url: str = Field(pattern="^https://")
+    url: str = Field(pattern="^https://[^/?#]")
     id: str = Field(ABSENT, min_length=1)
     filter_types: list[EventType] = Field(ABSENT, min_length=1)
 

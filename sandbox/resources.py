@@ -26,6 +26,9 @@ REQUEST_LIFETIME = timedelta(minutes=15)
 
 MAX_EVENTS = 10_000
 
+#: Longest `vct` (specification, "Limits").
+MAX_VCT = 256
+
 #: The query parameter of a list that says where its page begins. The link to the next page has it.
 AFTER = "page[after]"
 
@@ -134,7 +137,7 @@ class AcceptedCredential(WireModel):
     iat: datetime
     status: Literal["pending", "accepted", "rejected"]
     format: Literal["vc+sd-jwt"]
-    vct: str = Field(min_length=1, max_length=256)
+    vct: str = Field(min_length=1, max_length=MAX_VCT)
     iss: str = Field(min_length=1, max_length=512)
 
 
@@ -312,6 +315,8 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     if record is None:
         raise SandboxError(404, "This sandbox has not made this offer.")
     template = templates.read_template(tenant, record.template_id)
+    if len(template.type) > MAX_VCT:
+        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.")
     completed = "openid4vc.issuance.completed"
     if obstacle(completed, record.shown.status, record.announced):
         raise SandboxError(400, "The offer has been used or has expired.")

@@ -3,6 +3,7 @@
 import re
 
 import plain
+import pytest
 from sandbox_api import CREDS, authorized
 from serving import Platform
 from waiting import until
@@ -32,6 +33,7 @@ def test_a_resource_is_moved_by_its_own_buttons(sandbox: Platform) -> None:
     assert plain.post(f"{sandbox.url}/", data={"eventType": "x"}).status_code == 400
 
 
+@pytest.mark.usefixtures("swept")
 def test_what_others_have_written_is_escaped_and_faults_and_deliveries_are_shown(sandbox: Platform) -> None:
     sandbox.faults(drop=2, forge=1)
     with authorized(sandbox) as client:
