@@ -76,9 +76,9 @@ bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
 	@echo "python -m bench.readme puts these figures into tests/bench/README.md"
 
-browser: $(STAMP) ## the pages of sandbox and console in a real browser, which Debian brings (as root)
+browser: $(STAMP) ## the pages of the console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
-	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_browser.py tests/integration/test_console_browser.py
+	@CREDHOOK_BROWSER=1 $(BIN)/pytest tests/integration/test_console_browser.py
 
 debian: ## what some tests want from Debian: a proxy, a browser, a load generator, a database, promtool (as root)
 	apt-get update -q && apt-get install -y -q haproxy chromium chromium-driver wrk postgresql prometheus

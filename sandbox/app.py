@@ -1,46 +1,60 @@
-"""The sandbox, assembled."""
+"""The sandbox, assembled: its routes, its faults, and its start page. The page is plain HTML without JavaScript."""
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
+from jinja2 import Environment, StrictUndefined
+from pydantic import ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Lifespan
 
-from credhook.sandbox import certificates, page, templates
-from credhook.sandbox.access import TOKEN_PATH, BrowserGuard, TokenIssuer
-from credhook.sandbox.operations import OPERATIONS, document, operation, routes
-from credhook.sandbox.sender import Sender, parse_key
-from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
-from credhook.sandbox.wire import ERROR_HANDLERS
+from credhook.sandbox import certificates, resources, templates
+from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, SandboxEndpoint, Sender, parse_key
+from credhook.sandbox.events import EVENT_TYPES, possible
+from credhook.sandbox.operations import document, operation, routes
+from credhook.sandbox.tenant import TOKEN_PATH, Faults, FaultSwitch, StateFile, Tenant, TokenIssuer, read_form, utc_now
+from credhook.sandbox.users import UserRecord
+from credhook.sandbox.wire import answer_error
 
 FAULTS = "/sandbox/faults"
+#: Every fault, off.
+OFF = Faults(**Faults().model_dump())
+
+_PAGE = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+    files("credhook.sandbox").joinpath("page.html").read_text(encoding="utf-8")
+)
+#: Rows of each table of the page that grows.
+ROWS = 20
 
 
 @operation("GET", FAULTS)
 def show_faults(tenant: Tenant) -> Faults:
     """Return every fault, on or off."""
-    return Faults(**tenant.faults.on.model_dump())
+    return tenant.faults.on
 
 
 @operation("POST", FAULTS)
 def change_faults(tenant: Tenant, body: Faults) -> Faults:
-    """Switch the faults that are named."""
-    tenant.faults.change(body)
-    return show_faults(tenant)
+    """Switch the faults that are named, and leave the others as they are."""
+    tenant.faults.on = tenant.faults.on.model_copy(update=body.model_dump(exclude_unset=True))
+    return tenant.faults.on
 
 
 @operation("DELETE", FAULTS)
 def clear_faults(tenant: Tenant) -> Faults:
-    """Switch every fault off."""
-    tenant.faults.clear()
-    return show_faults(tenant)
+    """Switch every fault off, those of the command line as well."""
+    tenant.faults.on = OFF
+    return OFF
 
 
 def create_app(
@@ -51,26 +65,26 @@ def create_app(
     state_file: Path | None,
     time_scale: float,
     faults: Faults,
-    hosts: Collection[str],
+    hosts: Sequence[str],
 ) -> Starlette:
     """Assemble a sandbox with its sender. Without signing secrets, deliveries are unsigned.
 
     Raises:
-        StateError: The state file cannot be used.
-        OSError, ssl.SSLError: The authority's file cannot be read.
+        sqlite3.Error: The state file cannot be used.
+        OSError: The authority's file cannot be read.
     """
     trust = ssl.create_default_context()
     if authority:
         trust.load_verify_locations(authority)
     state, switch = StateFile(state_file), FaultSwitch(faults)
     keys = [parse_key(secret) for secret in signing_secrets]
-    sender = Sender(state, switch, keys, trust=trust, time_scale=time_scale, now=utc_now)
+    sender = Sender(state, switch, keys, trust, time_scale, utc_now)
     tenant = Tenant(base_url, state, TokenIssuer(time.time), switch, sender.announce)
     load_fixtures(tenant)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with sender:
+        async with sender.sending():
             yield
         state.close()
 
@@ -85,17 +99,30 @@ def load_fixtures(tenant: Tenant) -> None:
             certificates.load_fixtures(tenant)
 
 
-def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+def assemble(
+    tenant: Tenant, *, hosts: Sequence[str] = ("*",), lifespan: Lifespan[Starlette] | None = None
+) -> Starlette:
     """Assemble the routes that answer for a tenant. Without a lifespan nothing is delivered."""
+
+    async def page(request: Request) -> Response:
+        if request.method != "POST":
+            return HTMLResponse(render(tenant))
+        try:
+            resources.trigger_events(tenant, resources.EventRequest.model_validate(await read_form(request)))
+        except (HTTPException, ValidationError) as problem:
+            return HTMLResponse(render(tenant, str(problem)), 400)
+        return RedirectResponse("/", 303)
+
     app = Starlette(
         routes=[
             Route(TOKEN_PATH, tenant.tokens.grant, methods=["POST"]),
             *routes(tenant),
-            *_documents(),
-            *page.routes(tenant),
+            Route("/openapi.json", lambda _: JSONResponse(document())),
+            Route("/", page, methods=["GET", "POST"]),
         ],
-        middleware=[Middleware(BrowserGuard, hosts=hosts)],
-        exception_handlers=ERROR_HANDLERS,
+        # A web page that points its own name at this machine shows that name in `Host`.
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+        exception_handlers={HTTPException: answer_error, Exception: answer_error},
         lifespan=lifespan,
     )
     # A path with a slash too many is unknown, not moved.
@@ -103,15 +130,20 @@ def assemble(tenant: Tenant, *, hosts: Collection[str] = (), lifespan: Lifespan[
     return app
 
 
-@cache
-def _documents() -> list[Route]:
-    """Return the routes of the OpenAPI documents: one for the platform, one for the sandbox's own operations."""
-
-    def route(path: str, title: str, *, platform: bool) -> Route:
-        content = document(title, [operation for operation in OPERATIONS if operation.needs_token == platform])
-        return Route(path, lambda _: JSONResponse(content))
-
-    return [
-        route("/openapi.json", "Credential platform", platform=True),
-        route("/sandbox/openapi.json", "The sandbox's own operations", platform=False),
-    ]
+def render(tenant: Tenant, problem: str = "") -> str:
+    """Return the start page: the records, and a button for every event."""
+    state, off = tenant.state, OFF.plain()
+    return _PAGE.render(
+        problem=problem,
+        faults={name: value for name, value in tenant.faults.on.plain().items() if value != off[name]},
+        event_types=EVENT_TYPES,
+        endpoints=state.of(SandboxEndpoint).all(),
+        under_way=state.of(PendingDelivery).count(),
+        attempts=state.of(DeliveryAttempt).latest(ROWS),
+        issuances=state.of(resources.IssuanceRecord).latest(ROWS),
+        presentations=state.of(resources.PresentationRecord).latest(ROWS),
+        possible=possible,
+        templates=templates.list_templates(tenant),
+        requests=state.of(certificates.SigningRequest).all(),
+        users=state.of(UserRecord).count(),
+    )

@@ -1,10 +1,9 @@
 """The commands `credhook sandbox` and `credhook trigger`."""
 
-import errno
 import json
 import signal
 import socket
-import ssl
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +13,9 @@ import click
 import httpx
 from pydantic import ValidationError
 
-from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, is_loopback
-from credhook.sandbox.events import EVENT_TYPES, PREFIX, concerns_issuance
-from credhook.sandbox.sender import SANDBOX_SECRET, BadKeyError, parse_key
-from credhook.sandbox.tenant import Faults, StateError
+from credhook.sandbox.deliveries import SANDBOX_SECRET, parse_key
+from credhook.sandbox.events import EVENT_TYPES, PREFIX
+from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, REALM, TOKEN_PATH, Faults
 
 #: Real senders wait hours between late retries. A thousandth of that lets the whole schedule, a day and four hours,
 #: pass in 100 seconds.
@@ -25,6 +23,9 @@ TIME_SCALE = 0.001
 
 #: Connections that wait to be accepted, so that a burst of a whole fleet finds room.
 BACKLOG = 2048
+
+#: What a client may call this machine.
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 #: Seconds that requests under way get when the sandbox stops.
 GRACE_SECONDS = 1
@@ -34,7 +35,7 @@ def _check_keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) 
     try:
         for value in values:
             parse_key(value)
-    except BadKeyError as problem:
+    except ValueError as problem:
         raise click.BadParameter(f"{problem}.") from problem
     return values
 
@@ -96,7 +97,7 @@ def _fault_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.FloatRange(min=0, max=1),
     help="Multiplies the waits between retries, which are those of common senders: 5 s to 10 h.",
 )
-@click.option("--allowed-host", "hosts", multiple=True, help="Another name accepted in the Host header.")
+@click.option("--allowed-host", "hosts", multiple=True, help="Another name or address accepted in the Host header.")
 @_fault_options
 def sandbox(
     *,
@@ -120,8 +121,9 @@ def sandbox(
         first = problems.errors()[0]
         raise click.UsageError(f"--{first['loc'][0]}: {first['msg']}.") from problems
     secrets = () if unsigned else signing_secrets or (SANDBOX_SECRET,)
+    name = f"[{host}]" if ":" in host else host
     if env:
-        click.echo("\n".join(_environment(_base_url(host, port), secrets)))
+        click.echo("\n".join(_environment(f"http://{name}:{port}", secrets)))
         return
     # Imported here so that `--env` and `trigger` answer at once.
     import uvicorn
@@ -129,7 +131,7 @@ def sandbox(
     from credhook.sandbox.app import create_app
 
     listener = _listen(host, port)
-    base_url = _base_url(host, listener.getsockname()[1])
+    base_url = f"http://{name}:{listener.getsockname()[1]}"
     try:
         app = create_app(
             base_url=base_url,
@@ -138,15 +140,15 @@ def sandbox(
             state_file=state,
             time_scale=time_scale,
             faults=switched,
-            hosts=(*hosts, host),
+            hosts=[*LOOPBACK, name, *hosts],
         )
-    except StateError as problem:
-        raise click.ClickException(f"{problem}.") from problem
-    except (OSError, ssl.SSLError) as problem:
+    except sqlite3.Error as problem:
+        raise click.ClickException(f"the state file {state} cannot be used: {problem}.") from problem
+    except OSError as problem:
         raise click.ClickException(f"--ca {authority} cannot be read: {problem}.") from problem
     click.echo("\n".join(_environment(base_url, secrets)))
     sys.stdout.flush()
-    if not is_loopback(listener.getsockname()[0]):
+    if name not in LOOPBACK:
         click.echo(f"Warning: {host} can be reached from other machines, and the client's secret is public.", err=True)
     click.echo(f"The sandbox listens; its page is at {base_url}/", err=True)
     # uvicorn's own logging set-up would print everything a second time.
@@ -179,18 +181,13 @@ def _environment(base_url: str, signing_secrets: Sequence[str]) -> list[str]:
     return lines
 
 
-def _base_url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as problem:
-        reason = "it is in use" if problem.errno == errno.EADDRINUSE else problem.strerror
         raise click.ClickException(
-            f"cannot listen on port {port} of {host}: {reason}; choose another with --port."
+            f"cannot listen on port {port} of {host}: {problem.strerror}; choose another with --port."
         ) from problem
 
 
@@ -217,8 +214,6 @@ def trigger(
     *, event_type: str, count: int, resource: str | None, attributes: dict[str, Any], is_valid: bool | None, url: str
 ) -> None:
     """Make an event of TYPE happen in a running sandbox, such as `issuance.completed`."""
-    if is_valid is not None and concerns_issuance(event_type):
-        raise click.UsageError("--is-valid is for verification events: an issuance presents nothing.")
     body: dict[str, Any] = {"eventType": event_type, "count": count}
     body |= {"resourceId": resource} if resource else {}
     body |= {"attributes": attributes} if attributes else {}

@@ -1,38 +1,70 @@
-"""Webhook endpoints, the deliveries on their way to them, and the log of attempts."""
+"""Webhook endpoints, and the deliveries to them: signed as Standard Webhooks defines, retried, forged, and logged.
 
+The code shares nothing with the receiver's.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import logging
+import secrets
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 from uuid import uuid4
 
-from pydantic import AfterValidator, Field
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import Field
 
-from credhook.sandbox.events import EVENT_TYPES, EventType
+from credhook.sandbox.events import EVENT_TYPES, EventType, delivery_body
 from credhook.sandbox.operations import Listing, operation
-from credhook.sandbox.tenant import StateFile, Tenant
-from credhook.sandbox.wire import ABSENT, ID_PATTERN, SandboxError, StampedModel, WireModel
+from credhook.sandbox.tenant import FaultSwitch, StateFile, Tenant
+from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
+
+logger = logging.getLogger(__name__)
 
 ENDPOINTS = "/me-creds/api/endpoints"
 
-_HEX = "[0-9A-Fa-f]{1,4}"
-_HOST = rf"[A-Za-z0-9](?:[A-Za-z0-9.-]{{0,251}}[A-Za-z0-9])?|\[(?:::|(?:{_HEX}:){{7}}|(?:{_HEX}:){{1,6}}:){_HEX}\]"
-#: A host, a port, a path and a query: no user name, no fragment, nothing outside printable ASCII.
-URL_PATTERN = (
-    rf"^https://(?:{_HOST})(?::(?:[1-9][0-9]{{0,3}}|[1-5][0-9]{{4}}|6[0-5][0-9]{{3}}))?(?:/[!$-;=?-Z_a-z~]*)?$"
-)
+#: Published: it signs only the deliveries of sandboxes. Because it is fixed, `credhook sandbox --env` prints the
+#: secret of a sandbox that already runs.
+SANDBOX_SECRET = "whsec_c2FuZGJveC1vbmx5LXB1Ymxpc2hlZC1ieS1jcmVkaG9vaw=="  # noqa: S105  Published, see above.
 
-#: Attempts that are remembered: about 20 MB.
-LOG_LENGTH = 50_000
+#: Length of an HMAC key in bytes (Standard Webhooks, "Symmetric": 24 to 64).
+HMAC_KEY_BYTES = range(24, 65)
+#: An ed25519 private key is its seed, or the seed followed by the public key.
+SEED_BYTES = 32
+
+#: Seconds from a failed attempt to the next, as a common sender has them; multiplied by the time scale.
+RETRY_SECONDS = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 10 * 3600)
+
+MAX_CONCURRENT_ATTEMPTS = 16
+
+#: Seconds that an endpoint has to answer, as common senders give it. Not scaled: it is the receiver's time.
+ANSWER_TIMEOUT_SECONDS = 15
+
+#: Seconds after which deliveries that are held back for reordering are sent, even if there are fewer than wanted.
+REORDER_SECONDS = 1.0
+
+#: Seconds by which a replayed delivery is too old for any tolerance.
+STALE_SECONDS = 3600
+
+FORGERIES = ("wrongKey", "changedBody", "stale", "unsigned", "secondId")
 
 Outcome = Literal["acknowledged", "retrying", "givenUp", "forged"]
-FilterTypes = Annotated[list[EventType], Field(min_length=1), AfterValidator(lambda types: list(dict.fromkeys(types)))]
 
 
 class NewEndpoint(WireModel):
     """The body of `POST /endpoints`."""
 
-    url: str = Field(pattern=URL_PATTERN, max_length=2048)
-    id: str = Field(ABSENT, pattern=ID_PATTERN)
-    filter_types: FilterTypes = ABSENT
+    url: str = Field(pattern="^https://[^/?#]")
+    id: str = Field(ABSENT, min_length=1)
+    filter_types: list[EventType] = Field(ABSENT, min_length=1)
 
 
 class SandboxEndpoint(StampedModel):
@@ -40,14 +72,6 @@ class SandboxEndpoint(StampedModel):
 
     url: str
     filter_types: list[EventType]
-
-
-class Registration(WireModel):
-    """An endpoint and its health, which the platform does not show."""
-
-    endpoint: SandboxEndpoint
-    failing_since: datetime | None
-    switched_off_at: datetime | None
 
 
 class DeliveryFields(WireModel):
@@ -68,11 +92,6 @@ class PendingDelivery(DeliveryFields):
     acknowledged: int = 0
     attempts: int = 0
     failures: int = 0
-
-    @property
-    def waits_for_retry(self) -> bool:
-        """Return True if it has failed before and no attempt is under way."""
-        return 0 < self.failures == self.attempts - self.acknowledged
 
 
 class DeliveryAttempt(DeliveryFields):
@@ -101,54 +120,32 @@ class AttemptsQuery(WireModel):
     """The attempts to list."""
 
     webhook_id: str = ABSENT
-    limit: int = Field(LOG_LENGTH, ge=1, le=LOG_LENGTH, description="Show the newest attempts only.")
+    limit: Whole = Field(50_000, ge=1, le=1_000_000, description="Show the newest attempts only.")
 
 
 @operation("POST", ENDPOINTS, status=201)
 def register(tenant: Tenant, body: NewEndpoint) -> SandboxEndpoint:
     """Register an endpoint, or answer 409 for a taken id: a DELETE must free it before another URL gets the events."""
-    id_ = body.id or str(uuid4())
-    if tenant.state.of(Registration).get(id_):
+    endpoints, id_, now = tenant.state.of(SandboxEndpoint), body.id or str(uuid4()), tenant.now()
+    if endpoints.get(id_):
         raise SandboxError(409, f"There is an endpoint {id_} already; delete it first to replace it.")
-    now = tenant.now()
-    endpoint = SandboxEndpoint(
-        id=id_,
-        url=body.url,
-        filter_types=body.filter_types or list(EVENT_TYPES),
-        created_at=now,
-        updated_at=now,
-    )
-    registration = Registration(endpoint=endpoint, failing_since=None, switched_off_at=None)
-    tenant.state.of(Registration).put(id_, registration)
+    types = body.filter_types or list(EVENT_TYPES)
+    endpoint = SandboxEndpoint(id=id_, url=body.url, filter_types=types, created_at=now, updated_at=now)
+    endpoints.put(id_, endpoint)
     return endpoint
 
 
 @operation("GET", ENDPOINTS, enveloped=False)
 def list_endpoints(tenant: Tenant) -> list[SandboxEndpoint]:
     """Return all endpoints of the organisation."""
-    return [registration.endpoint for registration in tenant.state.of(Registration).all()]
-
-
-@operation("GET", "/sandbox/endpoints")
-def list_registrations(tenant: Tenant) -> list[Registration]:
-    """Return all endpoints with their health."""
-    return tenant.state.of(Registration).all()
+    return tenant.state.of(SandboxEndpoint).all()
 
 
 @operation("DELETE", f"{ENDPOINTS}/{{id}}", status=204)
 def remove_endpoint(tenant: Tenant, id_: str) -> None:
     """Remove an endpoint and abandon the deliveries on their way to it."""
-    if not tenant.state.of(Registration).remove(id_):
+    if not tenant.state.of(SandboxEndpoint).remove(id_):
         raise SandboxError(404, f"There is no endpoint {id_}.")
-
-
-def listening(state: StateFile, event_type: str) -> list[SandboxEndpoint]:
-    """Return the endpoints that receive an event of this type."""
-    return [
-        registration.endpoint
-        for registration in state.of(Registration).all()
-        if event_type in registration.endpoint.filter_types and registration.switched_off_at is None
-    ]
 
 
 @operation("GET", "/sandbox/deliveries")
@@ -160,3 +157,250 @@ def list_attempts(tenant: Tenant, query: AttemptsQuery) -> Listing[list[Delivery
         if query.webhook_id is None or attempt.webhook_id == query.webhook_id
     ]
     return Listing(found, {"underWay": tenant.state.of(PendingDelivery).count()})
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key that signs deliveries.
+
+    Attributes:
+        version: `v1` for HMAC-SHA256, `v1a` for ed25519.
+        verifier: The key that a receiver needs: the same secret, or the public key.
+        sign: Returns the signature of some bytes.
+    """
+
+    version: str
+    verifier: str = field(repr=False)
+    sign: Callable[[bytes], bytes] = field(repr=False)
+
+
+def parse_key(text: str) -> SigningKey:
+    """Read a signing key, or raise a `ValueError` that does not repeat the text."""
+    form, _, encoded = text.partition("_")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raw = b""
+    if form == "whsec" and len(raw) in HMAC_KEY_BYTES:
+        return SigningKey("v1", text, lambda signed: hmac.digest(raw, signed, hashlib.sha256))
+    if form == "whsk" and len(raw) in {SEED_BYTES, 2 * SEED_BYTES}:
+        private = Ed25519PrivateKey.from_private_bytes(raw[:SEED_BYTES])
+        public = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+        return SigningKey("v1a", f"whpk_{public}", private.sign)
+    raise ValueError("a signing key should be whsec_ with 24 to 64 bytes, or whsk_ with 32 or 64 bytes, in base64")
+
+
+def headers(keys: Sequence[SigningKey], webhook_id: str, timestamp: float, body: str) -> dict[str, str]:
+    """Return the headers of one attempt, made at `timestamp` in seconds since 1970.
+
+    The id stays the same across retries (specification, "Delivery rules", 3). Without keys only the id is sent, as one
+    client of the platform observed.
+    """
+    if not keys:
+        return {"webhook-id": webhook_id}
+    seconds = str(int(timestamp))
+    signed = f"{webhook_id}.{seconds}.{body}".encode()
+    signatures = (f"{key.version},{base64.b64encode(key.sign(signed)).decode()}" for key in keys)
+    return {"webhook-id": webhook_id, "webhook-timestamp": seconds, "webhook-signature": " ".join(signatures)}
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """A delivery that a receiver should refuse."""
+
+    kind: str
+    delivery: PendingDelivery
+    headers: Sequence[tuple[str, str]] = field(repr=False)
+
+
+def forge(kind: str, genuine: PendingDelivery, keys: Sequence[SigningKey], now: float) -> Forgery:
+    """Return a forgery of a delivery, made without its key."""
+    made_up = f"forged_{secrets.token_hex(8)}"
+    id_, body = f"msg_{made_up}", delivery_body(genuine.event_type, made_up)
+    forged = genuine.model_copy(update={"webhook_id": id_, "resource_id": made_up, "body": body, "attempts": 1})
+    match kind:
+        case "wrongKey":
+            sent = headers([parse_key(f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}")], id_, now, body)
+        case "changedBody":
+            sent = headers(keys, id_, now, genuine.body)
+        case "stale":
+            sent = headers(keys, id_, now - STALE_SECONDS, body)
+        case "secondId":
+            sent = headers(keys, genuine.webhook_id, now, body)
+            return Forgery(kind, forged, [("webhook-id", id_), *sent.items()])
+        case _:
+            sent = headers([], id_, now, body)
+    return Forgery(kind, forged, [*sent.items()])
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The result of an attempt: a status and the receiver's `credhook-outcome`, or an error."""
+
+    status: int | None = None
+    error: str | None = None
+    said: str | None = None
+
+
+#: Sends one attempt: to a URL, with headers and a body.
+Post = Callable[[httpx.AsyncClient, str, Sequence[tuple[str, str]], bytes], Awaitable[Reply]]
+
+
+async def post_attempt(client: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
+    """Post a body. Every failure becomes a reply with an error."""
+    sent = [("content-type", "application/json"), ("user-agent", "credhook-sandbox"), *headers]
+    try:
+        async with (
+            asyncio.timeout(ANSWER_TIMEOUT_SECONDS),
+            client.stream("POST", url, content=body, headers=sent) as answer,
+        ):
+            return Reply(status=answer.status_code, said=answer.headers.get("credhook-outcome"))
+    except TimeoutError:
+        return Reply(error=f"no answer within {ANSWER_TIMEOUT_SECONDS} s")
+    except Exception as problem:  # noqa: BLE001  A URL that cannot be reached, in any way, is a failed attempt.
+        return Reply(error=f"{type(problem).__name__}: {problem}")
+
+
+@dataclass
+class Sender:
+    """Sends announced events. Without keys, deliveries are unsigned.
+
+    `now` is the wall clock, while waits are on the event loop's. `post` sends one attempt.
+    """
+
+    state: StateFile
+    faults: FaultSwitch
+    keys: Sequence[SigningKey]
+    trust: ssl.SSLContext
+    time_scale: float
+    now: Callable[[], datetime]
+    post: Post = post_attempt
+    _due: asyncio.Queue[str | Forgery] = field(default_factory=asyncio.Queue)
+    _held: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Send, beginning with the deliveries that an earlier run left under way. Pending ones stay in the state."""
+        for delivery in self.state.of(PendingDelivery).all():
+            for _ in range(delivery.copies - delivery.acknowledged if delivery.acknowledged else 1):
+                self._due.put_nowait(delivery.webhook_id)
+        tasks = [asyncio.create_task(self._work()) for _ in range(MAX_CONCURRENT_ATTEMPTS)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def announce(self, event_type: str, resource_id: str) -> list[str]:
+        """Deliver an event to every endpoint that wants it, and return the `webhook-id` of each delivery."""
+        faults, webhook_ids = self.faults.on, []
+        for endpoint in self.state.of(SandboxEndpoint).all():
+            if event_type not in endpoint.filter_types:
+                continue
+            delivery = PendingDelivery(
+                webhook_id=f"msg_{secrets.token_hex(12)}",
+                event_type=event_type,
+                resource_id=resource_id,
+                endpoint_id=endpoint.id,
+                url=endpoint.url,
+                body=delivery_body(event_type, resource_id),
+                copies=faults.duplicate,
+            )
+            self.state.of(PendingDelivery).put(delivery.webhook_id, delivery)
+            webhook_ids.append(delivery.webhook_id)
+            if faults.reorder:
+                self._held.append(delivery.webhook_id)
+                if len(self._held) >= faults.reorder:
+                    self._release()
+                elif len(self._held) == 1:
+                    asyncio.get_running_loop().call_later(REORDER_SECONDS, self._release)
+            else:
+                self._send_after(faults.delay_ms / 1000, delivery.webhook_id)
+            for number in range(faults.forge):
+                kind = FORGERIES[number % len(FORGERIES)] if self.keys else "unsigned"
+                self._due.put_nowait(forge(kind, delivery, self.keys, self.now().timestamp()))
+        return webhook_ids
+
+    def _release(self) -> None:
+        """Send what is held back, the last first."""
+        held, self._held = self._held, []
+        for webhook_id in reversed(held):
+            self._send_after(self.faults.on.delay_ms / 1000, webhook_id)
+
+    def _send_after(self, seconds: float, webhook_id: str) -> None:
+        if seconds:
+            asyncio.get_running_loop().call_later(seconds, self._due.put_nowait, webhook_id)
+        else:  # In order: timers for the same moment have none.
+            self._due.put_nowait(webhook_id)
+
+    async def _work(self) -> None:
+        # Each task has a client of its own, because httpx's pool grows slow when shared.
+        async with httpx.AsyncClient(verify=self.trust, trust_env=False, timeout=ANSWER_TIMEOUT_SECONDS) as client:
+            while True:
+                due = await self._due.get()
+                try:
+                    await self._send(client, due)
+                except Exception:  # A defect should cost one delivery, not all that come after it.
+                    logger.exception("sandbox.delivery_failed")
+
+    async def _send(self, client: httpx.AsyncClient, due: str | Forgery) -> None:
+        """Make one attempt, and log it."""
+        pending, faults, started, began = self.state.of(PendingDelivery), self.faults.on, self.now(), time.monotonic()
+        if isinstance(due, Forgery):
+            delivery = due.delivery
+            reply = await self.post(client, delivery.url, due.headers, delivery.body.encode())
+            outcome: Outcome = "forged"
+        else:
+            found = pending.get(due)
+            if found is None or not self._is_wanted(found):
+                pending.remove(due)
+                return
+            delivery = found.model_copy(update={"attempts": found.attempts + 1})
+            pending.put(due, delivery)
+            if delivery.attempts <= faults.drop:
+                reply = Reply(error="dropped on the way by the fault `drop`")
+            else:
+                sent = headers(self.keys, due, started.timestamp(), delivery.body)
+                reply = await self.post(client, delivery.url, [*sent.items()], delivery.body.encode())
+                if reply.status is not None and delivery.attempts <= faults.drop + faults.lose_answers:
+                    reply = Reply(error="answer lost by the fault `loseAnswers`", said=reply.said)
+            outcome = self._settle(due, reply)
+        attempt = DeliveryAttempt(
+            **delivery.model_dump(include=set(DeliveryFields.model_fields)),
+            attempt=delivery.attempts,
+            started_at=started,
+            milliseconds=round((time.monotonic() - began) * 1000, 1),
+            status=reply.status,
+            error=reply.error,
+            answer=reply.said,
+            outcome=outcome,
+            forged=due.kind if isinstance(due, Forgery) else None,
+        )
+        self.state.of(DeliveryAttempt).put(secrets.token_hex(12), attempt)
+
+    def _is_wanted(self, delivery: PendingDelivery) -> bool:
+        return self.state.of(SandboxEndpoint).get(delivery.endpoint_id) is not None
+
+    def _settle(self, webhook_id: str, reply: Reply) -> Outcome:
+        """Count a reply, schedule the next attempt, and return the outcome. Any 2xx acknowledges."""
+        pending = self.state.of(PendingDelivery)
+        acknowledges = reply.status is not None and httpx.codes.is_success(reply.status)
+        delivery = pending.get(webhook_id)
+        if delivery is None:
+            return "acknowledged" if acknowledges else "givenUp"
+        if acknowledges:
+            acknowledged = delivery.acknowledged + 1
+            pending.put(webhook_id, delivery.model_copy(update={"acknowledged": acknowledged}))
+            if acknowledged >= delivery.copies:
+                pending.remove(webhook_id)
+            elif acknowledged == 1:  # The other copies follow together.
+                for _ in range(delivery.copies - 1):
+                    self._due.put_nowait(webhook_id)
+            return "acknowledged"
+        if delivery.failures == len(RETRY_SECONDS) or not self._is_wanted(delivery):
+            pending.remove(webhook_id)
+            return "givenUp"
+        pending.put(webhook_id, delivery.model_copy(update={"failures": delivery.failures + 1}))
+        self._send_after(RETRY_SECONDS[delivery.failures] * self.time_scale, webhook_id)
+        return "retrying"

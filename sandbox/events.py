@@ -62,11 +62,6 @@ def _known(name: str) -> str:
 EventType = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": [*EVENTS]})]
 
 
-def concerns_issuance(event_type: str) -> bool:
-    """Return True for events of issuances, False for events of presentations."""
-    return EVENTS[event_type].kind == "issuance"
-
-
 def delivery_body(event_type: str, resource_id: str) -> str:
     """Return the body of a delivery (specification, "Delivery rules", 1)."""
     payload = {PAYLOAD_KEYS[EVENTS[event_type].kind]: resource_id}

@@ -9,12 +9,11 @@ from uuid import uuid4
 from pydantic import Field, JsonValue
 
 from credhook.sandbox import templates
-from credhook.sandbox.events import EVENTS, EventType, concerns_issuance, obstacle
+from credhook.sandbox.events import EVENTS, EventType, obstacle
 from credhook.sandbox.operations import Listing, operation
-from credhook.sandbox.tenant import Faults, Tenant
-from credhook.sandbox.wire import ABSENT, ErrorPlace, SandboxError, StampedModel, Whole, WireModel
+from credhook.sandbox.tenant import Tenant
+from credhook.sandbox.wire import ABSENT, SandboxError, StampedModel, Whole, WireModel
 
-T = TypeVar("T")
 R = TypeVar("R", bound=StampedModel)
 
 ISSUANCES = "/me-creds/api/credentials"
@@ -29,8 +28,6 @@ MAX_EVENTS = 10_000
 
 #: Longest `vct` (specification, "Limits").
 MAX_VCT = 256
-
-IN_OFFER = ErrorPlace(pointer="/credentialOffer")
 
 #: The query parameter of a list that says where its page begins. The link to the next page has it.
 AFTER = "page[after]"
@@ -93,7 +90,6 @@ class PresentationRecord(WireModel):
     shown: SandboxPresentation
     before: SandboxPresentation | None
     announced: list[EventType]
-    attributes_read: bool
 
 
 class PageQuery(WireModel):
@@ -176,71 +172,60 @@ def _presented(status: str, credentials: list[Any]) -> dict[str, Any]:
     return {"status": status, "error": error, "credentials": credentials if status == "verified" else []}
 
 
-def as_seen(shown: T, before: T | None, age_ms: float, faults: Faults) -> T:
-    """Return a resource as a read sees it, this long after its latest event.
-
-    `before` is the resource before that event, or None if the event began it.
+def _seen(tenant: Tenant, shown: R, before: R | None) -> R:
+    """Return a resource as a read sees it now. `before` is the resource before its latest event, if there was one.
 
     Raises:
         SandboxError: With 404 while the resource lags behind its event.
     """
-    stale = age_ms < faults.details_stale_ms
-    if age_ms < faults.details_lag_ms or (stale and before is None):
+    age_ms = (tenant.now() - shown.updated_at).total_seconds() * 1000
+    seen = before if age_ms < tenant.faults.on.details_stale_ms else shown
+    if seen is None or age_ms < tenant.faults.on.details_lag_ms:
         raise SandboxError(404, "A fault of the sandbox: these details lag behind their event.")
-    return before if stale and before is not None else shown
-
-
-def _seen_now(tenant: Tenant, shown: R, before: R | None) -> R:
-    age = tenant.now() - shown.updated_at
-    return as_seen(shown, before, age.total_seconds() * 1000, tenant.faults.on)
+    return seen
 
 
 @operation("GET", f"{ISSUANCES}/{{id}}")
 def read_issuance(tenant: Tenant, id_: str) -> SandboxIssuance:
     """Return an issuance as the API shows it."""
     record = tenant.state.of(IssuanceRecord).find(id_, "issuance")
-    return _seen_now(tenant, record.shown, record.before)
+    return _seen(tenant, record.shown, record.before)
 
 
 @operation("GET", ISSUANCES)
 def list_issuances(tenant: Tenant, query: PageQuery) -> Listing[list[SandboxIssuance]]:
     """Return a page of the issuances, the oldest first."""
-    records, following = tenant.state.of(IssuanceRecord).page(query.after, tenant.faults.on.page_size)
-    return Listing([record.shown for record in records], links=_links(tenant, ISSUANCES, following))
+    return _page(tenant, IssuanceRecord, ISSUANCES, query)
 
 
 @operation("GET", f"{PRESENTATIONS}/{{id}}")
 def read_presentation(tenant: Tenant, id_: str) -> SandboxPresentation:
-    """Return a presentation as the API shows it. With the fault `readOnce` only one read sees the attributes."""
+    """Return a presentation as the API shows it. With the fault `readOnce` a read uses the attributes up."""
     record = tenant.state.of(PresentationRecord).find(id_, "presentation")
-    seen = _seen_now(tenant, record.shown, record.before)
-    if seen.credentials and not record.attributes_read:
-        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"attributes_read": True}))
-    return _as_read(seen, record.attributes_read, tenant.faults.on)
+    seen = _seen(tenant, record.shown, record.before)
+    if tenant.faults.on.read_once:
+        emptied = [credential.model_copy(update={"attributes": {}}) for credential in record.shown.credentials]
+        shown = record.shown.model_copy(update={"credentials": emptied})
+        tenant.state.of(PresentationRecord).put(id_, record.model_copy(update={"shown": shown}))
+    return seen
 
 
 @operation("GET", PRESENTATIONS)
 def list_presentations(tenant: Tenant, query: PresentationsQuery) -> Listing[list[SandboxPresentation]]:
     """Return a page of the presentations, the oldest first."""
-    presentations = tenant.state.of(PresentationRecord)
     if query.ids is None:
-        records, following = presentations.page(query.after, tenant.faults.on.page_size)
-    else:
-        wanted = set(query.ids.split(","))
-        records, following = [record for record in presentations.all() if record.shown.id in wanted], None
-    shown = [_as_read(record.shown, record.attributes_read, tenant.faults.on) for record in records]
-    return Listing(shown, links=_links(tenant, PRESENTATIONS, following))
+        return _page(tenant, PresentationRecord, PRESENTATIONS, query)
+    wanted = set(query.ids.split(","))
+    records = tenant.state.of(PresentationRecord).all()
+    return Listing([record.shown for record in records if record.shown.id in wanted])
 
 
-def _as_read(presentation: SandboxPresentation, read_before: bool, faults: Faults) -> SandboxPresentation:
-    if not (faults.read_once and read_before):
-        return presentation
-    emptied = [credential.model_copy(update={"attributes": {}}) for credential in presentation.credentials]
-    return presentation.model_copy(update={"credentials": emptied})
-
-
-def _links(tenant: Tenant, path: str, following: int | None) -> dict[str, str]:
-    return {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+def _page(
+    tenant: Tenant, model: type[IssuanceRecord] | type[PresentationRecord], path: str, query: PageQuery
+) -> Listing[list[Any]]:
+    records, following = tenant.state.of(model).page(query.after, tenant.faults.on.page_size)
+    links = {} if following is None else {"next": f"{tenant.base_url}{path}?{urlencode({AFTER: following})}"}
+    return Listing([record.shown for record in records], links=links)
 
 
 @operation("POST", "/sandbox/events", status=201)
@@ -251,14 +236,15 @@ def trigger_events(tenant: Tenant, body: EventRequest) -> list[TriggeredEvent]:
         SandboxError: With 404 for an unknown resource or template, with 400 for attributes that do not fit the
             template, with 409 for an event that cannot happen to the resource now.
     """
-    act = _trigger_issuance if concerns_issuance(body.event_type) else _trigger_presentation
+    act = _trigger_issuance if EVENTS[body.event_type].kind == "issuance" else _trigger_presentation
     with tenant.state.transaction():
-        return [_announce(tenant, body.event_type, act(tenant, body)) for _ in range(body.count)]
-
-
-def _announce(tenant: Tenant, event_type: str, resource_id: str) -> TriggeredEvent:
-    webhook_ids = tenant.announce(event_type, resource_id)
-    return TriggeredEvent(event_type=event_type, resource_id=resource_id, webhook_ids=webhook_ids)
+        ids = [act(tenant, body) for _ in range(body.count)]
+        return [
+            TriggeredEvent(
+                event_type=body.event_type, resource_id=id_, webhook_ids=tenant.announce(body.event_type, id_)
+            )
+            for id_ in ids
+        ]
 
 
 def _trigger_issuance(tenant: Tenant, body: EventRequest) -> str:
@@ -313,7 +299,7 @@ def _trigger_presentation(tenant: Tenant, body: EventRequest) -> str:
         authorization_request_qr_uri=uri,
         **_presented(EVENTS[body.event_type].status, [credential]),
     )
-    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type], attributes_read=False)
+    record = PresentationRecord(shown=shown, before=None, announced=[body.event_type])
     presentations.put(id_, record)
     return id_
 
@@ -327,16 +313,16 @@ def accept_offer(tenant: Tenant, body: CredentialOffer) -> list[AcceptedCredenti
     """
     record = tenant.state.of(IssuanceRecord).where("shown.offerUri", body.credential_offer)
     if record is None:
-        raise SandboxError(404, "This sandbox has not made this offer.", source=IN_OFFER)
+        raise SandboxError(404, "This sandbox has not made this offer.")
     template = templates.read_template(tenant, record.template_id)
     if len(template.type) > MAX_VCT:
-        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.", source=IN_OFFER)
+        raise SandboxError(400, f"The type of the credential is longer than {MAX_VCT} characters.")
     completed = "openid4vc.issuance.completed"
     if obstacle(completed, record.shown.status, record.announced):
-        raise SandboxError(400, "The offer has been used or has expired.", source=IN_OFFER)
+        raise SandboxError(400, "The offer has been used or has expired.")
     with tenant.state.transaction():
         _advance(tenant, record, completed)
-        _announce(tenant, completed, record.shown.id)
+        tenant.announce(completed, record.shown.id)
     return [
         AcceptedCredential(
             id=str(uuid4()),

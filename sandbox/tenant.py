@@ -1,6 +1,7 @@
 """The organisation that the sandbox plays: its records, its tokens and the faults that are on."""
 
 import asyncio
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,15 +9,28 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from credhook.sandbox.access import TokenIssuer
-from credhook.sandbox.wire import WHOLE, SandboxError, Whole, WireModel
+from credhook.sandbox.wire import WHOLE, SandboxError, Whole, WireModel, media_type
 
 R = TypeVar("R", bound=WireModel)
 
+TOKEN_PATH = "/realms/{realm}/protocol/openid-connect/token"  # noqa: S105  A path.
+FORM = "application/x-www-form-urlencoded"
+REALM = "sandbox"
+CLIENT_ID = "sandbox"
+CLIENT_SECRET = "sandbox"  # noqa: S105  Published: it opens nothing but a sandbox.
+
+TOKEN_LIFETIME_SECONDS = 300
+
 SCHEMA = """
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS records (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL,
@@ -27,34 +41,18 @@ CREATE TABLE IF NOT EXISTS records (
 CREATE INDEX IF NOT EXISTS records_in_order ON records (kind, seq);
 """
 
-#: Longest wait, so that a typing error does not hang a client.
-MAX_WAIT_MS = 600_000
-MAX_COUNT = 1_000_000
-
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_WAIT_MS), WHOLE]
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT), WHOLE]
-
-
-class StateError(Exception):
-    """The state file cannot be used; the message says why and what to do."""
+#: A number of things or milliseconds. The bound, a quarter of an hour, keeps a typing error from hanging a client.
+Count = Annotated[int, Field(ge=0, le=1_000_000), WHOLE]
 
 
 class StateFile:
     """Every record of the sandbox: one SQLite table, in memory or in a file that one process may use at a time."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the file, or memory. Raise `StateError` if the file is in use or is no database."""
-        try:
-            # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
-            self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
-            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.executescript(SCHEMA)
-        except sqlite3.Error as problem:
-            locked = problem.sqlite_errorcode == sqlite3.SQLITE_BUSY
-            reason = "another sandbox is using it" if locked else str(problem)
-            raise StateError(f"the state file {path} cannot be used: {reason}") from problem
+        """Open the file, or memory. Raise `sqlite3.Error` if the file is in use or is no database."""
+        # Autocommit. `check_same_thread` is off because a server may be built in one thread and run in another.
+        self._db = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1)
+        self._db.executescript(SCHEMA)
 
     def of(self, model: type[R]) -> "Records[R]":
         """Return the records of one model."""
@@ -63,13 +61,9 @@ class StateFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Write everything of the block, or nothing of it."""
-        self._db.execute("BEGIN")
-        try:
+        with self._db:
+            self._db.execute("BEGIN")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""
@@ -131,18 +125,80 @@ class Records(Generic[R]):
         """Delete a record and return True if there was one."""
         return self._db.execute("DELETE FROM records WHERE kind = ? AND id = ?", (self._kind, id_)).rowcount > 0
 
-    def trim(self, keep: int) -> None:
-        """Delete all but the newest records."""
-        self._db.execute(
-            "DELETE FROM records WHERE kind = ? AND seq <="
-            " (SELECT seq FROM records WHERE kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-            (self._kind, self._kind, keep),
-        )
-
     def _read(self, rest: str, *values: object) -> Iterator[R]:
         query = f"SELECT body FROM records WHERE kind = ? {rest}"  # noqa: S608  `rest` is ours, see above.
         for (body,) in self._db.execute(query, (self._kind, *values)):
             yield self._model.model_validate_json(body)
+
+
+class TokenIssuer:
+    """Issues and checks access tokens. A restart forgets them, and clients ask for new ones."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds since 1970."""
+        self._clock = clock
+        self._expiry: dict[str, float] = {}
+
+    def issue(self) -> str:
+        """Return a new token."""
+        token = secrets.token_urlsafe(32)
+        self._expiry[token] = self._clock() + TOKEN_LIFETIME_SECONDS
+        return token
+
+    def check(self, authorization: str | None) -> str:
+        """Return the token of an `Authorization` header.
+
+        Raises:
+            SandboxError: With 401, if it is missing, unknown or expired (specification, "Authentication", 5).
+        """
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or self._expiry.get(token, 0) <= self._clock():
+            raise unauthorized("The access token is missing, unknown or expired.")
+        return token
+
+    def revoke(self, token: str) -> None:
+        """Forget a token before it expires."""
+        self._expiry.pop(token, None)
+
+    async def grant(self, request: Request) -> Response:
+        """Answer `POST /realms/{realm}/protocol/openid-connect/token`.
+
+        The token endpoint belongs to the identity provider. So its errors have the form of RFC 6749 and the
+        provider's wording, not the API's `errors` envelope.
+        """
+        if request.path_params["realm"] != REALM:
+            return JSONResponse({"error": "Realm does not exist"}, 404)
+        if media_type(request) != FORM:
+            return _refuse(400, "invalid_request", f"The content type should be {FORM}")
+        form = await read_form(request)
+        if (grant_type := form.get("grant_type")) != "client_credentials":
+            error = "invalid_request" if grant_type is None else "unsupported_grant_type"
+            return _refuse(400, error, "grant_type should be client_credentials")
+        if (form.get("client_id"), form.get("client_secret")) != (CLIENT_ID, CLIENT_SECRET):
+            return _refuse(401, "invalid_client", "Invalid client or Invalid client credentials")
+        granted = {
+            "access_token": self.issue(),
+            "expires_in": TOKEN_LIFETIME_SECONDS,
+            "refresh_expires_in": 0,
+            "token_type": "Bearer",
+            "not-before-policy": 0,
+            "scope": "",
+        }
+        return JSONResponse(granted, headers={"Cache-Control": "no-store"})
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Starlette's own reader would need another package."""
+    return dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+
+
+def unauthorized(detail: str) -> SandboxError:
+    """Return the 401 of the specification."""
+    return SandboxError(401, detail, {"WWW-Authenticate": "Bearer"})
+
+
+def _refuse(status: int, error: str, description: str) -> Response:
+    return JSONResponse({"error": error, "error_description": description}, status)
 
 
 class Faults(WireModel):
@@ -150,18 +206,18 @@ class Faults(WireModel):
 
     duplicate: Whole = Field(1, ge=1, le=100, description="Deliver each event N times under one webhook-id.")
     reorder: Count = Field(0, description="Hold N deliveries back, then send the last first.")
-    delay_ms: Milliseconds = Field(0, description="Wait before the first attempt.")
+    delay_ms: Count = Field(0, description="Wait before the first attempt.")
     drop: Count = Field(0, description="Lose the first N attempts of each delivery on the way.")
     lose_answers: Count = Field(0, description="Lose the receiver's first N answers to each delivery, and redeliver.")
     forge: Whole = Field(0, ge=0, le=100, description="Send N forgeries beside each delivery.")
-    details_lag_ms: Milliseconds = Field(0, description="Answer 404 to details until this long after the event.")
-    details_stale_ms: Milliseconds = Field(0, description="Show details as they were until this long after the event.")
-    read_once: bool = Field(False, description="Show the attributes of a presentation to one read only.")
+    details_lag_ms: Count = Field(0, description="Answer 404 to details until this long after the event.")
+    details_stale_ms: Count = Field(0, description="Show details as they were until this long after the event.")
+    read_once: bool = Field(False, description="Let a read of a presentation use its attributes up.")
     envelopes: Literal["documented", "swapped", "alternating"] = Field(
         "documented", description="Swap bare bodies and `data` envelopes, always or at every other answer."
     )
     page_size: Whole = Field(
-        1000, ge=1, le=MAX_COUNT, description="Show N issuances or presentations per page, with a link to the next."
+        1000, ge=1, le=1_000_000, description="Show N issuances or presentations per page, with a link to the next."
     )
     unauthorized: Count = Field(0, description="Refuse the next N API requests with 401 and forget their tokens.")
     server_errors: Count = Field(0, description="Answer 500 to the next N API requests.")
@@ -170,7 +226,7 @@ class Faults(WireModel):
         0, description="Answer 429 to API requests beyond this many in a second; 0 is no limit."
     )
     retry_after: Whole = Field(1, ge=0, le=3600, description="Seconds named in the Retry-After of a 429.")
-    slow_ms: Milliseconds = Field(0, description="Wait before each API answer.")
+    slow_ms: Count = Field(0, description="Wait before each API answer.")
 
 
 class FaultSwitch:
@@ -180,14 +236,6 @@ class FaultSwitch:
         self.on = faults
         self._second = (0, 0)
         self._swap = False
-
-    def change(self, changes: Faults) -> None:
-        """Switch the faults that are named, and leave the others as they are."""
-        self.on = self.on.model_copy(update=changes.model_dump(exclude_unset=True))
-
-    def clear(self) -> None:
-        """Switch every fault off, those of the command line as well."""
-        self.on = Faults()
 
     def take(self, name: Literal["unauthorized", "server_errors", "rate_limit"]) -> bool:
         """Use up one of a counted fault and return True if there was one left."""
@@ -217,7 +265,7 @@ class FaultSwitch:
             raise SandboxError(
                 429,
                 "Too many requests; Retry-After says how many seconds to wait.",
-                headers={"Retry-After": str(self.on.retry_after)},
+                {"Retry-After": str(self.on.retry_after)},
             )
 
 

@@ -12,12 +12,6 @@ from credhook.sandbox.wire import ABSENT, SandboxError, WireModel
 #: Alias of the tenant's identity provider.
 IDP_ALIAS = "sandbox-idp"
 
-#: One path segment, because a username stands in a URL.
-NAME_PATTERN = r"^[^/.\x00-\x20\x7f][^/\x00-\x1f\x7f]{0,254}$"
-#: The name of a user in another system. It may have slashes: it stands at the end of a path, encoded.
-IDENTIFIER_PATTERN = r"^[^/.\x00-\x20\x7f][^\x00-\x1f\x7f]{0,254}$"
-EMAIL_PATTERN = r"^[^@/.\x00-\x20\x7f][^@/\x00-\x20\x7f]{0,127}@[^@/\x00-\x20\x7f]{1,127}$"
-
 USERS = "/consumer-onboarding/api/users"
 
 
@@ -26,11 +20,11 @@ class NewUser(WireModel):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["email"]}, {"required": ["username"]}]})
 
-    email: str = Field(ABSENT, pattern=EMAIL_PATTERN, repr=False)
-    username: str = Field(ABSENT, pattern=NAME_PATTERN, repr=False)
+    email: str = Field(ABSENT, min_length=1, repr=False)
+    username: str = Field(ABSENT, min_length=1, repr=False)
     first_name: str = Field(ABSENT, repr=False)
     last_name: str = Field(ABSENT, repr=False)
-    external_identifier: str = Field(ABSENT, pattern=IDENTIFIER_PATTERN, repr=False)
+    external_identifier: str = Field(ABSENT, min_length=1, repr=False)
 
 
 class SandboxUser(WireModel):
@@ -90,29 +84,29 @@ def onboard(tenant: Tenant, body: NewUser) -> OnboardingAnswer:
     if body.email is None and body.username is None:
         raise SandboxError(400, "At least one of email and username must be provided.")
     users = tenant.state.of(UserRecord)
-    wanted = {"user.email": body.email, "user.username": body.username}  # Accounts do not differ by case alone.
-    found = [record for path, name in wanted.items() if name and (record := users.where(path, name.lower()))]
-    if len({record.user.id for record in found}) > 1:
+    # Accounts do not differ by case alone.
+    email, username, external = (body.email or "").lower(), (body.username or "").lower(), body.external_identifier
+    by_email = users.where("user.email", email) if email else None
+    by_name = users.where("user.username", username) if username else None
+    existing = by_email or by_name
+    holder = users.where("externalIdentifier", external) if external else None
+    if len({record.user.id for record in (by_email, by_name) if record}) > 1:
         raise SandboxError(409, "The email and the username belong to two accounts.")
-    existing = found[0] if found else None
-    if body.external_identifier is not None:
-        holder = users.where("externalIdentifier", body.external_identifier)
-        if holder and (existing is None or holder.user.id != existing.user.id):
-            raise SandboxError(409, "The external identifier belongs to another account.")
+    if holder and (existing is None or holder.user.id != existing.user.id):
+        raise SandboxError(409, "The external identifier belongs to another account.")
     if existing:
-        if body.external_identifier is not None and not existing.external_identifier:
-            users.put(existing.user.id, existing.model_copy(update={"external_identifier": body.external_identifier}))
+        if external and not existing.external_identifier:
+            users.put(existing.user.id, existing.model_copy(update={"external_identifier": external}))
         return OnboardingAnswer(email=existing.user.email, temp_password="")
-    email = (body.email or "").lower()
     user = SandboxUser(
         id=str(uuid4()),
-        username=(body.username or email).lower(),
+        username=username or email,
         email=email,
         first_name=body.first_name or "",
         last_name=body.last_name or "",
         enabled=True,
     )
-    users.put(user.id, UserRecord(user=user, external_identifier=body.external_identifier or "", linked=False))
+    users.put(user.id, UserRecord(user=user, external_identifier=external or "", linked=False))
     return OnboardingAnswer(email=email, temp_password=secrets.token_urlsafe(12))
 
 

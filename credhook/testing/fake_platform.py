@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from credhook.events import resource_of
-from credhook.sandbox.access import CLIENT_ID, CLIENT_SECRET, TokenIssuer
 from credhook.sandbox.app import assemble, load_fixtures
 from credhook.sandbox.certificates import ImportedCertificate, RegisteredEntity
-from credhook.sandbox.deliveries import Registration
+from credhook.sandbox.deliveries import SandboxEndpoint
 from credhook.sandbox.resources import IssuanceRecord, PresentationRecord
 from credhook.sandbox.templates import PresetRecord
-from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant, utc_now
+from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, Faults, FaultSwitch, StateFile, Tenant, TokenIssuer
 from credhook.sandbox.users import UserRecord
 from credhook.sandbox.wire import WireModel
 from credhook.worker.api.client import AsyncApi, SyncApi
@@ -41,7 +40,7 @@ _RECORDS: Final[Mapping[str, type[WireModel]]] = {
     "presets": PresetRecord,
     "trusted_entities": RegisteredEntity,
     "certificates": ImportedCertificate,
-    "endpoints": Registration,
+    "endpoints": SandboxEndpoint,
     "issuances": IssuanceRecord,
     "presentations": PresentationRecord,
 }
@@ -217,7 +216,6 @@ def new_tenant() -> Tenant:
         TokenIssuer(time.time),
         FaultSwitch(Faults()),
         lambda event_type, resource_id: [],  # noqa: ARG005  Deliveries.
-        utc_now,
     )
     load_fixtures(tenant)
     weakref.finalize(tenant, tenant.state.close)

@@ -8,44 +8,30 @@ import logging
 import os
 import re
 import select
+import shlex
 import sys
 import termios
-import threading
-import time
 import tomllib
 import tty
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 import click
 import httpx
-from rich.console import Console
-from rich.text import Text
 from watchfiles import PythonFilter, watch
 
+from credhook.sandbox.events import PREFIX
 from credhook.sandbox.local.dev_log import LogReader, warnings_of
-from credhook.sandbox.local.environment import (
-    CREDHOOK,
-    CannotStart,
-    LocalEnvironment,
-    NoRedis,
-    Stopped,
-    started,
-    stoppable,
-)
-
-POLL_SECONDS: Final = 0.05
+from credhook.sandbox.local.environment import CREDHOOK, CannotStart, LocalEnvironment, Stopped, catch_signals, started
 
 #: Changes within this time count as one save.
 BURST_MS: Final = 400
-#: How often the watching thread looks whether it should end.
-WATCH_MS: Final = 500
+#: The session looks at keys and logs this often.
+POLL_MS: Final = 50
 
 REPLAY, QUIT, HELP = "r", "q", "?"
 
@@ -68,18 +54,19 @@ REPLAY_COMMAND: Final = (
 #: the event is handed back, and the new code gets it.
 WORKER_SETTINGS: Final = {"CREDHOOK_DEV": "1", "CREDHOOK_LOG": "json", "CREDHOOK_GRACE": "5"}
 
-Keyboard = Callable[[float], str]
+#: The entry point group under which a package offers its handlers.
+_GROUP: Final = "credhook.handlers"
 
 
 @contextmanager
-def keyboard() -> Iterator[Keyboard | None]:
+def keyboard() -> Iterator[Callable[[], str] | None]:
     """Read keys one by one and do not show them. Yield None unless this process is in a terminal's foreground.
 
-    The function returns the next key, empty if there is none within so many seconds, `QUIT` if the terminal is closed.
+    The function returns the next key, empty if none has been pressed, `QUIT` if the terminal is closed.
     """
 
-    def pressed(within: float) -> str:
-        if not select.select([sys.stdin], [], [], within)[0]:
+    def pressed() -> str:
+        if not select.select([sys.stdin], [], [], 0)[0]:
             return ""
         try:
             return os.read(sys.stdin.fileno(), 1).decode(errors="replace") or QUIT
@@ -98,177 +85,118 @@ def keyboard() -> Iterator[Keyboard | None]:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-@contextmanager
-def watched(folders: Sequence[Path]) -> Iterator[Callable[[], list[Path]]]:
-    """Watch folders and files, and yield a function that returns the Python files saved since its last call.
+def saved(folders: Sequence[Path]) -> Iterator[list[str]]:
+    """Yield the names of the Python files saved in folders, every `POLL_MS` or when there are any, until a signal.
 
-    Tests do not count: a worker does not load them. The function raises CannotStart if watching fails.
+    Tests do not count: a worker does not load them.
+
+    Raises:
+        CannotStart: Watching fails.
     """
-    queue: SimpleQueue[set[Path] | Exception] = SimpleQueue()
-    end = threading.Event()
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It counts changes.
-
-    def is_test(path: Path) -> bool:
-        return path.name == "conftest.py" or path.stem.startswith("test_") or path.stem.endswith("_test")
-
-    def listen() -> None:
-        try:
-            watching = watch(
-                *folders,
-                watch_filter=PythonFilter(),
-                debounce=BURST_MS,
-                rust_timeout=WATCH_MS,
-                stop_event=end,
-                raise_interrupt=False,
-            )
-            for changes in watching:
-                queue.put({path for path in (Path(name) for _, name in changes) if not is_test(path)})
-        except Exception as error:  # noqa: BLE001  The session raises it.
-            queue.put(error)
-
-    def take() -> list[Path]:
-        files = set[Path]()
-        while not queue.empty():
-            change = queue.get()
-            if isinstance(change, Exception):
-                raise CannotStart(f"files cannot be watched: {change}; WATCHFILES_FORCE_POLLING=1 may help")
-            files |= change
-        return sorted(files)
-
-    if folders:
-        threading.Thread(target=listen, daemon=True, name="saves").start()
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # It counts changes, and warns of signals.
+    is_python = PythonFilter()
+    is_test = re.compile(r"(test_.*|.*_test|conftest)\.py").fullmatch
     try:
-        yield take
-    finally:
-        end.set()
-
-
-class LogTail:
-    """Reads a log from its beginning as it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._partial = b""
-
-    def lines(self) -> list[str]:
-        """Return the complete lines that are new."""
-        *whole, self._partial = (self._partial + self._file.read()).split(b"\n")
-        return [line.decode(errors="replace") for line in whole]
-
-    def close(self) -> list[str]:
-        """Return the rest, an incomplete line included."""
-        rest = [*self.lines(), self._partial.decode(errors="replace")]
-        self._file.close()
-        return rest
+        # Filtered here: the filter of `watch` would not yield while other files change, such as our logs.
+        for changes in watch(
+            *folders,
+            watch_filter=None,
+            debounce=BURST_MS,
+            rust_timeout=POLL_MS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+        ):
+            names = {Path(path).name for change, path in changes if is_python(change, path)}
+            yield sorted(name for name in names if not is_test(name))
+    except (OSError, RuntimeError) as error:
+        raise CannotStart(f"files cannot be watched: {error}; WATCHFILES_FORCE_POLLING=1 may help") from error
 
 
 class DevSession:
     """Runs one worker at a time and the loop around it."""
 
     def __init__(
-        self,
-        local: LocalEnvironment,
-        modules: Sequence[str],
-        saved: Callable[[], list[Path]],
-        keyboard: Keyboard | None,
-        console: Console,
+        self, local: LocalEnvironment, modules: Sequence[str], saves: Iterator[list[str]], key: Callable[[], str] | None
     ) -> None:
         self._local = local
         self._settings = WORKER_SETTINGS | {"CREDHOOK_HANDLERS": ",".join(modules)}
-        self._saved = saved
-        self._keyboard = keyboard
-        self._console = console
+        self._saves = saves
+        self._key = key
         self._reader = LogReader()
-        self._receiver = LogTail(local.logs["receiver"])
-        self._worker: LogTail | None = None
-        self._starts = 0
+        self._shown = {"receiver": 0}  # Process → the number of bytes of its log that have been shown.
 
     def run(self) -> None:
-        """Run until `q` is pressed. Raise `CannotStart` if the receiver or the sandbox ends."""
+        """Run until `q` is pressed or a signal comes. Raise `CannotStart` if the receiver or the sandbox ends."""
+        next(self._saves, None)  # The watch begins before the worker reads any file.
         self._start_worker()
-        while self._obey(self._next_key()):
-            self._local.check(but="worker")
-            self._show(self._worker.lines() if self._worker else [])
-            self._print(line for text in self._receiver.lines() for line in warnings_of(text))
-            if files := self._saved():
-                names = ", ".join(dict.fromkeys(path.name for path in files))
-                self._say(f"{names} saved, the worker starts anew", "dim")
-                self.stop_worker()
-                self._start_worker()
-            elif (code := self._local.exit_code("worker")) is not None:
-                self.stop_worker()
-                self._say(f"the worker has ended with {code}; it starts again when a file is saved", "yellow")
-
-    def _next_key(self) -> str:
-        if self._keyboard:
-            return self._keyboard(POLL_SECONDS)
-        time.sleep(POLL_SECONDS)
-        return ""
+        try:
+            for files in self._saves:
+                if not self._obey(self._key() if self._key else ""):
+                    break
+                self._local.check(but="worker")
+                self._show()
+                if files:
+                    click.echo(f"{', '.join(files)} saved, the worker starts anew")
+                    self._stop_worker()
+                    self._start_worker()
+                    if self._reader.failed:
+                        how = f"press {REPLAY}" if self._key else f"credhook {' '.join(REPLAY_COMMAND)}"
+                        click.echo(f"{len(self._reader.failed)} failed before; to replay: {how}")
+                elif (code := self._local.exit_code("worker")) is not None:
+                    self._show()
+                    click.echo(f"the worker has ended with {code}; it starts again when a file is saved")
+        finally:
+            self._stop_worker()
 
     def _start_worker(self) -> None:
-        self._starts += 1
-        self._reader.ready = False
         self._local.start("worker", *CREDHOOK, "worker", **self._settings)
-        self._worker = LogTail(self._local.logs["worker"])
+        self._shown["worker"] = 0
 
-    def stop_worker(self) -> None:
+    def _stop_worker(self) -> None:
         """Let the worker finish its running handlers, and show its last lines."""
         self._local.stop("worker")
-        if self._worker:
-            self._show(self._worker.close())
-        self._worker = None
+        self._show()
+
+    def _show(self) -> None:
+        """Print what the receiver and the worker have logged since the last call."""
+        for name, shown in self._shown.items():
+            with self._local.logs[name].open("rb") as log:
+                log.seek(shown)
+                whole, end, _ = log.read().rpartition(b"\n")
+            self._shown[name] += len(whole + end)
+            read = self._reader.read if name == "worker" else warnings_of
+            for text in whole.decode(errors="replace").split("\n"):
+                for line in read(text):
+                    click.echo(line)
 
     def show_keys(self) -> None:
         """List the keys, or without a terminal the commands that do the same."""
         url = self._local.sandbox_url
-        if not self._keyboard:
-            commands = [f"try        credhook trigger issuance.completed --url {url}"] if url else []
-            self._print(map(Text, [*commands, f"replay     credhook {' '.join(REPLAY_COMMAND)}"]))
+        if not self._key:
+            if url:
+                click.echo(f"try        credhook trigger issuance.completed --url {url}")
+            click.echo(f"replay     credhook {' '.join(REPLAY_COMMAND)}")
             return
         keys = {key: name if valid else f"{name} --no-is-valid" for key, (name, valid) in TRIGGERS.items() if url}
         keys |= {REPLAY: "replay what has failed", QUIT: "quit", HELP: "show the keys"}
-        self._print(Text(f"  {key}  {does}") for key, does in keys.items())
-
-    def _show(self, lines: Iterable[str]) -> None:
-        was_ready = self._reader.ready
-        for text in lines:
-            self._print(self._reader.read(text))
-        if self._reader.ready and not was_ready and self._reader.failed and self._starts > 1:
-            how = f"press {REPLAY}" if self._keyboard else f"credhook {' '.join(REPLAY_COMMAND)}"
-            self._say(f"{len(self._reader.failed)} failed before; to replay: {how}", "yellow")
+        for key, does in keys.items():
+            click.echo(f"  {key}  {does}")
 
     def _obey(self, key: str) -> bool:
         """Do what a key stands for, and return False for `QUIT`."""
-        if key == REPLAY:
-            try:
-                said = self._local.run(*CREDHOOK, *REPLAY_COMMAND)
-            except CannotStart as error:
-                said = str(error)
-            self._print(map(Text, said.splitlines()))
-        elif key == HELP:
-            self.show_keys()
-        elif key in TRIGGERS and self._local.sandbox_url:
-            self._trigger(*TRIGGERS[key])
-        return key != QUIT
-
-    def _trigger(self, name: str, valid: bool) -> None:
-        body = {"eventType": f"openid4vc.{name}"} | ({} if valid else {"isValid": False})
         try:
-            url = f"{self._local.sandbox_url}/sandbox/events"
-            httpx.post(url, json=body, trust_env=False, timeout=10).raise_for_status()
-        except httpx.HTTPError as error:
-            self._say(f"the sandbox did not do it: {type(error).__name__}", "red")
-
-    def _say(self, text: str, style: str) -> None:
-        self._print([Text(text, style)])
-
-    def _print(self, lines: Iterable[Text]) -> None:
-        for line in lines:
-            self._console.print(line, soft_wrap=True, highlight=False)
-
-
-#: The entry point group under which a package offers its handlers.
-_GROUP: Final = "credhook.handlers"
+            if key == REPLAY:
+                click.echo(self._local.run(*CREDHOOK, *REPLAY_COMMAND), nl=False)
+            elif key == HELP:
+                self.show_keys()
+            elif key in TRIGGERS and self._local.sandbox_url:
+                name, valid = TRIGGERS[key]
+                body = {"eventType": f"{PREFIX}{name}", "isValid": valid}
+                url = f"{self._local.sandbox_url}/sandbox/events"
+                httpx.post(url, json=body, trust_env=False, timeout=10).raise_for_status()
+        except (CannotStart, httpx.HTTPError) as error:
+            click.echo(f"this did not work: {error}")
+        return key != QUIT
 
 
 @click.command()
@@ -288,51 +216,42 @@ def dev(*, modules: tuple[str, ...], port: int, public_url: str | None) -> None:
     handlers.py in the current folder. Starts a Redis (unless REDIS_URL names one), the sandbox, the receiver on HTTPS,
     and a worker. Ctrl-C stops them; nothing is left.
     """
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    here = Path.cwd()
-    try:
-        chosen = choose(modules, os.environ, here)
-        with stoppable():
-            _run(chosen, here, port, public_url, console)
-    except (NoRedis, CannotStart) as error:
-        raise click.ClickException(str(error)) from error
-    except Stopped:
-        pass
-    console.print("stopped; nothing is left running")
+    names, source = choose(modules, os.environ, Path.cwd())
+    catch_signals()
+    with suppress(Stopped):
+        _run(names, source, port, public_url)
+    click.echo("stopped; nothing is left running")
 
 
-def _run(modules: "HandlerModules", here: Path, port: int, public_url: str | None, console: Console) -> None:
+def _run(names: tuple[str, ...], source: str, port: int, public_url: str | None) -> None:
     """Start everything, and stop it in the reverse order: the worker first, Redis last."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_TLS_")}
-    own |= {"CREDHOOK_PUBLIC_URL": public_url} if public_url else {}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CREDHOOK_TLS_")}
+    if public_url:
+        environ["CREDHOOK_PUBLIC_URL"] = public_url
     with ExitStack() as stack:
-        saves = stack.enter_context(watched(modules.folders(here)))
-        options = None if public_url else ()
-        local = stack.enter_context(started(own_handlers=True, sandbox=options, port=port, environ=own))
+        local = stack.enter_context(started(environ, sandbox=None if public_url else (), port=port))
         local.start("receiver", *CREDHOOK, "receiver", CREDHOOK_LOG="json")
         if public_url is None:
             local.run(*CREDHOOK, "endpoints", "apply", "--all")  # While the receiver starts.
         local.wait_for("receiver", f"{local.receiver_url}/readyz")
         if public_url:
             stack.enter_context(_registered(local, public_url))
-        keys = stack.enter_context(keyboard())
-        session = DevSession(local, modules.names, saves, keys, console)
-        stack.callback(session.stop_worker)
-        _introduce(local, modules, public_url, console)
+        # Without modules there is nothing to watch. The session's own folder holds no Python file.
+        saves = saved(folders(names, Path.cwd()) or [local.folder])
+        session = DevSession(local, names, saves, stack.enter_context(keyboard()))
+        if names:
+            click.echo(f"handlers   {', '.join(names)}, named by {source}; saved, they start anew")
+        else:
+            click.echo("handlers   none are named: a built-in one logs each event. Name yours: credhook dev accounts")
+        settings = local.folder / "env"
+        ours = {name: value for name, value in local.environment.items() if name.startswith(("CREDHOOK_", "REDIS_"))}
+        settings.write_text("".join(f"{name}={shlex.quote(value)}\n" for name, value in ours.items()))
+        click.echo(f"receiver   {local.receiver_url}/webhooks")
+        click.echo(f"platform   {local.sandbox_url or f'delivers to {public_url} until you stop'}")
+        click.echo(f"settings   set -a; . ./{settings.relative_to(Path.cwd())}; set +a")
+        click.echo("stop       Ctrl-C")
         session.show_keys()
         session.run()
-
-
-def _introduce(local: LocalEnvironment, modules: "HandlerModules", public_url: str | None, console: Console) -> None:
-    if modules.names:
-        lines = [f"handlers   {', '.join(modules.names)}, named by {modules.source}; saved, they start anew"]
-    else:
-        lines = ["handlers   none are named: a built-in one logs each event. Name yours: credhook dev accounts"]
-    lines.append(f"receiver   {local.receiver_url}/webhooks")
-    lines.append(f"platform   {local.sandbox_url or f'delivers to {public_url} until you stop'}")
-    lines.append(f"settings   set -a; . {local.write_environment()}; set +a")
-    lines.append("stop       Ctrl-C")
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
@@ -357,26 +276,19 @@ def _registered(local: LocalEnvironment, url: str) -> Iterator[None]:
             local.run(*CREDHOOK, "endpoints", "delete", endpoint_id)
 
 
-@dataclass(frozen=True)
-class HandlerModules:
-    """The author's modules, as `CREDHOOK_HANDLERS` takes them, and their source. Without any, events are logged."""
-
-    names: tuple[str, ...]
-    source: str
-
-    def folders(self, here: Path) -> tuple[Path, ...]:
-        """Return what to watch: the current folder, and modules and packages that are elsewhere."""
-        found: list[Path] = []
-        for name in self.names:
-            spec = PathFinder.find_spec(re.split(r"[.:]", name)[0], [*sys.path, str(here)])
-            if spec is not None:
-                found += map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
-        elsewhere = (place for place in dict.fromkeys(found) if not place.is_relative_to(here))
-        return (here, *elsewhere) if self.names else ()
+def folders(names: Sequence[str], here: Path) -> list[Path]:
+    """Return what to watch for some modules: the current folder, and modules and packages that are elsewhere."""
+    found = [here] if names else []
+    for name in names:
+        if spec := PathFinder.find_spec(re.split(r"[.:]", name)[0], [*sys.path, str(here)]):
+            found += map(Path, spec.submodule_search_locations or filter(None, [spec.origin]))
+    return [place for place in dict.fromkeys(found) if place == here or not place.is_relative_to(here)]
 
 
-def choose(named: Sequence[str], environ: Mapping[str, str], here: Path) -> HandlerModules:
+def choose(named: Sequence[str], environ: Mapping[str, str], here: Path) -> tuple[tuple[str, ...], str]:
     """Return the named modules, or else the first that the environment, the folder or the installation offers.
+
+    The second result says who has named them. There may be none: then events are logged.
 
     Raises:
         click.BadParameter: A name is not that of a module.
@@ -385,26 +297,22 @@ def choose(named: Sequence[str], environ: Mapping[str, str], here: Path) -> Hand
     for name in named:
         if name.endswith(".py") or not re.fullmatch(r"\w+(\.\w+)*(:\w+(\.\w+)*)?", name):
             raise click.BadParameter(f"{name!r} is no module; name it as in an import", param_hint="MODULE")
-    for names, source in _offers(named, environ, here):
-        if names:
-            return HandlerModules(names, source)
-    return HandlerModules((), "")
-
-
-def _offers(named: Sequence[str], environ: Mapping[str, str], here: Path) -> Iterator[tuple[tuple[str, ...], str]]:
-    yield tuple(named), "the command line"
-    variable = environ.get("CREDHOOK_HANDLERS", "")
-    yield tuple(part.strip() for part in variable.split(",") if part.strip()), "CREDHOOK_HANDLERS"
-    yield _in_project(here / "pyproject.toml"), "pyproject.toml"
-    yield ("handlers",) if (here / "handlers.py").is_file() else (), "handlers.py"
-    yield tuple(entry.value for entry in entry_points(group=_GROUP)), "an installed package"
+    variable = environ.get("CREDHOOK_HANDLERS", "").split(",")
+    offers = (
+        (tuple(named), "the command line"),
+        (tuple(filter(None, map(str.strip, variable))), "CREDHOOK_HANDLERS"),
+        (_in_project(here / "pyproject.toml"), "pyproject.toml"),
+        (("handlers",) if (here / "handlers.py").is_file() else (), "handlers.py"),
+        (tuple(entry.value for entry in entry_points(group=_GROUP)), "an installed package"),
+    )
+    return next((offer for offer in offers if offer[0]), ((), ""))
 
 
 def _in_project(path: Path) -> tuple[str, ...]:
     try:
-        project: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        return tuple(map(str, project["project"]["entry-points"][_GROUP].values()))
+        project = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tuple(project["project"]["entry-points"][_GROUP].values())
     except (FileNotFoundError, KeyError):
         return ()
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise CannotStart(f"pyproject.toml cannot be read: {error}") from error

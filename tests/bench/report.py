@@ -18,8 +18,6 @@ from bench.machine import RunFailed
 from rich.console import Console
 from rich.table import Table
 
-from credhook.sandbox.local.environment import NoRedis
-
 T = TypeVar("T")
 
 #: One dict of figures for each round.
@@ -78,7 +76,7 @@ def measuring(name: str, out: Path, results: dict[str, Any]) -> Iterator[Path]:
     with machine.on(machine.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
         try:
             yield Path(folder)
-        except (RunFailed, NoRedis) as error:
+        except RunFailed as error:
             raise click.ClickException(str(error)) from error
         finally:
             (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")

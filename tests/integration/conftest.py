@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from dev_process import MODULE
 from events_command import Run
 from redis import Redis
 from sandbox_api import authorized
@@ -34,6 +36,15 @@ def swept(sandbox: Platform) -> Iterator[None]:
 def receiver(authority: trustme.CA) -> Iterator[Receiver]:
     with receiving(authority.issue_cert("127.0.0.1")) as receiver:
         yield receiver
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project of an author's: a folder with one module."""
+    made = tmp_path / "project"
+    made.mkdir()
+    (made / "accounts.py").write_text(MODULE)
+    return made
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 from commands import credhook
-from dev_process import developing, nothing_is_left, project
+from dev_process import developing, nothing_is_left
 from sandbox_api import CREDS, authorized
 from serving import Platform
 from tunnel import tunnel
@@ -18,11 +18,6 @@ from credhook.sandbox.local.environment import free_port
 def urls(platform: Platform) -> list[str]:
     with authorized(platform) as api:
         return [endpoint["url"] for endpoint in api.get(f"{CREDS}/endpoints").json()]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return project(tmp_path)
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def test_the_platform_delivers_to_the_author_for_as_long_as_the_session_lasts(
         dev.ready(1)
         assert urls(sandbox) == [arguments[2]]
         resource = sandbox.make()
-        dev.shows(rf"issuance\.completed +{resource}  mine\.seen  done")
+        dev.shows(rf"issuance\.completed +{resource}  done  handlers=mine\.seen")
         assert "credhook trigger" not in dev.text
         dev.stop(number)
         assert dev.process.returncode == 0, dev.text

@@ -118,9 +118,9 @@ def test_a_certificate_that_has_expired_or_soon_will(tmp_path: Path, redis_url: 
 
 
 def test_a_module_of_an_extra_that_is_not_installed(tmp_path: Path) -> None:
-    (tmp_path / "honcho.py").write_text("raise ModuleNotFoundError('honcho', name='honcho')\n")
+    (tmp_path / "trustme.py").write_text("raise ModuleNotFoundError('trustme', name='trustme')\n")
     environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
     start = [sys.executable, "-m", "credhook", "demo"]  # Anew: what is forked has imported it.
     done = subprocess.run(start, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == "credhook: honcho is not installed: pip install 'credhook[local]'\n"
+    assert done.stderr == "credhook: trustme is not installed: pip install 'credhook[local]'\n"
     assert done.returncode == 1

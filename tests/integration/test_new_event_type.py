@@ -77,7 +77,6 @@ def changed_copy(folder: Path, changes: list[Change]) -> dict[str, str]:
     """Copy the code, with these changes. Return the environment that runs the copy."""
     for name in ("credhook", "receiver", "worker", "sandbox"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "Procfile", folder)
     for name, old, new in changes:
         text = (folder / name).read_text()
         assert text.count(old) == 1

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import plain
 import pytest
 from commands import Done, credhook
+from sandbox_api import authorized
 from serving import Platform
 
 BUILT_IN = "credhook.worker.handlers.logging_handler"
@@ -28,8 +28,9 @@ def endpoints(sandbox: Platform) -> Iterator[Run]:
 
 
 def registered(sandbox: Platform) -> list[dict[str, object]]:
-    found = plain.get(f"{sandbox.url}/sandbox/endpoints").raise_for_status().json()["data"]
-    return [one["endpoint"] for one in found]
+    with authorized(sandbox) as api:
+        found: list[dict[str, object]] = api.get("/me-creds/api/endpoints").raise_for_status().json()
+    return found
 
 
 def test_apply_twice_changes_nothing_the_second_time(endpoints: Run, sandbox: Platform) -> None:

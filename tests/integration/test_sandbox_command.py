@@ -1,5 +1,6 @@
 """`credhook sandbox` and `credhook trigger` as processes of their own."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def test_an_address_or_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) ->
         port = sandbox.url.rpartition(":")[2]
         for option, value, reason in (
             ("--port", port, "in use"),
-            ("--state", str(state), "another sandbox is using it"),
+            ("--state", str(state), "database is locked"),
             ("--state", str(other), "not a database"),
             ("--state", str(tmp_path / "nowhere" / "state.db"), "unable to open"),
             ("--ca", str(ca), "cannot be read"),
@@ -96,9 +97,8 @@ OFFER = ("-c", TRIGGER, "issuance.offered")
         (*SANDBOX, "--envelopes", "none"),
         (*SANDBOX, "--time-scale", "-1"),
         (*OFFER, "--attributes", "givenName"),
-        (*OFFER, "--attributes", "[1]"),
         (*OFFER, "--attributes", "=x"),
-        (*OFFER, "--no-is-valid"),
+        (*OFFER, "--attributes", "[1]"),
     ],
 )
 def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...]) -> None:
@@ -107,22 +107,16 @@ def test_a_wrong_option_is_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert "secretword" not in refused.stderr
 
 
-def test_a_trigger_finds_the_sandbox_by_the_environment_and_prints_what_it_made(
+def test_a_trigger_makes_events_and_moves_an_existing_resource(
     sandbox: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CREDHOOK_SANDBOX_URL", sandbox.url)
-    made = trigger("issuance.completed", "--count", "3")
-    assert made.returncode == 0, made.stderr
-    for line in (lines := made.stdout.splitlines()):
-        assert line.startswith("openid4vc.issuance.completed  iss_")
-        assert line.endswith("no endpoint is registered for it")
-    assert len(lines) == 3
-
-
-def test_a_trigger_moves_an_existing_resource(sandbox: Platform) -> None:
-    id_ = sandbox.make("openid4vc.issuance.offered")
-    assert id_ in trigger("issuance.expired", "--resource", id_, "--url", sandbox.url).stdout
-    again = trigger("issuance.completed", "--resource", id_, "--url", f"{sandbox.url}/")
+    lines = trigger("issuance.offered", "--count", "3").stdout.splitlines()
+    ids = [line.split()[1] for line in lines]
+    assert lines == [f"openid4vc.issuance.offered  {id_}  no endpoint is registered for it" for id_ in ids]
+    assert len(set(ids)) == 3
+    assert ids[0] in trigger("issuance.expired", "--resource", ids[0]).stdout
+    again = trigger("issuance.completed", "--resource", ids[0], "--url", f"{sandbox.url}/")
     assert (again.returncode, again.stdout) == (1, "")
     assert "cannot follow the status expired" in again.stderr
 
@@ -130,31 +124,19 @@ def test_a_trigger_moves_an_existing_resource(sandbox: Platform) -> None:
 @pytest.mark.parametrize(
     ("options", "attributes", "valid"),
     [
-        (["--attributes", "givenName=Grace", "--is-valid"], {"givenName": "Grace"}, True),
-        (
-            ["--attributes", "givenName=Grace", "--attributes", "note=a=b", "--attributes", "givenName=Ida"],
-            {"givenName": "Ida", "note": "a=b"},
-            True,
-        ),
-        (
-            ["--attributes", '{"age": 18, "tags": ["=", null]}', "--attributes", "age=19", "--no-is-valid"],
-            {"age": "19", "tags": ["=", None]},
-            False,
-        ),
+        ("givenName=Grace --attributes note=a=b --attributes givenName=Ida", {"givenName": "Ida", "note": "a=b"}, True),
+        ("""'{"n": ["=", null], "age": 1}' --attributes age=2 --no-is-valid""", {"n": ["=", None], "age": "2"}, False),
     ],
 )
 def test_a_trigger_sets_the_presented_credential(
-    sandbox: Platform, options: list[str], attributes: dict[str, object], valid: bool
+    sandbox: Platform, options: str, attributes: dict[str, object], valid: bool
 ) -> None:
-    made = trigger("verification.data", *options, "--url", sandbox.url)
+    made = trigger("verification.data", "--url", sandbox.url, "--attributes", *shlex.split(options))
     assert made.returncode == 0, made.stderr
     with authorized(sandbox) as api:
         (credential,) = data(api.get(f"{CREDS}/presentations/{made.stdout.split()[1]}"))["credentials"]
-    assert (credential["attributes"], credential["isValid"], bool(credential["issues"])) == (
-        attributes,
-        valid,
-        not valid,
-    )
+    assert (credential["attributes"], credential["isValid"]) == (attributes, valid)
+    assert bool(credential["issues"]) == (not valid)
 
 
 def test_an_unknown_type_names_the_ten() -> None:
@@ -164,7 +146,7 @@ def test_an_unknown_type_names_the_ten() -> None:
         assert name in refused.stderr
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[", "ftp://127.0.0.1"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense"])
 def test_a_trigger_without_a_sandbox_is_one_line(url: str) -> None:
     refused = trigger("issuance.failed", "--url", url)
     assert refused.returncode == 1

@@ -83,6 +83,7 @@ def test_details_are_old_at_first(sandbox: Platform, api: httpx.Client) -> None:
     sandbox.faults(detailsStaleMs=600_000)
     sandbox.make("openid4vc.verification.verified", resourceId=id_)
     assert presentation(api, id_)["status"] == "requested"
+    assert api.get(f"/me-creds/api/presentations/{sandbox.make('openid4vc.verification.data')}").status_code == 404
     sandbox.faults(detailsStaleMs=1)
     until(lambda: presentation(api, id_)["status"] == "verified", what="its time")
 

@@ -43,7 +43,7 @@ def test_endpoints_that_cannot_be_reached_are_retried_and_hold_up_no_other(
 ) -> None:
     with receiving(authority.issue_cert("127.0.0.1")) as gone:
         pass
-    for url in (gone.url, "https://a..b/", "https://xn--a/", f"https://{'a' * 70}.example/", "https://[::1]:1/"):
+    for url in (gone.url, "https://a..b/", "https://[::1]:1/"):
         register(sandbox, url)
     register(sandbox, receiver.url)
     happen(sandbox)
@@ -79,17 +79,6 @@ def test_a_removed_endpoint_gets_no_more(sandbox: Platform, receiver: Receiver) 
         assert api.delete(f"/me-creds/api/endpoints/{id_}").status_code == 204
     attempts = settled(sandbox, made["webhookIds"][0])
     assert "acknowledged" not in {each["outcome"] for each in attempts}
-
-
-def test_a_receiver_that_is_gone_for_good_is_switched_off(sandbox: Platform, receiver: Receiver) -> None:
-    register(sandbox, receiver.url)
-    receiver.statuses = [410]
-    (made,) = happen(sandbox)
-    (attempt,) = settled(sandbox, made["webhookIds"][0])
-    assert attempt["outcome"] == "givenUp"
-    (registration,) = plain.get(f"{sandbox.url}/sandbox/endpoints").json()["data"]
-    assert registration["switchedOffAt"]
-    assert happen(sandbox)[0]["webhookIds"] == []
 
 
 def test_a_restart_keeps_everything_and_goes_on_delivering(ca: Path, receiver: Receiver, tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
-"""Users of the sandbox: onboarded once, however often and however many ask."""
+"""Users of the sandbox: onboarded once, however often somebody asks."""
 
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import httpx
-import plain
 from sandbox_api import USERS, data, invalid, missing, refused
-from serving import Platform
 
 
 def test_a_user_is_onboarded_and_then_resolved(api: httpx.Client) -> None:
@@ -74,15 +71,3 @@ def test_the_identity_link_is_idempotent(api: httpx.Client) -> None:
         assert link == {"username": name, "idpAlias": "sandbox-idp", "linked": enabled}
     missing(api.patch(f"{USERS}/unknown/idp-link", json={"enabled": True}))
     invalid(api.patch(f"{USERS}/{name}/idp-link", json={"enabled": "yes"}))
-
-
-def test_many_at_once_are_one_account(sandbox: Platform, api: httpx.Client) -> None:
-    name = f"u-{uuid4()}"
-
-    def onboard(_: int) -> str:
-        answer = plain.post(sandbox.url + USERS, json={"username": name}, headers=dict(api.headers))
-        return str(data(answer, 201)["tempPassword"])
-
-    with ThreadPoolExecutor(8) as pool:
-        passwords = list(pool.map(onboard, range(16)))
-    assert len([password for password in passwords if password]) == 1

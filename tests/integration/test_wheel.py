@@ -59,7 +59,6 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"raise SystemExit('this is the {name}.py of the project')\n")
     (folder / "handlers.py").write_text(PLUGIN)
-    (folder / "Procfile").write_text((ROOT / "Procfile").read_text())
     return folder
 
 
@@ -137,8 +136,8 @@ def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:
             ["credhook", "dev"], cwd=project, env=environment, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        until(lambda: "ready: mine.seen" in log.read_text() or stay.poll() is not None, what="the worker")
-        assert "ready: mine.seen" in log.read_text(), log.read_text()
+        until(lambda: "ready  handlers=mine.seen" in log.read_text() or stay.poll() is not None, what="the worker")
+        assert "ready  handlers=mine.seen" in log.read_text(), log.read_text()
         platform = re.findall(r"^platform +(\S+)", log.read_text(), re.MULTILINE)[0]
         made = run(project, "credhook", "trigger", "issuance.completed", "--url", platform)
         assert made.returncode == 0, made.stderr

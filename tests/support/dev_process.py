@@ -36,14 +36,6 @@ async def seen(event, context):
 """
 
 
-def project(folder: Path) -> Path:
-    """A folder in there, with that module."""
-    made = folder / "project"
-    made.mkdir()
-    (made / "accounts.py").write_text(MODULE)
-    return made
-
-
 class Dev:
     """A session under way."""
 
@@ -73,7 +65,7 @@ class Dev:
 
     def ready(self, times: int) -> None:
         """Return once the worker has started so often."""
-        self.shows(r"  ready: ", times)
+        self.shows(r"  ready(  |$)", times)
 
     def save(self, text: str, name: str = "accounts.py") -> None:
         """As an editor does: whole, or not at all."""
@@ -83,7 +75,7 @@ class Dev:
     @property
     def environment(self) -> dict[str, str]:
         """What the file that it names says, as a shell would have it."""
-        (path,) = self.folder.glob(".credhook/play-*/env")
+        (path,) = self.folder.glob(".credhook-*/env")
         words = (shlex.split(line)[0] for line in path.read_text().splitlines())
         return dict(word.split("=", 1) for word in words)
 
@@ -159,4 +151,4 @@ def left_running(folder: Path) -> list[str]:
 def nothing_is_left(folder: Path) -> bool:
     """Whether nothing runs there any more, once what has been told to end has had its time."""
     until(lambda: not left_running(folder), what="the end of what runs there")
-    return not (folder / ".credhook").exists()
+    return not list(folder.glob(".credhook*"))

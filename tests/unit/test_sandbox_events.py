@@ -1,11 +1,8 @@
-"""The events that may happen to an issuance or a presentation, and what reads of it show."""
+"""The events that may happen to an issuance or a presentation."""
 
 import pytest
 
 from credhook.sandbox.events import EVENT_TYPES, EVENTS, delivery_body, obstacle, possible
-from credhook.sandbox.resources import as_seen
-from credhook.sandbox.tenant import Faults, FaultSwitch
-from credhook.sandbox.wire import SandboxError
 
 OFFERED, COMPLETED = "openid4vc.issuance.offered", "openid4vc.issuance.completed"
 FAILED, EXPIRED = "openid4vc.issuance.failed", "openid4vc.issuance.expired"
@@ -52,57 +49,3 @@ def test_a_delivery_holds_the_reference_only() -> None:
     assert delivery_body(DATA, "cm1") == (
         '{"eventType": "openid4vc.verification.data", "payload": {"openId4VcPresentationId": "cm1"}}'
     )
-
-
-@pytest.mark.parametrize(
-    ("faults", "before", "age_ms", "seen"),
-    [
-        (Faults(), "old", 0, "new"),
-        (Faults(details_lag_ms=100), "old", 99, None),
-        (Faults(details_lag_ms=100), "old", 100, "new"),
-        (Faults(details_stale_ms=100), "old", 99, "old"),
-        (Faults(details_stale_ms=100), "old", 100, "new"),
-        (Faults(details_stale_ms=100), None, 99, None),
-    ],
-)
-def test_details_may_lag_behind_their_event_or_be_stale(
-    faults: Faults, before: str | None, age_ms: float, seen: str | None
-) -> None:
-    if seen is not None:
-        assert as_seen("new", before, age_ms, faults) == seen
-        return
-    with pytest.raises(SandboxError) as refusal:
-        as_seen("new", before, age_ms, faults)
-    assert refusal.value.status == 404
-
-
-async def test_a_rate_is_counted_per_second() -> None:
-    faults = FaultSwitch(Faults(requests_per_second=2, retry_after=7))
-    for now in (100.0, 100.5, 101.0, 101.9):
-        await faults.disturb(now)
-    with pytest.raises(SandboxError) as refusal:
-        await faults.disturb(101.99)
-    assert (refusal.value.status, refusal.value.headers) == (429, {"Retry-After": "7"})
-    await faults.disturb(102.0)
-
-
-def test_faults_are_switched_one_by_one_and_run_down() -> None:
-    switch = FaultSwitch(Faults(server_errors=1))
-    switch.change(Faults(duplicate=3))
-    assert (switch.on.duplicate, switch.on.server_errors) == (3, 1)
-    assert [switch.take("server_errors"), switch.take("server_errors")] == [True, False]
-    switch.clear()
-    assert switch.on == Faults()
-
-
-@pytest.mark.parametrize(
-    ("faults", "swaps"),
-    [
-        (Faults(), [False, False, False]),
-        (Faults(envelopes="swapped"), [True, True, True]),
-        (Faults(envelopes="alternating"), [True, False, True]),
-    ],
-)
-def test_envelopes_are_swapped_always_or_at_every_other_answer(faults: Faults, swaps: list[bool]) -> None:
-    switch = FaultSwitch(faults)
-    assert [switch.swaps_envelope() for _ in range(3)] == swaps

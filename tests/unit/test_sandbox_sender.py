@@ -10,8 +10,15 @@ from itertools import accumulate
 import httpx
 from virtual_time import in_own_time
 
-from credhook.sandbox.deliveries import DeliveryAttempt, PendingDelivery, Registration, SandboxEndpoint
-from credhook.sandbox.sender import FAILURE_LIMIT, REORDER_SECONDS, RETRY_SECONDS, Reply, Sender
+from credhook.sandbox.deliveries import (
+    REORDER_SECONDS,
+    RETRY_SECONDS,
+    DeliveryAttempt,
+    PendingDelivery,
+    Reply,
+    SandboxEndpoint,
+    Sender,
+)
 from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile
 
 COMPLETED = "openid4vc.issuance.completed"
@@ -35,12 +42,11 @@ class Scene:
         self.state = StateFile()
         self.faults = FaultSwitch(Faults())
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # Never used: `post` is a double.
-        self.sender = Sender(self.state, self.faults, [], trust=trust, time_scale=1.0, now=today, post=self.post)
+        self.sender = Sender(self.state, self.faults, [], trust, 1.0, today, self.post)
         endpoint = SandboxEndpoint(
             id="e", url="https://inbox.example", filter_types=[COMPLETED], created_at=today(), updated_at=today()
         )
-        registration = Registration(endpoint=endpoint, failing_since=None, switched_off_at=None)
-        self.state.of(Registration).put("e", registration)
+        self.state.of(SandboxEndpoint).put("e", endpoint)
 
     async def post(self, _: httpx.AsyncClient, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Reply:
         self.came.append((round(now() - self.began, 3), dict(headers)["webhook-id"]))
@@ -50,14 +56,11 @@ class Scene:
         (webhook_id,) = self.sender.announce(COMPLETED, "iss_1")
         return webhook_id
 
-    def switches(self, **faults: int) -> None:
-        self.faults.change(Faults.model_validate(faults))
-
 
 @asynccontextmanager
 async def sending() -> AsyncIterator[Scene]:
     scene = Scene()
-    async with scene.sender:
+    async with scene.sender.sending():
         yield scene
     scene.state.close()
 
@@ -65,9 +68,9 @@ async def sending() -> AsyncIterator[Scene]:
 def test_a_delivery_is_as_late_as_was_asked_for_and_holds_up_no_other() -> None:
     async def work() -> None:
         async with sending() as scene:
-            scene.switches(delayMs=2_000)
+            scene.faults.on = Faults(delay_ms=2_000)
             late = scene.happens()
-            scene.switches(delayMs=0)
+            scene.faults.on = Faults()
             prompt = scene.happens()
             await asyncio.sleep(60.0)
             assert scene.came == [(0.0, prompt), (2.0, late)]
@@ -90,24 +93,10 @@ def test_a_failure_is_tried_again_after_longer_and_longer_and_given_up() -> None
     in_own_time(work())
 
 
-def test_an_endpoint_that_fails_for_so_long_is_switched_off_unless_it_succeeds_once() -> None:
-    async def work(recovers: bool) -> bool:
-        async with sending() as scene:
-            scene.status = 500
-            for day in range(FAILURE_LIMIT.days + 1):
-                scene.happens()
-                await asyncio.sleep(86_400.0)
-                scene.status = 202 if recovers and day == 2 else 500
-            return scene.state.of(Registration).find("e", "endpoint").switched_off_at is not None
-
-    assert in_own_time(work(recovers=False))
-    assert not in_own_time(work(recovers=True))
-
-
 def test_deliveries_that_are_held_back_go_out_the_last_first_or_after_a_while() -> None:
     async def work() -> None:
         async with sending() as scene:
-            scene.switches(reorder=3)
+            scene.faults.on = Faults(reorder=3)
             ids = [scene.happens() for _ in range(4)]
             await asyncio.sleep(60.0)
             assert [webhook_id for _, webhook_id in scene.came] == [ids[2], ids[1], ids[0], ids[3]]

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from credhook.sandbox.certificates import NewTrustedEntity
 from credhook.sandbox.deliveries import NewEndpoint
 from credhook.sandbox.templates import NewMdocPreset, NewPreset, NewSdJwtPreset, example, fit
 from credhook.sandbox.users import NewUser, SandboxUser
-from credhook.sandbox.wire import CODES, SandboxError, pointer
+from credhook.sandbox.wire import pointer, refusal
 
 FUTURE = {"days": 0, "months": 6, "years": 1}
 SD_JWT: dict[str, Any] = {
@@ -85,44 +84,17 @@ def test_presets_are_held_to_the_specification(
             preset(changed(base, **{field: value}))
 
 
-URL = "https://example.org"
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        URL,
-        f"{URL}/hooks?x=1",
-        "https://127.0.0.1:8443/webhooks/s3cret",
-        "https://[::1]:8443/",
-        "https://a.b-c.example:65535/%C3%A9",
-    ],
-)
-def test_an_endpoint_has_an_https_url(url: str) -> None:
-    assert NewEndpoint(url=url).url == url
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        *({"url": url} for url in (
-            "", "http://example.org", "HTTPS://example.org", "https://", "https:///path",
-            "https://user:word@example.org/", f"{URL}/#here", "https://exa mple.org/", f"{URL}/a b", f"{URL}/\n",
-            "https://bücher.example/", f"{URL}:0/", "https://[C5aFc7E22D0]/", f"{URL}@evil.example/",
-            f"{URL}\\@evil.example/", f"{URL}/{'x' * 2048}",
-        )),
-        *({"url": URL, "id": id_} for id_ in ("..", ".", "", "a/b", "a b", "é", "x" * 129)),
-        {"url": URL, "filterType": ["openid4vc.issuance.failed"]},
-    ],
-)  # fmt: skip
-def test_any_other_endpoint_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        NewEndpoint.model_validate(body)
-
-
-def test_a_did_has_the_form_of_a_did() -> None:
-    with pytest.raises(ValidationError):
-        NewTrustedEntity.model_validate({"name": "x", "dids": [{"did": "example.org", "name": "x"}]})
+def test_an_endpoint_has_an_https_url_and_known_types() -> None:
+    assert NewEndpoint(url="https://example.org/hooks?x=1").url == "https://example.org/hooks?x=1"
+    wrongs: list[dict[str, Any]] = [
+        {"url": "http://example.org"},
+        {"filterType": []},
+        {"filterTypes": []},
+        {"filterTypes": ["x"]},
+    ]
+    for wrong in wrongs:
+        with pytest.raises(ValidationError):
+            NewEndpoint.model_validate({"url": "https://example.org"} | wrong)
 
 
 def test_claims_fit_a_template_or_do_not() -> None:
@@ -162,18 +134,12 @@ def test_a_pointer_names_fields_and_not_variants() -> None:
 
 
 def test_a_refusal_does_not_quote_what_it_refuses() -> None:
-    body = {"email": "ada@example.org", "username": "/secret/"}
+    body = {"email": ["ada@example.org"]}
     with pytest.raises(ValidationError) as problems:
         NewUser.model_validate(body)
-    assert "secret" not in str(problems.value)
-    assert "secret" not in str(SandboxError.of_validation(problems.value, body).body.plain())
-
-
-@pytest.mark.parametrize("status", CODES)
-def test_every_error_has_what_the_specification_asks(status: int) -> None:
-    (found,) = SandboxError(status, "Something.").body.plain()["errors"]
-    assert found.keys() == {"id", "status", "code", "title", "detail"}
-    assert found["status"] == status
+    error = refusal(problems.value, body)
+    assert (error.status_code, error.source) == (400, {"pointer": "/email"})
+    assert "ada" not in f"{problems.value} {error} {error.detail}"
 
 
 def test_a_repr_shows_no_person() -> None:
