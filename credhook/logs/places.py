@@ -54,13 +54,8 @@ def beginning(code: CodeType) -> str:
     return place(code.co_filename, code.co_firstlineno)
 
 
-def authors_places(error: BaseException) -> list[str]:
-    """Return all places in authors' code that an error came through: `file:line function`, innermost last."""
-    return [_call(frame, line) for frame, line in _authors_calls(error)]
-
-
 def authors_frames(error: BaseException) -> list[str]:
-    """Return the same places with paths relative to the current folder, as editors open them."""
+    """Return all places in authors' code that an error came through, with paths that editors open, innermost last."""
     frames = [(frame.f_code.co_filename, line, f" {frame.f_code.co_name}") for frame, line in _authors_calls(error)]
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno or 0, ""))

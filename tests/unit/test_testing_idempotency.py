@@ -1,14 +1,12 @@
 """`assert_idempotent`: handlers that may run again, and those that may not, each found out."""
 
 import asyncio
-import re
 from typing import Any
 
 import pytest
 
 from credhook import GiveUp, Handlers, Retry, TrustedEntityRequest, UserRequest
 from credhook.testing import FakeApi, aassert_idempotent, assert_idempotent, event
-from credhook.testing.idempotency import differences
 from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
@@ -111,25 +109,23 @@ def test_what_has_come_to_the_same_in_a_table_passes(handler: Any) -> None:
     assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
 
 
-@pytest.mark.parametrize(("handler", "what"), [
-    (inserts, (r"it ended without being recorded as done, ran again, and then accounts has 2 entries \(1 repeated\) "
-     "instead of 1 entry")),
-    (inserts_in_a_thread, r"accounts has 2 entries"),
-    (looks_first, "it died at its await 2 at {}, ran again, and then mails has 0 entries instead of 1 entry"),
-    (looks_first_in_a_helper, "it died at its await 2 at {}, ran again, and then mails has 0 entries instead"),
+@pytest.mark.parametrize(("handler", "died", "row"), [
+    (inserts, "ended without being recorded as done", r"\+\{'accounts': \['iss"),
+    (inserts_in_a_thread, "ended without being recorded as done", r"\+\{'accounts': \['iss"),
+    (looks_first, "died at its await 2 at {}", r"\+.*'mails': \[\]"),
+    (looks_first_in_a_helper, "died at its await 2 at {}", r"\+.*'mails': \[\]"),
 ])  # fmt: skip
-def test_what_differs_is_told_with_the_place(handler: Any, what: str) -> None:
-    inserting = Tables.insert.__code__.co_firstlineno + 1
-    with pytest.raises(AssertionError, match=what.format(re.escape(f"{__file__}:{inserting}"))) as told:
+def test_what_differs_is_told_with_the_place(handler: Any, died: str, row: str) -> None:
+    place = f"{__file__}:{Tables.insert.__code__.co_firstlineno + 1}"
+    with pytest.raises(AssertionError, match=row) as told:
         assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
-    assert str(told.value).startswith(f"test.{handler.__name__} is not idempotent: ")
-    assert EVENT.resource_id not in str(told.value)
+    said = f"test.{handler.__name__} is not idempotent: it {died.format(place)}, ran again, and left\n"
+    assert str(told.value).startswith(said)
 
 
-def test_what_differs_on_the_platform_is_told_without_its_values() -> None:
-    with pytest.raises(AssertionError, match="trusted_entities has 2 entries") as told:
+def test_what_differs_on_the_platform_is_told() -> None:
+    with pytest.raises(AssertionError, match=r"\+.*'Ada'"):
         assert_idempotent(registers_an_issuer, EVENT)
-    assert "Ada" not in str(told.value)
 
 
 @pytest.mark.parametrize(("handler", "what"), [
@@ -138,9 +134,8 @@ def test_what_differs_on_the_platform_is_told_without_its_values() -> None:
      "dead, AssertionError at")),
 ])  # fmt: skip
 def test_what_fails_is_told_as_well(handler: Any, what: str) -> None:
-    with pytest.raises(AssertionError, match=what) as told:
+    with pytest.raises(AssertionError, match=what):
         assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
-    assert "'Ada'" not in str(told.value)
 
 
 def test_what_is_compared_is_what_it_was_then() -> None:
@@ -150,7 +145,7 @@ def test_what_is_compared_is_what_it_was_then() -> None:
     async def appends(event: FetchedEvent, context: Context) -> None:
         table.append(event.resource_id)
 
-    with pytest.raises(AssertionError, match="the whole has 2 entries"):
+    with pytest.raises(AssertionError, match="is not idempotent"):
         assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: table)
 
 
@@ -195,22 +190,3 @@ def test_a_transaction_is_rolled_back_by_a_crash() -> None:
                 await asyncio.sleep(0)
 
     assert_idempotent(inserts_both, EVENT, fresh=fresh, effects=rows)
-
-
-@pytest.mark.parametrize(("expected", "found", "said"), [
-    ({"a": 1}, {"a": 1}, ""),
-    ({"a": 1}, {"a": 2}, "a has another value"),
-    ({"a": 1}, {"a": "Ada"}, "a is str instead of int"),
-    ({"a": 1}, {"b": 1}, "a is missing; b should not be there"),
-    ([1], [1, 1], "the whole has 2 entries (1 repeated) instead of 1 entry"),
-    ([], [{"name": "Ada"}], "the whole has 1 entry instead of 0 entries"),
-    ({"users": [{"name": "Ada"}]}, {"users": [{"name": "Grace"}]}, "users[0].name has another value"),
-    ((("Ada", 1), ("Grace", 2)), (("Ada", 1), ("Grace", 3)), "[1][1] has another value"),
-    ({"Ada"}, {"Grace"}, "the whole has another value"),
-    ("Ada", "Grace", "the whole has another value"),
-    (list(range(9)), list(range(1, 10)), "; ".join(f"[{place}] has another value" for place in range(5)) +
-     "; and 4 more"),
-])  # fmt: skip
-def test_a_difference_is_a_place_and_never_a_value(expected: Any, found: Any, said: str) -> None:
-    assert differences(expected, found) == said
-    assert "Ada" not in said

@@ -10,7 +10,7 @@ import pytest
 
 import credhook.testing
 from credhook import UserRequest
-from credhook.testing import FakeApi
+from credhook.testing import FakeApi, event
 from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
 
 
@@ -27,8 +27,8 @@ def test_pytest_finds_it() -> None:
     assert found == "credhook.testing.plugin"
 
 
-def test_they_share_one_platform(credhook_event: Any, credhook_api: FakeApi, credhook_run: Any) -> None:
-    made = credhook_event("openid4vc.issuance.completed")
+def test_they_share_one_platform(credhook_api: FakeApi, credhook_run: Any) -> None:
+    made = event("openid4vc.issuance.completed")
     assert credhook_run(activate, made).outcome == "done"
     assert credhook_run(activate_in_a_thread, made, attempts=1).outcome == "done"
     assert [call.status for call in credhook_api.calls] == [201, 201]
@@ -37,10 +37,8 @@ def test_they_share_one_platform(credhook_event: Any, credhook_api: FakeApi, cre
     assert len(credhook_api.calls) == 2
 
 
-async def test_a_handler_can_be_called_by_the_test(
-    credhook_event: Any, credhook_api: FakeApi, credhook_context: Any
-) -> None:
-    made = credhook_event("openid4vc.verification.data", webhook_id="m1")
+async def test_a_handler_can_be_called_by_the_test(credhook_api: FakeApi, credhook_context: Any) -> None:
+    made = event("openid4vc.verification.data", webhook_id="m1")
     given = credhook_context(activate, made, stale=True)
     await activate(made, given)
     assert (given.idempotency_key, given.stale) == ("m1:test.activate", True)
@@ -48,8 +46,8 @@ async def test_a_handler_can_be_called_by_the_test(
     assert [user.username for user in await credhook_api.users.list()] == [made.resource_id]
 
 
-def test_a_plain_one_can_be_as_well(credhook_event: Any, credhook_api: FakeApi, credhook_context: Any) -> None:
-    made = credhook_event("openid4vc.verification.data")
+def test_a_plain_one_can_be_as_well(credhook_api: FakeApi, credhook_context: Any) -> None:
+    made = event("openid4vc.verification.data")
     given = credhook_context(activate_in_a_thread, made)
     activate_in_a_thread(made, given)
     given.log.info("written to nowhere")
@@ -71,7 +69,6 @@ def test_tests_of_other_things_do_not_wait_for_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", credhook.testing.__all__)
 def test_each_name_can_be_imported(name: str) -> None:
     assert callable(getattr(credhook.testing, name))
-    assert name in dir(credhook.testing)
 
 
 def test_another_name_is_an_error_that_says_so() -> None:
