@@ -14,7 +14,7 @@ from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.sandbox import resources, templates
 from credhook.testing.fake_platform import new_tenant
 from credhook.worker.api.models import model_of
-from credhook.worker.handlers.types import FetchedEvent
+from credhook.worker.handlers.registry import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
 Document = dict[str, Any]

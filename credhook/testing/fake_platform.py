@@ -22,7 +22,7 @@ from credhook.sandbox.tenant import Faults, FaultSwitch, StateFile, Tenant
 from credhook.sandbox.users import UserRecord
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.token import ClientCredentials
-from credhook.worker.handlers.types import FetchedEvent
+from credhook.worker.handlers.registry import FetchedEvent
 
 _URL: Final = "http://127.0.0.1:8700"
 _TOKEN_PATH: Final = "/realms/sandbox/protocol/openid-connect/token"  # noqa: S105  A path.

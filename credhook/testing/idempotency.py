@@ -21,7 +21,7 @@ from credhook.logs.places import is_authors
 from credhook.testing.fake_platform import FakeApi
 from credhook.testing.running import Function, Result, Trial, end_tasks, handler_of, retrieve, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
-from credhook.worker.handlers.types import Context, FetchedEvent
+from credhook.worker.handlers.registry import Context, FetchedEvent
 
 
 def assert_idempotent(

@@ -17,8 +17,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
 from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
-from credhook.worker.handlers.registry import Handler, Handlers
-from credhook.worker.handlers.types import Context, FetchedEvent
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers
 from credhook.worker.platform.circuit import Circuit, outcome_of
 from credhook.worker.settings import WorkerSettings
 

@@ -44,55 +44,44 @@ ONE = "@handlers.on('*')\nasync def one(event, context): ...\n"
 AT_LOAD = {
     "wrong type": Mistake(
         plugin("@handlers.on('openid4vc.issuance.complete')\nasync def f(event, context): ...\n"),
-        (
-            r"/plugin\.py:5: ValueError: 'openid4vc\.issuance\.complete' is no",
-            r"did you mean 'openid4vc\.issuance\.completed'\?",
-        ),
+        (r" plugin\.py:5: ValueError: '\S+complete' is no event type: write @handlers\.on\(\"\S+completed\"\)",),
     ),
     "no type at all": Mistake(
         plugin("@handlers.on\nasync def f(event, context): ...\n"),
-        (r"/plugin\.py:5: ", r'@handlers\.on\("openid4vc\.issuance\.offered"\)'),
+        (r" plugin\.py:5: ValueError: .* is no event type: write @handlers\.on\(\"",),
     ),
-    "types in a list": Mistake(
-        plugin("@handlers.on(['*'])\nasync def f(event, context): ...\n"),
-        (r"/plugin\.py:5: ValueError: on\(\) takes event types",),
+    "wrong option": Mistake(
+        plugin("@handlers.on('*', time_out=5)\nasync def f(event, context): ...\n"),
+        (r" plugin\.py:5: ValueError: accounts\.f: time_out: Extra inputs are not permitted",),
     ),
     "duplicate handler": Mistake(
         plugin(ONE + ONE),
-        (r"/plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename",),
+        (r" plugin\.py:7: ValueError: 'accounts' already has a handler 'one', at \S+/plugin\.py:5; rename",),
     ),
     "duplicate plugin": Mistake(
         plugin(ONE) | {"another.py": HEAD + ONE},
-        (r"two plugins are called 'accounts', at \S+/plugin\.py:3 and \S+/another\.py:3; rename",),
+        ("handlers another: another plugin is called 'accounts'; rename it",),
         handlers="plugin,another",
     ),
-    "plugin named twice": Mistake(
-        plugin(ONE), ("accounts is named twice; name each once",), handlers="plugin,plugin:handlers"
-    ),
+    "plugin named twice": Mistake(plugin(ONE), ("or name it once",), handlers="plugin,plugin:handlers"),
     "import error": Mistake(
         plugin("import database\n") | {"database.py": "\n\nimport psycopg_of_nobody\n"},
-        (r"handlers plugin: \S+/database\.py:3: ModuleNotFoundError: No module named 'psycopg_of_nobody'$",),
+        (r"handlers plugin: database\.py:3: ModuleNotFoundError: No module named 'psycopg_of_nobody'$",),
     ),
     "error on import": Mistake(
         plugin("def connect():\n    raise OSError('no route\\nto host')\n\nconnect()\n"),
-        (r"/plugin\.py:6: OSError: no route to host$",),
+        (r" plugin\.py:6: OSError: no route to host$",),
     ),
-    "syntax error": Mistake(plugin("def f(:\n"), (r"/plugin\.py:5: SyntaxError: ",)),
-    "exit on import": Mistake(plugin("raise SystemExit(3)\n"), (r"/plugin\.py:5: SystemExit: 3",)),
-    "no Handlers object": Mistake({"plugin.py": "\n"}, ("plugin holds no Handlers object; add handlers =",)),
+    "syntax error": Mistake(plugin("def f(:\n"), (r" plugin\.py:5: SyntaxError: ",)),
+    "exit on import": Mistake(plugin("raise SystemExit(3)\n"), (r" plugin\.py:5: SystemExit: 3",)),
+    "no Handlers object": Mistake({"plugin.py": "\n"}, ("plugin has no Handlers object; add handlers =",)),
     "more than one": Mistake(
         plugin("more = Handlers('more')\n"), ("more than one Handlers object; it offers plugin:handlers,plugin:more",)
     ),
-    "missing module": Mistake(
-        plugin(ONE), (r"there is no module 'plugins'; did you mean plugin\?",), handlers="plugins"
-    ),
-    "file instead of a module": Mistake(plugin(ONE), (r"'\./plugin\.py'; did you mean plugin\?",), "./plugin.py"),
-    "missing module that resembles none": Mistake(plugin(ONE), ("there is no module 'x'$",), "x"),
+    "missing module": Mistake(plugin(ONE), ("there is no module 'plugins'; name one",), "plugins"),
+    "file instead of a module": Mistake(plugin(ONE), (r"no module '\./plugin\.py'; name one",), "./plugin.py"),
     "missing attribute": Mistake(
-        plugin(ONE), ("plugin has no 'handler'; it offers plugin:handlers",), "plugin:handler"
-    ),
-    "another attribute": Mistake(
-        plugin(ONE), ("'one' is no Handlers object but of type function; it offers plugin:handlers",), "plugin:one"
+        plugin(ONE), ("plugin has no Handlers object one; it offers plugin:handlers",), "plugin:one"
     ),
 }
 
@@ -115,7 +104,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line(mistake: Mistake, tmp_path: P
 
 
 @pytest.mark.parametrize(("handlers", "words"), [
-    ("plugin", ("plugin_without_handlers", '"accounts"', "/plugin.py:3", "@handlers.on")),
+    ("plugin", ("plugin_without_handlers", '"accounts"', '"plugin"', "@handlers.on")),
     (" , ", ("handlers_not_named", '"warning"', "CREDHOOK_HANDLERS=module")),
 ])  # fmt: skip
 def test_a_worker_without_handlers_starts_with_one_warning(
@@ -255,7 +244,5 @@ def test_a_handler_that_is_not_idempotent_is_found_by_the_test_kit_with_the_line
         "assert_idempotent(f, made, fresh=rows.clear, effects=lambda: list(rows))\n"
     )
     done = forked_process.run("-c", trial, cwd=folder)
-    last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert "AssertionError: accounts.f" in done.stderr
-    assert done.stderr.count("iss_") == 0, last

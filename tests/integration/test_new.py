@@ -76,12 +76,10 @@ def test_its_entry_point_leads_to_its_handlers(accounts: Path) -> None:
     [
         ("my-handlers", "such as my_handlers"),
         ("class", "no name of a module"),
-        ("1st", "no name of a module"),
-        ("../away", "such as away"),
-        ("ä", "such as my_handlers"),
-        ("accounts_", "such as accounts"),
-        ("json", "Python's own"),
-        ("credhook", "installed here"),
+        ("../away", "no name of a module"),
+        ("ä", "no name of a module"),
+        ("accounts_", "no name of a module"),
+        ("json", "installed here"),
         ("redis", "installed here"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from credhook import GiveUp, Handlers, Retry, TrustedEntityRequest, UserRequest
 from credhook.testing import FakeApi, aassert_idempotent, assert_idempotent, event
-from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 EVENT = event("openid4vc.issuance.completed")

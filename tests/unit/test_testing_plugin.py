@@ -11,7 +11,7 @@ import pytest
 import credhook.testing
 from credhook import UserRequest
 from credhook.testing import FakeApi, event
-from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 
 async def activate(event: FetchedEvent, context: Context) -> None:

@@ -23,7 +23,7 @@ from credhook.testing import FakeApi, Result, arun, event, run
 from credhook.testing.running import handler_of
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 COMPLETED: Final = "openid4vc.issuance.completed"
@@ -220,7 +220,7 @@ def test_what_a_worker_would_not_run_is_refused(handler: Any, made: FetchedEvent
         run(handler, made)
 
 
-said: Any = Handlers("said")
+said = Handlers[Any]("said")
 
 
 @said.on(COMPLETED, give_up_on=KeyError, retries=1, backoff=Backoff(first=7, longest=7))

@@ -9,8 +9,7 @@ from redis import Redis
 
 from credhook.events import Event
 from credhook.receiver.inbox import ACCEPT, MAX_GROUP, Command, Delivery, accept_command
-from credhook.worker.handlers.registry import Handlers
-from credhook.worker.handlers.types import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
 
 #: Groups that are on their way to Redis at once.
 AHEAD = 8
