@@ -67,23 +67,23 @@ async def aassert_idempotent(
     """
     subject = handler_of(handler)
 
-    async def trial(point: CrashPoint | None) -> tuple[Result, object]:
+    async def observe(point: CrashPoint | None) -> tuple[Result, object]:
         api = FakeApi()
         state = await _call(fresh, api)
         trial = Trial(subject, event, api, state=state)
         if point is not None:
-            await trial.crash(replace(subject, function=point.wrap(handler)) if subject.is_async else subject)
+            await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
         result = await trial.settle()
         # `effects` may return the state itself, which is about to change.
         return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
 
-    first, expected = await trial(None)
+    first, expected = await observe(None)
     if not _is_done(first):
         raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}")
     number, awaits = 0, 0
     while number <= awaits:  # Number 0 runs to its end, and counts the awaits.
         point = CrashPoint(number)
-        result, found = await trial(point)
+        result, found = await observe(point)
         awaits = awaits if number else point.awaits
         died = f"died at its await {number} at {point.at}" if number else "ended without being recorded as done"
         if result.outcome != first.outcome or not _is_done(result):

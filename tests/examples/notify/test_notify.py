@@ -1,7 +1,6 @@
 """The handlers against an endpoint in this process, without network and Redis."""
 
 import asyncio
-from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -13,7 +12,6 @@ from credhook.testing import assert_idempotent, event, run
 
 COMPLETED = "openid4vc.issuance.completed"
 DATA = "openid4vc.verification.data"
-NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 class Taker:
@@ -66,35 +64,20 @@ def test_an_endpoint_that_is_gone_is_left_alone() -> None:
     assert (result.outcome, result.cause.split(":")[0]) == ("dead", "the endpoint is gone (410)")
 
 
-@pytest.mark.parametrize("status", [200, 202, 204])
-def test_what_was_taken_is_taken(status: int) -> None:
-    assert refusal(status, "120", NOW) is None
-
-
-@pytest.mark.parametrize("status", [301, 400, 401, 404, 410])
-def test_what_the_endpoint_does_not_want_is_given_up(status: int) -> None:
-    refused = refusal(status, "120", NOW)
-    assert isinstance(refused, GiveUp)
-    assert str(status) in refused.reason
-
-
-@pytest.mark.parametrize(
-    ("retry_after", "seconds"),
-    [
-        (None, None),
-        ("120", 120),
-        ("Mon, 04 May 2026 12:01:30 GMT", 90),
-        ("Mon, 04 May 2026 11:00:00 GMT", 0),
-        ("9" * 40, 604_800),
-        ("9" * 400, None),
-        ("soon", None),
-        ("-1", None),
-    ],
-)
-def test_it_says_when_to_come_back(retry_after: str | None, seconds: float | None) -> None:
-    refused = refusal(503, retry_after, NOW)
+@pytest.mark.parametrize(("status", "retry_after", "seconds"), [
+    (503, "", None), (503, "120", 120), (429, "9" * 40, 604_800), (500, "Mon, 04 May 2026 12:01:30 GMT", None),
+])  # fmt: skip
+def test_it_says_when_to_come_back(status: int, retry_after: str, seconds: float | None) -> None:
+    refused = refusal(status, retry_after)
     assert isinstance(refused, Retry)
     assert refused.after == seconds
+
+
+def test_what_the_endpoint_does_not_want_is_given_up() -> None:
+    assert refusal(204, "120") is None
+    refused = refusal(400, "120")
+    assert isinstance(refused, GiveUp)
+    assert "400" in refused.reason
 
 
 def test_it_may_run_again() -> None:
