@@ -96,24 +96,21 @@ async def arun(
         handler: a function, decorated or not.
         event: its first argument. The platform answers fetches of its resource with its details.
         api: the platform of `context.api`. Default: a new one.
-        attempts: maximum number of attempts. "until settled" runs the handler until it is done or given up.
+        attempts: maximum number of attempts, from 1. "until settled" runs the handler until it is done or given up.
         timeout: seconds of real time for one run. Default: as in a worker.
         stale: `context.stale`.
         state: `context.state`. Required if the plugin has a start-up function.
 
     Raises:
-        ValueError: the handler is not registered for the event's type, or is no handler; `attempts` is below 1; or the
-            state is missing.
+        ValueError: the handler is not registered for the event's type, or is no handler; or the state is missing.
     """
-    limit = _MAX_ATTEMPTS if attempts == "until settled" else attempts
-    if limit < 1:
-        raise ValueError("attempts are counted from 1")
     subject = handler_of(handler)
     if state is _UNSET:
         if any(plugin.startup_function and plugin.handler_of(handler) for plugin in _plugins(handler)):
             raise ValueError(f"{subject.plugin} has a start-up function: say state=…, what it would have returned")
         state = None
-    return await Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state).settle(limit)
+    trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state)
+    return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
 
 
 class Trial:
