@@ -1,11 +1,13 @@
 """`assert_idempotent`: handlers that may run again, and those that may not, each found out."""
 
 import asyncio
+import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from credhook import GiveUp, Handlers, TrustedEntityRequest, UserRequest
+from credhook import GiveUp, Handlers, UserRequest
 from credhook.testing import FakeApi, aassert_idempotent, assert_idempotent, event
 from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
@@ -71,8 +73,10 @@ def resolves_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
     context.api.users.create(UserRequest(username=event.resource_id))
 
 
-async def registers_an_issuer(event: FetchedEvent, context: Context) -> None:
-    await context.api.trusted_entities.create(TrustedEntityRequest(name="Ada"))
+async def links_only_a_new_user(event: FetchedEvent, context: Context) -> None:
+    user = await context.api.users.create(UserRequest(username=event.resource_id))
+    if not user.existed:
+        await context.api.users.link_identity(event.resource_id, enabled=True)
 
 
 async def fails(event: FetchedEvent, context: Context) -> None:
@@ -81,6 +85,12 @@ async def fails(event: FetchedEvent, context: Context) -> None:
 
 async def fails_the_second_time(event: FetchedEvent, context: Context) -> None:
     assert event.resource_id not in tables.rows["accounts"]
+    await tables.insert("accounts", event.resource_id)
+
+
+async def gives_up_the_second_time(event: FetchedEvent, context: Context) -> None:
+    if event.resource_id in tables.rows["accounts"]:
+        raise GiveUp("exists")
     await tables.insert("accounts", event.resource_id)
 
 
@@ -112,27 +122,40 @@ def test_what_differs_is_told_with_the_place(handler: Any, died: str, row: str) 
     assert str(told.value).startswith(said)
 
 
-def test_what_differs_on_the_platform_is_told() -> None:
-    with pytest.raises(AssertionError, match=r"\+.*'Ada'"):
-        assert_idempotent(registers_an_issuer, EVENT)
+def test_a_call_of_the_platform_is_an_await_to_die_at() -> None:
+    with pytest.raises(AssertionError, match="it died at its await 2 at") as told:
+        assert_idempotent(links_only_a_new_user, EVENT)
+    assert "'linked': False" in str(told.value)
 
 
 @pytest.mark.parametrize(("handler", "what"), [
     (fails, r"test.fails did not get done when nothing disturbed it: dead, ValueError at unit/test_testing_idemp"),
     (fails_the_second_time, (r"cannot run again: it ended without being recorded as done, and the next run ended as "
      "dead, AssertionError at")),
+    (gives_up_the_second_time, "cannot run again: .* and the next run ended as dead, exists at"),
 ])  # fmt: skip
 def test_what_fails_is_told_as_well(handler: Any, what: str) -> None:
     with pytest.raises(AssertionError, match=what):
         assert_idempotent(handler, EVENT, fresh=fresh, effects=rows)
 
 
+def test_an_installed_handler_dies_at_its_own_awaits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site-packages").mkdir()
+    lines = "import asyncio", "rows = []", "async def f(event, context):", "    if rows: return", "    rows.append(1)"
+    text = "\n".join([*lines, "    await asyncio.sleep(0)", "    rows.append(2)"])
+    (tmp_path / "site-packages" / "installed_one.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    module = importlib.import_module("installed_one")
+    with pytest.raises(AssertionError, match=r"died at its await 1 at \S+installed_one.py:6"):
+        assert_idempotent(module.f, EVENT, fresh=module.rows.clear, effects=lambda: module.rows)
+
+
 def test_what_is_compared_is_what_it_was_then() -> None:
-    """`fresh` empties the very list that `effects` has returned before."""
-    table: list[str] = []
+    """`fresh` empties the very table that `effects` has returned before."""
+    table: dict[int, str] = {}
 
     async def appends(event: FetchedEvent, context: Context) -> None:
-        table.append(event.resource_id)
+        table[len(table)] = event.resource_id
 
     with pytest.raises(AssertionError, match="is not idempotent"):
         assert_idempotent(appends, EVENT, fresh=table.clear, effects=lambda: table)

@@ -30,7 +30,7 @@ def test_pytest_finds_it() -> None:
 def test_they_share_one_platform(credhook_api: FakeApi, credhook_run: Any) -> None:
     made = event("openid4vc.issuance.completed")
     assert credhook_run(activate, made).outcome == "done"
-    assert credhook_run(activate_in_a_thread, made, attempts=1).outcome == "done"
+    assert len(credhook_run(activate_in_a_thread, made, attempts=1).calls) == 1
     assert [call.status for call in credhook_api.calls] == [201, 201]
     assert len(credhook_api.effects()["users"]) == 1
     assert credhook_run(activate, made, api=FakeApi()).outcome == "done"

@@ -129,6 +129,14 @@ def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> N
     assert seen == [1, 1, 1]
 
 
+def test_a_platform_that_asks_for_pauses_for_a_day_costs_attempts() -> None:
+    api = FakeApi()
+    api.fail(429, retry_after=3_600, times=100)
+    result = run(activate, EVENT, api=api, attempts="until settled")
+    assert (result.outcome, result.cause) == ("dead", "Unavailable 429")
+    assert 24 > result.attempts - 12 > 12
+
+
 def test_a_platform_that_fails_once_costs_an_attempt() -> None:
     api = FakeApi()
     api.fail(503)
@@ -167,6 +175,15 @@ async def test_nothing_that_hangs_is_left_on_the_tests_own_loop() -> None:
     before = asyncio.all_tasks()
     await arun(swallows, EVENT, timeout=0.02)
     assert asyncio.all_tasks() == before
+
+
+def test_the_threads_own_loop_stays() -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    run(activate, EVENT)
+    assert asyncio.get_event_loop() is loop
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 async def test_on_a_loop_it_is_awaited() -> None:

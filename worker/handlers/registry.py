@@ -133,7 +133,7 @@ class Handler:
     timeout: float | None = None
     retries: int | None = None
     backoff: Backoff | None = None
-    give_up_on: tuple[type[Exception], ...] = ()
+    give_up_on: type[Exception] | tuple[type[Exception], ...] = ()
     condition: Callable[[Any], bool] | None = None
     after: str | None = None
     concurrency: int | None = None
@@ -181,8 +181,6 @@ def _new_handler(name: str, types: frozenset[str], function: Function, options: 
     if "after" in given:
         before = getattr(given["after"], "__name__", given["after"])
         given["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
-    if isinstance(given.get("give_up_on"), type):
-        given["give_up_on"] = (given["give_up_on"],)
     return Handler(name, types, function, **given)
 
 
