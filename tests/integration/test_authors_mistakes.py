@@ -127,15 +127,6 @@ def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(
     assert "Jane" not in worker.text
 
 
-def test_what_does_not_block_is_not_said_to(harness: Harness) -> None:
-    write(harness.folder, handler("await asyncio.sleep(2.5)"))
-    with harness.worker(CREDHOOK_LEASE="15") as worker:
-        harness.happens("m1")
-        harness.reaches("m1", "done")
-        assert worker.stop() == 0
-    assert "handler_blocks_loop" not in worker.text
-
-
 def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiting(harness: Harness) -> None:
     failing = "@handlers.startup\ndef connect():\n    if not Path('up').exists():\n        raise OSError('Jane Doe')\n"
     write(harness.folder, "from pathlib import Path\n" + failing + ONE)

@@ -180,25 +180,3 @@ async def test_fresh_state_can_be_arranged_on_the_platform_and_handed_on() -> No
     assert len({id(api) for api in arranged}) == 3
     with pytest.raises(RuntimeError, match=r"await aassert_idempotent\(…\) instead"):
         assert_idempotent(finds_grace, EVENT)
-
-
-def test_a_transaction_is_rolled_back_by_a_crash() -> None:
-    """Both rows or none, however it dies; an await within it is no reason to be blamed."""
-    open_rows: list[str] = []
-
-    class Transaction:
-        async def __aenter__(self) -> None:
-            open_rows.clear()
-
-        async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-            if kind is None:
-                tables.rows["accounts"].extend(row for row in open_rows if row not in tables.rows["accounts"])
-            open_rows.clear()
-
-    async def inserts_both(event: FetchedEvent, context: Context) -> None:
-        async with Transaction():
-            for name in ("a", "b"):
-                open_rows.append(name)
-                await asyncio.sleep(0)
-
-    assert_idempotent(inserts_both, EVENT, fresh=fresh, effects=rows)

@@ -64,9 +64,8 @@ def test_tests_of_other_things_do_not_wait_for_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("name", credhook.testing.__all__)
-def test_each_name_can_be_imported(name: str) -> None:
-    assert callable(getattr(credhook.testing, name))
+def test_each_name_can_be_imported() -> None:
+    assert [name for name in credhook.testing.__all__ if not callable(getattr(credhook.testing, name))] == []
 
 
 def test_another_name_is_an_error_that_says_so() -> None:

@@ -90,11 +90,6 @@ def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, 
     assert error is None or "test_testing_run.py" in result.at[-1]
 
 
-def test_a_later_attempt_waits_longer_and_the_last_is_dead() -> None:
-    assert run(raising(ValueError()), event(COMPLETED, attempt=3)).retry_in == BACKOFF.wait(3, 0.5)
-    assert run(raising(ValueError()), event(COMPLETED, attempt=12)).outcome == "dead"
-
-
 def test_it_is_run_again_with_the_same_key_until_it_is_settled() -> None:
     seen = []
 

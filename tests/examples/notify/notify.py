@@ -98,6 +98,4 @@ def refusal(status: int, retry_after: str) -> Retry | GiveUp | None:
     if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
         # The header may also hold a date. Then the worker decides when to try again.
         return Retry(after=min(int(retry_after), _WEEK) if retry_after.isdecimal() else None)
-    if status == httpx.codes.GONE:
-        return GiveUp("the endpoint is gone (410): change NOTIFY_URL, or uninstall notify")
     return GiveUp(f"the endpoint answered {status}")
