@@ -6,7 +6,6 @@ import json
 import threading
 import time
 import weakref
-from collections import deque
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -63,7 +62,7 @@ class _Transport(httpx.AsyncBaseTransport):
     def __init__(self, tenant: Tenant) -> None:
         self._inner = httpx.ASGITransport(assemble(tenant), raise_app_exceptions=False)
         self.calls: list[ApiCall] = []
-        self.failures: deque[httpx.Response | httpx.ReadTimeout] = deque()
+        self.failures: list[httpx.Response | httpx.ReadTimeout] = []
         #: Path → the details of a resource that the sandbox does not have.
         self.known: dict[str, bytes] = {}
 
@@ -73,7 +72,7 @@ class _Transport(httpx.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         content = await request.aread()
         if self.failures:
-            answer = self.failures.popleft()
+            answer = self.failures.pop(0)
         elif path in self.known:
             answer = httpx.Response(200, content=self.known[path], headers={"Content-Type": "application/json"})
         else:
