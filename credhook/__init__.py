@@ -35,8 +35,7 @@ if TYPE_CHECKING:
         UserRequest,
     )
     from credhook.worker.attempt.retry import GiveUp, Retry
-    from credhook.worker.handlers.registry import Handlers
-    from credhook.worker.handlers.types import AsyncContext, Context, FetchedEvent, SyncContext
+    from credhook.worker.handlers.registry import AsyncContext, Context, FetchedEvent, Handlers, SyncContext
     from credhook.worker.platform.circuit import PlatformPaused
 
 __all__ = [
@@ -88,8 +87,7 @@ _HOMES = {
         "UserRequest",
     },
     "credhook.worker.platform.circuit": {"PlatformPaused"},
-    "credhook.worker.handlers.types": {"AsyncContext", "Context", "FetchedEvent", "SyncContext"},
-    "credhook.worker.handlers.registry": {"Handlers"},
+    "credhook.worker.handlers.registry": {"AsyncContext", "Context", "FetchedEvent", "Handlers", "SyncContext"},
     "credhook.worker.attempt.retry": {"GiveUp", "Retry"},
 }
 

@@ -4,6 +4,7 @@ tenacity and stamina own the loop around a call. Here processes, records in Redi
 need only the number of seconds. redis-py's backoffs draw their own jitter, so tests could not know the result.
 """
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Final
 
 #: By then every limit has been reached. More would overflow a float.
 _MOST_GROWTHS: Final = 64
+_MOST_GROWTH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,12 @@ class Backoff:
     longest: float
     growth: float = 2.0
     jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (
+            0 <= self.first <= self.longest < math.inf and 1 <= self.growth <= _MOST_GROWTH and 0 <= self.jitter <= 1
+        ):
+            raise ValueError("Backoff: 0 <= first <= longest in seconds, growth from 1 to 1,000, jitter from 0 to 1")
 
     def wait(self, attempt: int, chance: float = 1.0) -> float:
         """Return seconds to wait after an attempt, counted from 1. `chance`: 0 (shortest wait) to 1 (longest)."""

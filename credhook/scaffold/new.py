@@ -3,7 +3,6 @@
 import importlib.util
 import keyword
 import re
-import sys
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -32,19 +31,11 @@ class _WrongName(click.ClickException):
 
 def _check(name: str) -> None:
     """Refuse a name that cannot be imported or hides another module."""
-    if not _usable(name):
-        proposal = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        near = proposal if _usable(proposal) else "my_handlers"
-        raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as {near}")
-    if name in sys.stdlib_module_names:
-        raise _WrongName(f"{name!r} is a module of Python's own, which yours would hide: choose another name")
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise _WrongName(f"{name!r} is no name of a module: use letters, digits and _, such as my_handlers")
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin is not None:  # A plain folder has no origin and does not count.
-        raise _WrongName(f"{name!r} is a module that is installed here: choose another name")
-
-
-def _usable(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and not keyword.iskeyword(name)
+        raise _WrongName(f"{name!r} is a module that is installed here, which yours would hide: choose another name")
 
 
 @click.command()

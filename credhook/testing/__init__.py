@@ -34,7 +34,3 @@ def __getattr__(name: str) -> object:
         if name in names:
             return getattr(import_module(f"credhook.testing.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__

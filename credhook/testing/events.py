@@ -3,44 +3,39 @@
 `variants` lists awkward forms: what the platform may return, and what a handler rarely sees before its first bad day.
 """
 
-import difflib
 import functools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple
-
-from pydantic_core import to_json
+from typing import Any, Final, Literal
 
 from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.sandbox import resources, templates
-from credhook.sandbox.tenant import Tenant
 from credhook.testing.fake_platform import new_tenant
-from credhook.worker.api import responses
-from credhook.worker.api.errors import InvalidResponse
-from credhook.worker.api.http.exchange import MOST_VALUES, Response, values
-from credhook.worker.api.operations import reading
-from credhook.worker.handlers.types import FetchedEvent
+from credhook.worker.api.models import model_of
+from credhook.worker.handlers.registry import FetchedEvent
 
 CredentialFormat = Literal["sd-jwt", "mdoc"]
 Document = dict[str, Any]
 
-_TEMPLATES: Final[Mapping[CredentialFormat, str]] = {"sd-jwt": "sandbox:membership", "mdoc": "sandbox:permit"}
-
-#: The claims that a holder presents. An mdoc has them in namespaces.
-_CLAIMS: Final[Mapping[CredentialFormat, Mapping[str, Any]]] = {
-    "sd-jwt": templates.MEMBER,
-    "mdoc": {
-        "example.sandbox.permit": {"holder": "Ada Example", "portrait": "ZXhhbXBsZQ==", "zones": ["harbour", "depot"]}
-    },
+#: Format → the template of the credential, and the claims that a holder presents. An mdoc has them in namespaces.
+_CREDENTIALS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "sd-jwt": ("sandbox:membership", templates.MEMBER),
+    "mdoc": (
+        "sandbox:permit",
+        {
+            "example.sandbox.permit": {
+                "holder": "Ada Example",
+                "portrait": "ZXhhbXBsZQ==",
+                "zones": ["harbour", "depot"],
+            }
+        },
+    ),
 }
 
-_DATA: Final = "openid4vc.verification.data"
-_VERIFIED: Final = "openid4vc.verification.verified"
-_FAILED: Final = "openid4vc.verification.failed"
-_ISSUANCES: Final = tuple(one.name for one in ISSUANCE.event_types)
-_REQUIRED: Final = ("id", "status")
+#: The organisation of all events.
+_organisation: Final = functools.cache(new_tenant)
 
 #: Names that a database, a form or a mail program may stumble over.
 SCRIPTS: Final[Mapping[str, str]] = {
@@ -51,16 +46,6 @@ SCRIPTS: Final[Mapping[str, str]] = {
     "rightToLeft": "\u202eelpmaxE adA\u202c",
 }
 
-#: The part of a worker's limit that the huge details take up.
-_NEAR: Final = 0.95
-
-#: Event type → a later status that the details of the "stale" form show.
-_LATER: Final[Mapping[str, str]] = {
-    "openid4vc.issuance.offered": "completed",
-    "openid4vc.issuance.partiallyIssued": "completed",
-    "openid4vc.verification.requested": "expired",
-}
-
 
 def event(
     type: str,  # noqa: A002  The event's own word.
@@ -68,7 +53,7 @@ def event(
     *,
     format: CredentialFormat = "sd-jwt",  # noqa: A002  The specification's own word.
     attributes: Mapping[str, Any] | None = None,
-    is_valid: bool | None = None,
+    is_valid: bool = True,
     status: str | None = None,
     details: Mapping[str, Any] | None = None,
     resource_id: str | None = None,
@@ -94,146 +79,62 @@ def event(
     Raises:
         ValueError: the type, variant or format is unknown, or a worker would not accept the details.
     """
-    _one_of("event type", type, EVENT_TYPES)
-    _one_of("format", format, _TEMPLATES)
+    _check("event type", type, EVENT_TYPES)
+    _check("format", format, _CREDENTIALS)
     moment = datetime.now(UTC) if received_at is None else received_at
-    document = _document(type, format, moment)
-    if resource_id is not None:
-        document["id"] = resource_id
+    template, claims = _CREDENTIALS[format]
+    request: Document = {"event_type": type, "template_id": template}
+    read: Callable[..., Any] = resources.read_issuance
+    if resource_of(type) is not ISSUANCE:
+        request |= {"attributes": claims if attributes is None else attributes, "is_valid": is_valid}
+        read = resources.read_presentation
+    elif attributes is not None or not is_valid:
+        raise ValueError("attributes and is_valid are a presentation's; an issuance shows neither")
+    tenant = replace(_organisation(), now=lambda: moment)
+    (happened,) = resources.trigger_events(tenant, resources.EventRequest.model_validate(request))
+    document = read(tenant, happened.resource_id).plain()
     if variant is not None:
-        document = _VARIANTS[_one_of(f"variant of {type}", variant, variants(type))].change(type, document)
-    if attributes is not None or is_valid is not None:
-        document["credentials"] = [_presented(type, document, format, attributes, is_valid)]
-    document |= ({} if status is None else {"status": status}) | dict(details or {})
+        _check(f"variant of {type}", variant, variants(type))
+        document = _VARIANTS[variant][1](document)
+    document |= {"id": resource_id or document["id"]} | ({} if status is None else {"status": status})
+    document |= details or {}
     return FetchedEvent(
         type=type,
         resource_id=str(document["id"]),
         webhook_id=webhook_id or f"msg_{secrets.token_hex(12)}",
         received_at=moment,
         attempt=attempt,
-        details=_read(type, document),
+        details=model_of(type).model_validate(document),
     )
 
 
 def variants(event_type: str) -> tuple[str, ...]:
     """Return the awkward forms that an event of this type may take: values for the second argument of `event`."""
-    return tuple(name for name, variant in _VARIANTS.items() if event_type in variant.types)
+    return tuple(name for name, (types, _) in _VARIANTS.items() if event_type in types)
 
 
-def _one_of(noun: str, wanted: str, known: Any) -> str:
+def _check(noun: str, wanted: str, known: Collection[str]) -> None:
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=1)
-        listed = f"there is {', '.join(known)}" if known else "there is none"
-        raise ValueError(f"{wanted!r} is no {noun}; " + (f"did you mean {near[0]!r}?" if near else listed))
-    return wanted
-
-
-def _document(event_type: str, format_: CredentialFormat, moment: datetime) -> dict[str, Any]:
-    """Return the details of a new resource in the state that the event announces, as the sandbox shows them."""
-    tenant = replace(_organisation(), now=lambda: moment)
-    issues = resource_of(event_type) is ISSUANCE
-    claims: dict[str, Any] = {} if issues else {"attributes": dict(_CLAIMS[format_])}
-    request = resources.EventRequest(event_type=event_type, template_id=_TEMPLATES[format_], **claims)
-    (happened,) = resources.trigger_events(tenant, request)
-    read = resources.read_issuance if issues else resources.read_presentation
-    return read(tenant, happened.resource_id).plain()
-
-
-@functools.cache
-def _organisation() -> Tenant:
-    return new_tenant()
-
-
-def _credential(format_: CredentialFormat) -> resources.SandboxCredential:
-    template = templates.read_template(_organisation(), _TEMPLATES[format_])
-    return resources.SandboxCredential(
-        is_valid=True, name=template.name, type=template.type, attributes=dict(_CLAIMS[format_]), issues=[]
-    )
-
-
-def _presented(
-    event_type: str,
-    document: Mapping[str, Any],
-    format_: CredentialFormat,
-    attributes: Mapping[str, Any] | None,
-    is_valid: bool | None,
-) -> dict[str, Any]:
-    if resource_of(event_type) is ISSUANCE:
-        raise ValueError("attributes and is_valid are a presentation's; an issuance shows neither")
-    shown = (document.get("credentials") or [_credential(format_).plain()])[0]
-    changes: dict[str, Any] = {} if attributes is None else {"attributes": dict(attributes)}
-    if is_valid is not None:
-        changes |= {"isValid": is_valid, "issues": [] if is_valid else ["The signature does not match."]}
-    return {**shown, **changes}
-
-
-def _read(event_type: str, document: Mapping[str, Any]) -> Any:
-    """Read the details as a worker does."""
-    operation = reading(resource_of(event_type))["get"]
-    answer = Response(200, {}, to_json({"data": document}))
-    try:
-        return responses.read(operation, answer, datetime.now(UTC), asked_for=str(document["id"]))
-    except InvalidResponse as error:
-        raise ValueError(f"a worker would not accept these details: {error}") from None
+        raise ValueError(f"{wanted!r} is no {noun}; there is {', '.join(known)}")
 
 
 def _with_attributes(document: Document, attributes: Mapping[str, Any]) -> Document:
-    return document | {"credentials": [one | {"attributes": dict(attributes)} for one in document["credentials"]]}
+    return document | {"credentials": [one | {"attributes": attributes} for one in document["credentials"]]}
 
 
-def _stale(event_type: str, document: Document) -> Document:
-    status = _LATER[event_type]
-    issued = [one | {"status": "issued"} for one in document["credentials"]]
-    return document | {"status": status, "credentials": issued}
+_ISSUANCES: Final = tuple(one.name for one in ISSUANCE.event_types)
+_VERIFIED: Final = "openid4vc.verification.verified"
+_DATA: Final = "openid4vc.verification.data"
 
-
-def _huge(_: str, document: Document) -> Document:
-    one = document["credentials"][0]
-    number = int(MOST_VALUES * _NEAR - values(to_json(document))) // (values(to_json(one)))
-    named = "id" in one
-    return document | {
-        "credentials": [one | ({"id": f"{one['id']}-{place}"} if named else {}) for place in range(number)]
-    }
-
-
-def _error_object(_: str, document: Document) -> Document:
-    error = {"message": document["error"], "code": "access_denied", "details": [{"step": "consent"}]}
-    return document | {"error": error}
-
-
-def _missing(event_type: str, document: Document) -> Document:
-    bare = {name: document[name] for name in _REQUIRED}
-    if event_type != _DATA:
-        return bare
-    return bare | {"credentials": [{"attributes": one["attributes"]} for one in document["credentials"]]}
-
-
-def _nulls(event_type: str, document: Document) -> Document:
-    nothing = {name: None for name in document if name not in _REQUIRED}
-    if event_type != _DATA:
-        return document | nothing
-    kept = [dict.fromkeys(one) | {"attributes": one["attributes"]} for one in document["credentials"]]
-    return document | nothing | {"credentials": kept}
-
-
-class Variant(NamedTuple):
-    """An awkward form: the event types that may have it, and the function that changes the details."""
-
-    types: tuple[str, ...]
-    change: Callable[[str, Document], Document]
-
-
+#: Awkward form → the event types that may have it, and the function that changes the details.
 #: No form of a `data` event lacks presented data: a worker runs no handler without it.
-_VARIANTS: Final[Mapping[str, Variant]] = {
-    "empty": Variant((*_ISSUANCES, _VERIFIED), lambda _, document: document | {"credentials": []}),
-    "no_data": Variant((_VERIFIED,), lambda _, document: _with_attributes(document, {})),
-    "stale": Variant(tuple(_LATER), _stale),
-    "unknown_status": Variant(
-        EVENT_TYPES, lambda _, document: document | {"status": "notYetInventedWhenThisWasWritten"}
+_VARIANTS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Document], Document]]]] = {
+    "empty": ((*_ISSUANCES, _VERIFIED), lambda document: document | {"credentials": []}),
+    "no_data": ((_VERIFIED,), lambda document: _with_attributes(document, {})),
+    "unknown_status": (EVENT_TYPES, lambda document: document | {"status": "notYetInventedWhenThisWasWritten"}),
+    "scripts": ((_VERIFIED, _DATA), lambda document: _with_attributes(document, SCRIPTS)),
+    "missing": (
+        tuple(one for one in EVENT_TYPES if one != _DATA),
+        lambda document: {name: document[name] for name in ("id", "status")},
     ),
-    "huge": Variant((*_ISSUANCES, _VERIFIED, _DATA), _huge),
-    "scripts": Variant((_VERIFIED, _DATA), lambda _, document: _with_attributes(document, SCRIPTS)),
-    "error_object": Variant((_FAILED,), _error_object),
-    "missing": Variant(EVENT_TYPES, _missing),
-    "nulls": Variant(EVENT_TYPES, _nulls),
 }

@@ -6,9 +6,6 @@ import json
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import httpx
@@ -21,21 +18,17 @@ from credhook.sandbox.resources import IssuanceRecord, PresentationRecord
 from credhook.sandbox.templates import PresetRecord
 from credhook.sandbox.tenant import CLIENT_ID, CLIENT_SECRET, Faults, FaultSwitch, StateFile, Tenant, TokenIssuer
 from credhook.sandbox.users import UserRecord
-from credhook.sandbox.wire import WireModel
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.token import ClientCredentials
-from credhook.worker.handlers.types import FetchedEvent
-from credhook.worker.platform.circuit import Circuit, Phase, PlatformPaused, outcome_of
+from credhook.worker.handlers.registry import FetchedEvent
 
 _URL: Final = "http://127.0.0.1:8700"
 _TOKEN_PATH: Final = "/realms/sandbox/protocol/openid-connect/token"  # noqa: S105  A path.
-#: Segments of a path that name an operation. Later segments may name a person.
-_SAFE_SEGMENTS: Final = 4
-_NOT_FOUND: Final = 404
 
 #: Fields that differ between two runs with the same effects: generated ids, and times.
 _VOLATILE: Final = frozenset({"id", "certificateId", "createdAt", "updatedAt", "archivedAt", "expiresAt", "iat"})
-_RECORDS: Final[Mapping[str, type[WireModel]]] = {
+#: Noun → the sandbox's model of its records.
+_RECORDS: Final[dict[str, Any]] = {
     "users": UserRecord,
     "presets": PresetRecord,
     "trusted_entities": RegisteredEntity,
@@ -47,7 +40,7 @@ _RECORDS: Final[Mapping[str, type[WireModel]]] = {
 
 
 class ApiCall(NamedTuple):
-    """One call to the platform. The repr omits personal data.
+    """One call to the platform.
 
     Attributes:
         method: the HTTP method.
@@ -61,15 +54,6 @@ class ApiCall(NamedTuple):
     body: Any
     status: int | None
 
-    def __repr__(self) -> str:
-        noun = "/".join(self.path.split("/")[:_SAFE_SEGMENTS])
-        return f"ApiCall({self.method} {noun}{'/…' if noun != self.path else ''} → {self.status or 'no answer'})"
-
-
-class _Failure(NamedTuple):
-    status: int | None
-    retry_after: int | None = None
-
 
 class _Transport(httpx.AsyncBaseTransport):
     """Passes requests to the sandbox, records them, and fails the next ones if told to."""
@@ -77,39 +61,26 @@ class _Transport(httpx.AsyncBaseTransport):
     def __init__(self, tenant: Tenant) -> None:
         self._inner = httpx.ASGITransport(assemble(tenant), raise_app_exceptions=False)
         self.calls: list[ApiCall] = []
-        self.failures: deque[_Failure] = deque()
-        #: Path → response to a GET that the sandbox answers with 404.
+        self.failures: list[httpx.Response | httpx.ReadTimeout] = []
+        #: Path → the details of a resource that the sandbox does not have.
         self.known: dict[str, bytes] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if request.url.path == _TOKEN_PATH:
+        path = request.url.path
+        if path == _TOKEN_PATH:
             return await self._inner.handle_async_request(request)
-        content, status = await request.aread(), None
-        # A real network suspends the caller as well. `crash_after` and `assert_idempotent` need that.
-        await asyncio.sleep(0)
-        try:
-            response = self._fail(self.failures.popleft()) if self.failures else await self._answer(request)
-            status = response.status_code
-            return response
-        finally:
-            body = json.loads(content) if content else None
-            self.calls.append(ApiCall(request.method, request.url.path, body, status))
-
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
-        response = await self._inner.handle_async_request(request)
-        known = self.known.get(request.url.path) if request.method == "GET" else None
-        if response.status_code == _NOT_FOUND and known is not None:
-            await response.aclose()
-            return httpx.Response(200, content=known, headers={"Content-Type": "application/json"})
-        return response
-
-    @staticmethod
-    def _fail(failure: _Failure) -> httpx.Response:
-        if failure.status is None:
-            raise httpx.ReadTimeout("The test asked for a time-out.")
-        headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
-        error = {"status": failure.status, "code": "TOLD_TO_FAIL", "detail": "The test asked for this failure."}
-        return httpx.Response(failure.status, json={"errors": [error]}, headers=headers)
+        content = await request.aread()
+        if self.failures:
+            answer = self.failures.pop(0)
+        elif path in self.known:
+            answer = httpx.Response(200, content=self.known[path], headers={"Content-Type": "application/json"})
+        else:
+            answer = await self._inner.handle_async_request(request)
+        status = answer.status_code if isinstance(answer, httpx.Response) else None
+        self.calls.append(ApiCall(request.method, path, json.loads(content) if content else None, status))
+        if isinstance(answer, httpx.ReadTimeout):
+            raise answer
+        return answer
 
 
 class FakeApi(AsyncApi):
@@ -122,8 +93,8 @@ class FakeApi(AsyncApi):
     def __init__(self) -> None:
         self._tenant = new_tenant()
         self._recording = _Transport(self._tenant)
-        self._credentials = ClientCredentials(_URL + _TOKEN_PATH, CLIENT_ID, CLIENT_SECRET)
-        super().__init__(_URL, self._credentials, transport=self._recording)
+        credentials = ClientCredentials(_URL + _TOKEN_PATH, CLIENT_ID, CLIENT_SECRET)
+        super().__init__(_URL, credentials, transport=self._recording)
 
     @property
     def calls(self) -> tuple[ApiCall, ...]:
@@ -138,11 +109,14 @@ class FakeApi(AsyncApi):
             retry_after: seconds in the Retry-After header, if any.
             times: number of calls.
         """
-        self._recording.failures.extend([_Failure(status, retry_after)] * times)
+        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        error = {"status": status, "code": "TOLD_TO_FAIL", "detail": "The test asked for this failure."}
+        for _ in range(times):
+            self._recording.failures.append(httpx.Response(status, json={"errors": [error]}, headers=headers))
 
-    def time_out(self, *, times: int = 1) -> None:
-        """End the next calls without a response, as after a time-out, but at once."""
-        self._recording.failures.extend([_Failure(None)] * times)
+    def time_out(self) -> None:
+        """End the next call without a response, as after a time-out, but at once."""
+        self._recording.failures.append(httpx.ReadTimeout("The test asked for a time-out."))
 
     def know(self, event: FetchedEvent) -> None:
         """Answer fetches of the event's resource with its details. `run` calls this itself."""
@@ -161,10 +135,6 @@ class FakeApi(AsyncApi):
             for noun, model in _RECORDS.items()
         }
 
-    def guarded(self, breaker: "FakeBreaker") -> AsyncApi:
-        """Return a client of the same platform behind a circuit breaker."""
-        return AsyncApi(_URL, self._credentials, transport=self._recording, guard=breaker)
-
     @functools.cached_property
     def sync(self) -> SyncApi:
         """Return the client for plain functions. Its calls run on an event loop in another thread."""
@@ -175,48 +145,10 @@ class FakeApi(AsyncApi):
         return asyncio.run_coroutine_threadsafe(make(), _loop()).result()
 
 
-class FakeBreaker:
-    """The circuit breaker of a fleet of one, on a clock that the test moves. It is both `Guard` and `Permit`."""
-
-    def __init__(self, now: Callable[[], float], chance: Callable[[], float]) -> None:
-        """`now`: seconds. `chance`: a number from 0 to 1 for each call."""
-        self._now = now
-        self._chance = chance
-        self._circuit = Circuit()
-
-    async def acquire(self, operation: str) -> "FakeBreaker":
-        """Let the call pass unless the circuit is open."""
-        if self._circuit.phase(self._now()) is Phase.OPEN:
-            message = f"{operation}: not sent: the circuit breaker is open"
-            raise PlatformPaused(message, operation=operation, retry_after=self.pause())
-        return self
-
-    def pause(self) -> float:
-        """Return the seconds for which the circuit stays open; 0 if it is closed."""
-        return self._circuit.pause(self._now())
-
-    def answered(self, status: int | None, retry_after: float | None) -> None:
-        """Count a response, or the lack of one."""
-        outcome = replace(outcome_of(status, retry_after, at=self._now(), probe=True), chance=self._chance())
-        self._circuit = self._circuit.after(outcome)
-
-    def unanswered(self, cause: str) -> None:  # noqa: ARG002  Part of the protocol.
-        """Count a call without a response."""
-        self.answered(None, None)
-
-    def cancelled(self) -> None:
-        """Do nothing: a cancelled call says nothing about the platform."""
-
-
 def new_tenant() -> Tenant:
     """Return the state of a new sandbox, in memory. It delivers nothing."""
-    tenant = Tenant(
-        _URL,
-        StateFile(),
-        TokenIssuer(time.time),
-        FaultSwitch(Faults()),
-        lambda event_type, resource_id: [],  # noqa: ARG005  Deliveries.
-    )
+    switch = FaultSwitch(Faults())
+    tenant = Tenant(_URL, StateFile(), TokenIssuer(time.time), switch, announce=lambda event_type, resource_id: [])  # noqa: ARG005  Deliveries.
     load_fixtures(tenant)
     weakref.finalize(tenant, tenant.state.close)
     return tenant

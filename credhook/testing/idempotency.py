@@ -1,26 +1,35 @@
-"""`assert_idempotent`: check that a handler may run again after its process died at any of its awaits."""
+"""`assert_idempotent`: check that a handler may run again after its process died at any of its awaits.
 
+The handler's coroutine is stepped by hand. Each object that the author's code awaits and that suspends it is one crash
+point. An await that completes without suspending is none: let fakes `await asyncio.sleep(0)`.
+
+The crash is an exception that `except Exception` does not catch. A real crash runs no `finally` and no `__aexit__`.
+Here they run, as a database rolls back for a lost connection.
+"""
+
+import asyncio
 import copy
+import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+import pprint
+import types
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import replace
+from typing import Any
 
+from credhook.logs.places import is_authors
 from credhook.testing.fake_platform import FakeApi
-from credhook.testing.running import Function, Result, Trial, handler_of, run_on_new_loop
+from credhook.testing.running import Function, Result, Trial, end_tasks, handler_of, retrieve, run_on_new_loop
 from credhook.worker.attempt.retry import GiveUp
-from credhook.worker.handlers.registry import Handler
-from credhook.worker.handlers.types import FetchedEvent
-
-_MAX_DIFFERENCES: Final = 5
+from credhook.worker.handlers.registry import Context, FetchedEvent
 
 
 def assert_idempotent(
-    handler: Handler | Function,
+    handler: Function,
     event: FetchedEvent,
     *,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
-    timeout: float | None = None,
 ) -> None:
     """Check as `aassert_idempotent` does, where no event loop runs.
 
@@ -28,18 +37,15 @@ def assert_idempotent(
         AssertionError: see `aassert_idempotent`.
         RuntimeError: an event loop runs here.
     """
-    run_on_new_loop(
-        "aassert_idempotent", lambda: aassert_idempotent(handler, event, fresh=fresh, effects=effects, timeout=timeout)
-    )
+    run_on_new_loop(aassert_idempotent(handler, event, fresh=fresh, effects=effects))
 
 
 async def aassert_idempotent(
-    handler: Handler | Function,
+    handler: Function,
     event: FetchedEvent,
     *,
     fresh: Callable[..., Any] | None = None,
     effects: Callable[..., Any] | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109  The worker's timeout, not the caller's.
 ) -> None:
     """Check that a handler has the same effects however often it runs.
 
@@ -54,7 +60,6 @@ async def aassert_idempotent(
             argument. May be a coroutine function, like `effects`.
         effects: returns the effects as a value to compare, such as the rows of a table. It gets the result of `fresh`
             if it takes an argument. Default: `FakeApi.effects`.
-        timeout: as for `arun`.
 
     Raises:
         AssertionError: the effects differ, or the handler fails. The message says after which crash, and where.
@@ -62,32 +67,33 @@ async def aassert_idempotent(
     """
     subject = handler_of(handler)
 
-    async def new_trial() -> tuple[Trial, FakeApi, Any]:
+    async def observe(point: CrashPoint | None) -> tuple[Result, object]:
         api = FakeApi()
         state = await _call(fresh, api)
-        return Trial(subject, event, api, timeout=timeout, state=state), api, state
-
-    async def finish(trial: Trial, api: FakeApi, state: object) -> tuple[Result, object]:
-        await trial.settle()
+        trial = Trial(subject, event, api, state=state)
+        if point is not None:
+            await trial.crash(replace(subject, function=point.wrap(subject.function)) if subject.is_async else subject)
+        result = await trial.settle()
         # `effects` may return the state itself, which is about to change.
-        return trial.result(), copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
+        return result, copy.deepcopy(api.effects() if effects is None else await _call(effects, state))
 
-    first, expected = await finish(*await new_trial())
+    first, expected = await observe(None)
     if not _is_done(first):
         raise AssertionError(f"{subject.name} did not get done when nothing disturbed it: {_summary(first)}")
     number, awaits = 0, 0
     while number <= awaits:  # Number 0 runs to its end, and counts the awaits.
-        trial, api, state = await new_trial()
-        point = await trial.crash(number or None)
+        point = CrashPoint(number)
+        result, found = await observe(point)
         awaits = awaits if number else point.awaits
-        died = f"died at its await {number} at {point.crashed_at}" if number else "ended without being recorded as done"
-        result, found = await finish(trial, api, state)
+        died = f"died at its await {number} at {point.at}" if number else "ended without being recorded as done"
         if result.outcome != first.outcome or not _is_done(result):
             raise AssertionError(
                 f"{subject.name} cannot run again: it {died}, and the next run ended as {_summary(result)}"
             )
-        if changes := differences(expected, found):
-            raise AssertionError(f"{subject.name} is not idempotent: it {died}, ran again, and then {changes}")
+        if found != expected:
+            once, again = (pprint.pformat(one).splitlines() for one in (expected, found))
+            changes = "\n".join(difflib.unified_diff(once, again, "once", "again", lineterm=""))
+            raise AssertionError(f"{subject.name} is not idempotent: it {died}, ran again, and left\n{changes}")
         number += 1
 
 
@@ -104,46 +110,91 @@ async def _call(function: Callable[..., Any] | None, argument: object) -> Any:
     if function is None:
         return None
     try:
-        inspect.signature(function).bind(argument)
-    except (TypeError, ValueError):  # Some built-in functions have no signature.
-        result = function()
-    else:
-        result = function(argument)
+        takes_one = bool(inspect.signature(function).parameters)
+    except ValueError:  # Some built-in functions have no signature, such as `dict.clear`.
+        takes_one = False
+    result = function(argument) if takes_one else function()
     return await result if inspect.isawaitable(result) else result
 
 
-def differences(expected: object, found: object) -> str:
-    """Return how `found` differs, in one line; "" if it does not. Values are not shown: they may be claims."""
-    if expected == found:
-        return ""
-    every = list(_differ(expected, found, "")) or ["the values differ"]
-    rest = [f"and {len(every) - _MAX_DIFFERENCES} more"] if len(every) > _MAX_DIFFERENCES else []
-    return "; ".join([*every[:_MAX_DIFFERENCES], *rest])
+class Crashed(BaseException):
+    """The handler's process has died."""
 
 
-def _differ(expected: Any, found: Any, place: str) -> Iterator[str]:
-    name = place or "the whole"
-    if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        prefix = f"{place}." if place else ""
-        yield from (f"{prefix}{key} is missing" for key in expected if key not in found)
-        yield from (f"{prefix}{key} should not be there" for key in found if key not in expected)
-        for key in expected:
-            if key in found and expected[key] != found[key]:
-                yield from _differ(expected[key], found[key], f"{prefix}{key}")
-    elif isinstance(expected, list | tuple) and isinstance(found, list | tuple):
-        if len(expected) != len(found):
-            yield f"{name} has {_count(found)} instead of {_count(expected)}"
+class CrashPoint:
+    """One run of a handler that counts its awaits and may die at one of them.
+
+    Attributes:
+        awaits: how many awaits the run has made.
+        at: where it died, as `file:line`, or "".
+    """
+
+    def __init__(self, number: int) -> None:
+        """`number`: the await to die at, counted from 1; 0 only counts."""
+        self._number = number
+        self.awaits = 0
+        self.at = ""
+
+    def wrap(self, function: Function) -> Function:
+        """Return the handler's function with this crash in it.
+
+        It raises `Crashed`, even if the handler catches that. Tasks that the handler has begun end as well.
+        """
+
+        async def crashing(event: FetchedEvent, context: Context[Any, Any]) -> None:
+            before = asyncio.all_tasks()
+            try:
+                await self._stepped(function(event, context))
+            except BaseException:
+                if not self.at:
+                    raise
+            if self.at:
+                await end_tasks(asyncio.all_tasks() - before)
+                raise Crashed
+
+        return crashing
+
+    @types.coroutine
+    def _stepped(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
+        """Await a coroutine step by step."""
+        error: BaseException | None = None
+        previous: object = None
+        while True:
+            try:
+                future = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration:
+                return
+            error = None
+            try:
+                awaited, place = _find_await(coroutine)
+                if awaited is not None and awaited is not previous:
+                    previous = awaited
+                    self._count(place)
+                yield future
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as raised:  # noqa: BLE001  It belongs to the coroutine.
+                if isinstance(raised, Crashed) and isinstance(future, asyncio.Future):
+                    future.add_done_callback(retrieve)
+                error = raised
+
+    def _count(self, place: str) -> None:
+        if self.at:
             return
-        for index, (one, other) in enumerate(zip(expected, found, strict=True)):
-            if one != other:
-                yield from _differ(one, other, f"{place}[{index}]")
-    elif type(expected) is type(found):
-        yield f"{name} has another value"
-    else:
-        yield f"{name} is {type(found).__name__} instead of {type(expected).__name__}"
+        self.awaits += 1
+        if self.awaits == self._number:
+            self.at = place
+            raise Crashed
 
 
-def _count(entries: Sequence[object]) -> str:
-    total = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-    repeated = sum(entry in entries[:index] for index, entry in enumerate(entries))
-    return f"{total} ({repeated} repeated)" if repeated else total
+def _find_await(coroutine: Coroutine[Any, Any, object]) -> tuple[object, str]:
+    """Return what the innermost function of the author awaits, and its place; (None, "") if there is none."""
+    awaited: object = None
+    inner: object = coroutine
+    place = ""
+    while inspect.iscoroutine(inner):
+        if inner.cr_frame and is_authors(inner.cr_code.co_filename):
+            awaited, place = inner.cr_await, f"{inner.cr_code.co_filename}:{inner.cr_frame.f_lineno}"
+        inner = inner.cr_await
+    return awaited, place

@@ -4,44 +4,38 @@ The runner and the retry policy are the worker's own. The clock is moved instead
 """
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import structlog
-from structlog.testing import LogCapture
 
-from credhook.logs.places import places
-from credhook.sandbox.events import EVENTS
-from credhook.store import State
-from credhook.testing.crashes import CrashPoint, end_tasks
-from credhook.testing.fake_platform import ApiCall, FakeApi, FakeBreaker
+from credhook.logs.places import loaded_from, places
+from credhook.testing.fake_platform import ApiCall, FakeApi
 from credhook.worker.api.client import AsyncApi, SyncApi
+from credhook.worker.api.errors import Unavailable
 from credhook.worker.attempt import running
-from credhook.worker.attempt.attempt import Outcome
-from credhook.worker.attempt.details import is_stale, version
-from credhook.worker.attempt.retry import BACKOFF, after_handler, error_text
-from credhook.worker.handlers.registry import Handler, Handlers
-from credhook.worker.handlers.types import Context, FetchedEvent
-from credhook.worker.queue.claims import Settlement
+from credhook.worker.attempt.retry import BACKOFF, Defer, GiveUp, after_handler, error_text
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Handlers
+from credhook.worker.platform.circuit import Circuit, outcome_of
 from credhook.worker.settings import WorkerSettings
 
 T = TypeVar("T")
-Function = Callable[..., Any]
+Function: TypeAlias = Callable[..., Any]
+Ending: TypeAlias = Literal["done", "skipped", "waiting", "timed_out", "dead"]
 
 _UNSET: Final = object()
 #: Attempts of "until settled". A platform that stays down defers an event for a day.
 _MAX_ATTEMPTS: Final = 10_000
 _MAX_PLACES: Final = 4
-#: Status → an event type that announces it.
-_ANNOUNCED: Final = {rule.status.casefold(): event_type for event_type, rule in EVENTS.items()}
+#: Seconds that cancelled tasks get to end.
+_GRACE_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a worker would do. The repr omits everything that the handler wrote, logged or sent.
+    """What a worker would do. The repr omits everything that the handler wrote, logged or raised.
 
     Attributes:
         outcome: "done"; "skipped" by its condition; "waiting" for another attempt; "timed_out" and waiting; or "dead".
@@ -54,7 +48,7 @@ class Result:
         calls: the calls to the platform.
     """
 
-    outcome: Literal["done", "skipped", "waiting", "timed_out", "dead"]
+    outcome: Ending
     retry_in: float | None
     attempts: int
     cause: str = ""
@@ -69,74 +63,54 @@ class RunOptions(TypedDict, total=False):
 
     api: FakeApi | None
     attempts: int | Literal["until settled"]
-    crash_after: int | None
     timeout: float | None
-    max_attempts: int | None
-    stale: bool | None
+    stale: bool
     state: object
-    chance: Callable[[], float]
 
 
-def run(handler: Handler | Function, event: FetchedEvent, **options: Unpack[RunOptions]) -> Result:
+def run(handler: Function, event: FetchedEvent, **options: Unpack[RunOptions]) -> Result:
     """Run a handler as `arun` does, where no event loop runs: in a plain test, unittest, or a script.
 
     Raises:
         RuntimeError: an event loop runs here.
         ValueError: see `arun`.
     """
-    return run_on_new_loop("arun", lambda: arun(handler, event, **options))
+    return run_on_new_loop(arun(handler, event, **options))
 
 
 async def arun(
-    handler: Handler | Function,
+    handler: Function,
     event: FetchedEvent,
     *,
     api: FakeApi | None = None,
     attempts: int | Literal["until settled"] = 1,
-    crash_after: int | None = None,
     timeout: float | None = None,  # noqa: ASYNC109  The worker's timeout, not the caller's.
-    max_attempts: int | None = None,
-    stale: bool | None = None,
+    stale: bool = False,
     state: object = _UNSET,
-    chance: Callable[[], float] = lambda: 0.5,
 ) -> Result:
     """Run a handler for an event as a worker would, and return what the worker would do next.
 
     Attempts follow each other without waiting. The details stay the same; a worker would fetch them for each attempt.
 
     Args:
-        handler: a function, decorated or not, or a `Handler`.
+        handler: a function, decorated or not.
         event: its first argument. The platform answers fetches of its resource with its details.
         api: the platform of `context.api`. Default: a new one.
-        attempts: maximum number of attempts. "until settled" runs the handler until it is done or given up.
-        crash_after: let the process die after that await, counted from 1, or else at the handler's end. Then run the
-            handler again from the start. A plain function dies at its end.
+        attempts: maximum number of attempts, from 1. "until settled" runs the handler until it is done or given up.
         timeout: seconds of real time for one run. Default: as in a worker.
-        max_attempts: attempts after which the worker gives up. Default: as in a worker.
-        stale: `context.stale`. Default: True if the details show a later state than the event's.
+        stale: `context.stale`.
         state: `context.state`. Required if the plugin has a start-up function.
-        chance: a number from 0 to 1 for each wait that the worker randomises. Default: always the middle.
 
     Raises:
-        ValueError: the handler is not registered for the event's type, or is no handler; a number is below 1; or the
-            state is missing.
+        ValueError: the handler is not registered for the event's type, or is no handler; or the state is missing.
     """
-    if (attempts != "until settled" and attempts < 1) or (crash_after is not None and crash_after < 1):
-        raise ValueError("attempts and crash_after are counted from 1")
     subject = handler_of(handler)
     if state is _UNSET:
-        for plugin in _plugins(subject.function):
-            if plugin.handler_of(subject.function) and plugin.startup_function is not None:
-                raise ValueError(f"{plugin.name} has a start-up function: say state=…, what it would have returned")
+        if any(plugin.startup_function and plugin.handler_of(handler) for plugin in _plugins(handler)):
+            raise ValueError(f"{subject.plugin} has a start-up function: say state=…, what it would have returned")
         state = None
-    api = FakeApi() if api is None else api
-    trial = Trial(
-        subject, event, api, timeout=timeout, max_attempts=max_attempts, stale=stale, state=state, chance=chance
-    )
-    if crash_after is not None:
-        await trial.crash(crash_after + 1)
-    await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
-    return trial.result()
+    trial = Trial(subject, event, api or FakeApi(), timeout=timeout, stale=stale, state=state)
+    return await trial.settle(_MAX_ATTEMPTS if attempts == "until settled" else attempts)
 
 
 class Trial:
@@ -149,10 +123,8 @@ class Trial:
         api: FakeApi,
         *,
         timeout: float | None = None,
-        max_attempts: int | None = None,
-        stale: bool | None = None,
+        stale: bool = False,
         state: object = None,
-        chance: Callable[[], float] = lambda: 0.5,
     ) -> None:
         """See `arun` for the options.
 
@@ -162,98 +134,30 @@ class Trial:
         if event.type not in handler.types:
             raise ValueError(f"{handler.name} would not run for {event.type}: it is registered for other types")
         attempts, seconds = (WorkerSettings.model_fields[name].default for name in ("max_attempts", "handler_timeout"))
-        if stale is None:
-            shown = _ANNOUNCED.get(event.details.status.casefold(), "")
-            stale = is_stale(version(event.type, None), version(shown, None))
         self._handler = handler
         self._event = event
         self._api = api
         self._timeout = timeout or handler.timeout or seconds
-        self._max_attempts = max_attempts or handler.max_attempts(attempts)
+        self._max_attempts = handler.max_attempts(attempts)
         self._stale = stale
         self._state = state
-        self._chance = chance
         self._calls_before = len(api.calls)
-        #: Seconds since the event was received.
-        self._now = 0.0
-        self._breaker = FakeBreaker(lambda: self._now, chance)
-        self._log = LogCapture()
+        self._log = structlog.testing.LogCapture()
         self._runs = 0
-        self._skipped = False
-        self._error: Exception | None = None
-        self._settlement = Settlement(State.WAITING)
         api.know(event)
+        loaded_from(handler.function.__module__)
 
-    async def settle(self, attempts: int = _MAX_ATTEMPTS) -> None:
-        """Make attempts until the handler is done or given up, but no more than this."""
+    async def settle(self, attempts: int = _MAX_ATTEMPTS) -> Result:
+        """Make attempts until the handler is done or given up, but no more than this. Return what came of them."""
+        age = 0.0
         for _ in range(attempts):
-            await self._attempt()
-            if self._settlement.state is not State.WAITING:
-                return
-
-    async def _attempt(self) -> None:
-        self._now += self._settlement.wait
-        condition = self._handler.condition
-        self._skipped = condition is not None and not condition(self._event)
-        self._error = None if self._skipped else await self._run(self._handler)
-        outcome = Outcome()
-        if self._error is not None:
-            decision = after_handler(
-                self._error,
-                self._event.attempt,
-                max_attempts=self._max_attempts,
-                age=self._now,
-                pause=self._breaker.pause(),
-                backoff=self._handler.backoff or BACKOFF,
-                give_up_on=self._handler.give_up_on,
-                chance=self._chance,
-            )
-            outcome = outcome.after(self._handler.name, self._error, decision)
-        self._settlement = outcome.settlement()
-        if self._settlement.spend:
-            self._event = replace(self._event, attempt=self._event.attempt + 1)
-
-    async def crash(self, at: int | None = None) -> CrashPoint:
-        """Run the handler in a process that dies at the n-th await, or else at the handler's end."""
-        point = CrashPoint(at, own=getattr(inspect.unwrap(self._handler.function), "__code__", None))
-
-        async def crashing(event: FetchedEvent, context: Context[Any, Any]) -> None:
-            await point.run(self._handler.function(event, context))
-
-        handler = replace(self._handler, function=crashing) if self._handler.is_async else self._handler
-        self._error = await self._run(handler)
-        self._event = replace(self._event, attempt=self._event.attempt + 1)
-        return point
-
-    async def _run(self, handler: Handler) -> Exception | None:
-        self._runs += 1
-        api = self._api.guarded(self._breaker)
-        context = make_context(
-            handler,
-            self._event,
-            api if handler.is_async else SyncApi(api),
-            capture=self._log,
-            stale=self._stale,
-            state=self._state,
-        )
-        before = asyncio.all_tasks()
-        threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
-        error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
-        if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
-            await end_tasks(asyncio.all_tasks() - before)
-        return error
-
-    def result(self) -> Result:
-        """Return the result so far."""
-        error, is_waiting = self._error, self._settlement.state is State.WAITING
-        outcome: Any = "waiting" if is_waiting else "dead" if self._settlement.state is State.DEAD else "done"
-        if self._skipped:
-            outcome = "skipped"
-        elif is_waiting and isinstance(error, running.HandlerTimeout):
-            outcome = "timed_out"
+            outcome, error, wait = await self._attempt(age)
+            if wait is None:
+                break
+            age += wait
         return Result(
             outcome=outcome,
-            retry_in=self._settlement.wait if is_waiting else None,
+            retry_in=wait,
             attempts=self._runs,
             cause="" if error is None else error_text(error),
             at=() if error is None else tuple(places(error, _MAX_PLACES)),
@@ -262,14 +166,68 @@ class Trial:
             calls=self._api.calls[self._calls_before :],
         )
 
+    async def _attempt(self, age: float) -> tuple[Ending, Exception | None, float | None]:
+        """Return how the handler ended, its error, and the seconds until the next attempt. `age`: of the event."""
+        handler = self._handler
+        if handler.condition is not None and not handler.condition(self._event):
+            return "skipped", None, None
+        error = await self._run(handler)
+        if error is None:
+            return "done", None, None
+        decision = after_handler(
+            error,
+            self._event.attempt,
+            max_attempts=self._max_attempts,
+            age=age,
+            pause=_pause(error),
+            backoff=handler.backoff or BACKOFF,
+            give_up_on=handler.give_up_on,
+            chance=lambda: 0.5,
+        )
+        if isinstance(decision, GiveUp):
+            return "dead", error, None
+        if not isinstance(decision, Defer):
+            self._event = replace(self._event, attempt=self._event.attempt + 1)
+        return "timed_out" if isinstance(error, running.HandlerTimeout) else "waiting", error, decision.after
+
+    async def crash(self, handler: Handler) -> None:
+        """Run a handler in place of this one. Its process dies, so no result is recorded."""
+        await self._run(handler)
+        self._event = replace(self._event, attempt=self._event.attempt + 1)
+
+    async def _run(self, handler: Handler) -> Exception | None:
+        self._runs += 1
+        api = self._api if handler.is_async else SyncApi(self._api)
+        context = make_context(handler, self._event, api, stale=self._stale, state=self._state, capture=self._log)
+        before = asyncio.all_tasks()
+        threads, runs = running.ThreadRunner(1), running.Runs(1)  # As in a new process.
+        error = await running.run(handler, self._event, context, timeout=self._timeout, threads=threads, runs=runs)
+        if isinstance(error, running.HandlerTimeout):  # A task that hangs would delay the end of the test's loop.
+            await end_tasks(asyncio.all_tasks() - before)
+        return error
+
+
+def _pause(error: Exception) -> float:
+    """Return the seconds for which a worker's circuit breaker lets no call through after this error."""
+    if not isinstance(error, Unavailable):
+        return 0.0
+    outcome = replace(outcome_of(error.status, error.retry_after, at=0.0), chance=0.5)
+    return Circuit().after(outcome).pause(0.0)
+
 
 def make_context(
-    handler: Handler, event: FetchedEvent, api: AsyncApi | SyncApi, *, capture: LogCapture, stale: bool, state: object
+    handler: Handler,
+    event: FetchedEvent,
+    api: AsyncApi | SyncApi,
+    *,
+    stale: bool = False,
+    state: object = None,
+    capture: structlog.testing.LogCapture | None = None,
 ) -> Context[Any, Any]:
     """Return the context that a worker gives this handler. Its log lines end up in `capture`."""
     log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         None,
-        processors=[capture],
+        processors=[capture or structlog.testing.LogCapture()],
         wrapper_class=structlog.stdlib.BoundLogger,
         webhook_id=event.webhook_id,
         event_type=event.type,
@@ -280,29 +238,46 @@ def make_context(
     return Context(api, log.bind(), f"{event.webhook_id}:{handler.name}", stale, state)
 
 
-def handler_of(handler: Handler | Function) -> Handler:
+def handler_of(function: Function) -> Handler:
     """Return the registered handler of a function; for an undecorated function, one of a plugin `test` for all types.
 
     Raises:
         ValueError: the function cannot be a handler.
     """
-    if isinstance(handler, Handler):
-        return handler
-    for plugin in _plugins(handler):
-        if found := plugin.handler_of(handler):
+    for plugin in _plugins(function):
+        if found := plugin.handler_of(function):
             return found
-    undecorated: Any = Handlers("test")
-    undecorated.on("*")(handler)
-    (found,) = undecorated
-    assert isinstance(found, Handler)  # noqa: S101  For mypy.
-    return found
+    undecorated: Handlers[Any] = Handlers("test")
+    undecorated.on("*")(function)
+    return next(iter(undecorated))
 
 
-def _plugins(function: Function) -> list[Handlers]:
+def _plugins(function: Function) -> list[Handlers[Any]]:
     return [value for value in getattr(function, "__globals__", {}).values() if isinstance(value, Handlers)]
 
 
-def run_on_new_loop(awaitable: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def end_tasks(tasks: Collection["asyncio.Task[Any]"]) -> None:
+    """End the tasks, including those that swallow their cancellation."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GRACE_SECONDS)
+    for task in tasks:
+        if not task.done() and (coroutine := task.get_coro()) is not None:
+            with suppress(BaseException):
+                coroutine.close()
+            task.add_done_callback(retrieve)
+            task.cancel()
+    await asyncio.sleep(0)
+
+
+def retrieve(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the error, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
+
+
+def run_on_new_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on an event loop of its own.
 
     Raises:
@@ -311,10 +286,8 @@ def run_on_new_loop(awaitable: str, begin: Callable[[], Coroutine[Any, Any, T]])
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        with closing(asyncio.new_event_loop()) as loop:
-            try:
-                return loop.run_until_complete(begin())
-            finally:
-                loop.run_until_complete(end_tasks(asyncio.all_tasks(loop)))
-                loop.run_until_complete(loop.shutdown_asyncgens())
-    raise RuntimeError(f"an event loop runs here already: await {awaitable}(…) instead")
+        # `asyncio.run` would also replace the thread's current loop, which may be a fixture's.
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(coroutine)
+    coroutine.close()
+    raise RuntimeError(f"an event loop runs here already: await {getattr(coroutine, '__name__', 'it')}(…) instead")

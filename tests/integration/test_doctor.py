@@ -122,7 +122,7 @@ BROKEN = {
     "the public certificate is nobody's": Broken(lambda one: one.public(certificate(one, authority=trustme.CA())), "public_url.certificate", "fail", "unable to get", "an authority that the platform trusts"),
     "the public URL leads elsewhere": Broken(elsewhere, "public_url.receiver", "fail", "takes no deliveries", "the proxy's back end"),
     "the public URL has another path": Broken(lambda one: one.public(certificate(one), path="/webhooks"), "public_url.receiver", "fail", "no deliveries at this path", "CREDHOOK_PATH_SECRET"),
-    "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "did you mean clinic_handlers?"),
+    "the handlers are not there": Broken(set_(CREDHOOK_HANDLERS="clinic_handler"), "handlers.load", "fail", "there is no module", "name one as in an import"),
     "the token host is not known": Broken(set_(CREDHOOK_TOKEN_URL=f"https://{NOWHERE}/token"), "platform.api", "fail", "no answer", "check CREDHOOK_TOKEN_URL"),
     "the client secret is wrong": Broken(set_(CREDHOOK_CLIENT_SECRET="wrong-canary"), "platform.api", "fail", "refuses this client: 401", "CREDHOOK_CLIENT_SECRET"),
     "the API is not there": Broken(set_(CREDHOOK_API_URL="http://127.0.0.1:1"), "platform.api", "fail", "no answer", "check CREDHOOK_API_URL"),

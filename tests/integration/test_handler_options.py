@@ -1,13 +1,16 @@
 """What an author has said about a handler, kept by an attempt: a real Redis, a stub of the platform."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from accepting import record
 from attempts import Attempts, attempts
-from fleet_harness import Answer, Call, Stub, presentation
+from fleet_harness import Stub, presentation
 from redis import Redis
+from waiting import until_async
 
 from credhook import Backoff, GiveUp, Handlers, Retry
 from credhook.store import State
@@ -17,29 +20,21 @@ DATA = "openid4vc.verification.data"
 REQUESTED = "openid4vc.verification.requested"
 
 
-def answer(call: Call) -> Answer:
-    return presentation(call.resource, {"given": "Ada"})
-
-
-@pytest.fixture
-def stub(stub: Stub) -> Stub:
-    stub.answer = answer
-    return stub
-
-
 class Plugin:
     """Handlers made on the way, and what became of them.
 
     Attributes:
         notes: what they have done, in order.
         gates: handler → what it waits for.
+        ends: handler → what it raises.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redis_url: str, stub: Stub) -> None:
+        self.redis_url, self.stub = redis_url, stub
         self.handlers: Any = Handlers("test")
         self.notes: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
-        self.ends: dict[str, Exception | None] = {}
+        self.ends: dict[str, Exception] = {}
 
     def handler(self, name: str, *types: str, gated: bool = False, **options: Any) -> None:
         async def function(event: Any, context: Any) -> None:
@@ -47,27 +42,32 @@ class Plugin:
             try:
                 if gated:
                     await self.gates[name].wait()
-                if (error := self.ends.get(name)) is not None:
-                    raise error
+                if name in self.ends:
+                    raise self.ends[name]
             except asyncio.CancelledError:
                 self.notes.append(f"{name} is cancelled")
                 raise
             self.notes.append(f"{name} ends")
 
         function.__name__ = name
-        if gated:
-            self.gates[name] = asyncio.Event()
+        self.gates[name] = asyncio.Event()
         self.handlers.on(*(types or ("*",)), **options)(function)
 
-    async def noted(self, note: str) -> None:
-        async with asyncio.timeout(60):
-            while note not in self.notes:  # noqa: ASYNC110  What is waited for is a list.
-                await asyncio.sleep(0.01)
+    async def noted(self, note: str, times: int = 1) -> None:
+        await until_async(lambda: self.notes.count(note) >= times, what=note)
+
+    @asynccontextmanager
+    async def worker(self, event_type: str = DATA, **settings: Any) -> AsyncIterator[Attempts]:
+        """A worker with these handlers, and one event for it."""
+        async with attempts(self.redis_url, self.stub, self.handlers, **settings) as made:
+            await made.accept("e1", event_type, "pre_1")
+            yield made
 
 
 @pytest.fixture
-def plugin() -> Plugin:
-    return Plugin()
+def plugin(redis_url: str, stub: Stub) -> Plugin:
+    stub.answer = lambda call: presentation(call.resource, {"given": "Ada"})
+    return Plugin(redis_url, stub)
 
 
 def trying(made: Attempts, attempt: Attempt) -> "asyncio.Task[Any]":
@@ -75,17 +75,13 @@ def trying(made: Attempts, attempt: Attempt) -> "asyncio.Task[Any]":
 
 
 async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_recorded_as_it_ends(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis
+    plugin: Plugin, redis_client: Redis
 ) -> None:
     plugin.handler("slow", gated=True)
     plugin.handler("quick")
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         trial = trying(made, Attempt(await made.claim()))
-        await plugin.noted("quick ends")
-        async with asyncio.timeout(60):
-            while "h:test.quick" not in record(redis_client, "e1"):  # noqa: ASYNC110  Redis has no event.
-                await asyncio.sleep(0.01)
+        await until_async(lambda: "h:test.quick" in record(redis_client, "e1"), what="the record")
         assert "h:test.slow" not in record(redis_client, "e1")
         plugin.gates["slow"].set()
         settlement, _ = await trial
@@ -95,21 +91,16 @@ async def test_a_slow_handler_does_not_hold_up_its_neighbours_and_each_is_record
 
 
 @pytest.mark.parametrize("why", list(Interruption))
-async def test_an_interruption_ends_all_that_run(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis, why: Interruption
-) -> None:
+async def test_an_interruption_ends_all_that_run(plugin: Plugin, redis_client: Redis, why: Interruption) -> None:
     for name in ("one", "two"):
         plugin.handler(name, gated=True)
     plugin.handler("quick")
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         attempt = Attempt(await made.claim())
         trial = trying(made, attempt)
         for note in ("one begins", "two begins"):
             await plugin.noted(note)
-        async with asyncio.timeout(60):
-            while "test.quick" not in attempt.statuses:  # noqa: ASYNC110  What is waited for is a dictionary.
-                await asyncio.sleep(0)
+        await until_async(lambda: "test.quick" in attempt.statuses, what="the quick one")
         attempt.interrupt(why)
         await trial
     assert sorted(plugin.notes)[:3] == ["one begins", "one is cancelled", "quick begins"]
@@ -117,15 +108,12 @@ async def test_an_interruption_ends_all_that_run(
     assert record(redis_client, "e1")["h:test.quick"].startswith("done ")
 
 
-async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fails(
-    redis_url: str, stub: Stub, plugin: Plugin
-) -> None:
+async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fails(plugin: Plugin) -> None:
     plugin.handler("account", gated=True)
     plugin.handler("mail", after="account")
     plugin.handler("other")
     plugin.ends["account"] = Retry(after=0.02)
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         trial = trying(made, Attempt(await made.claim()))
         await plugin.noted("other ends")
         assert "mail begins" not in plugin.notes
@@ -139,33 +127,25 @@ async def test_one_that_needs_another_waits_for_it_and_is_not_run_while_that_fai
     assert plugin.notes.count("other begins") == 1
 
 
-async def test_one_that_needs_another_is_given_up_with_it(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_one_that_needs_another_is_given_up_with_it(plugin: Plugin, redis_client: Redis) -> None:
     plugin.handler("account")
     plugin.handler("mail", after="account")
     plugin.ends["account"] = GiveUp("closed")
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         assert (await made.next()).state is State.DEAD
     assert plugin.notes == ["account begins"]
     assert record(redis_client, "e1")["h:test.mail"] == "dead: test.account was given up"
 
 
-async def test_one_that_needs_another_runs_alone_for_events_that_the_other_does_not_want(
-    redis_url: str, stub: Stub, plugin: Plugin
-) -> None:
+async def test_one_that_needs_another_runs_alone_for_events_that_the_other_does_not_want(plugin: Plugin) -> None:
     plugin.handler("account", DATA)
     plugin.handler("mail", after="account")
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", REQUESTED, "pre_1")
+    async with plugin.worker(REQUESTED) as made:
         assert (await made.next()).state is State.DONE
     assert plugin.notes == ["mail begins", "mail ends"]
 
 
-async def test_a_condition_decides_with_the_details_and_is_asked_once(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_a_condition_decides_with_the_details_and_is_asked_once(plugin: Plugin, redis_client: Redis) -> None:
     asked: list[str] = []
 
     def trusted(event: Any) -> bool:
@@ -175,8 +155,7 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(
     plugin.handler("conditional", condition=trusted)
     plugin.handler("failing")
     plugin.ends["failing"] = Retry(after=0.02)
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         await made.next()
         plugin.ends.clear()
         assert (await made.next()).state is State.DONE
@@ -185,85 +164,49 @@ async def test_a_condition_decides_with_the_details_and_is_asked_once(
     assert record(redis_client, "e1")["h:test.conditional"] == "skipped"
 
 
-async def test_a_condition_that_fails_is_a_handler_that_fails(redis_url: str, stub: Stub, plugin: Plugin) -> None:
+async def test_a_condition_that_fails_is_a_handler_that_fails(plugin: Plugin) -> None:
     plugin.handler("conditional", condition=lambda event: event.nothing, retries=0)
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker() as made:
         settlement = await made.next()
     assert (settlement.state, settlement.error) == (State.DEAD, "test.conditional: AttributeError")
 
 
-async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(redis_url: str, stub: Stub, plugin: Plugin) -> None:
+async def test_a_handler_has_attempts_pauses_and_a_time_of_its_own(plugin: Plugin) -> None:
     plugin.handler("stubborn", retries=2, backoff=Backoff(first=0.01, longest=0.02))
     plugin.handler("hopeless", give_up_on=KeyError)
     plugin.handler("slow", gated=True, timeout=0.05, retries=0)
     plugin.ends = {"stubborn": ValueError(), "hopeless": KeyError("x")}
-    async with attempts(redis_url, stub, plugin.handlers, MAX_ATTEMPTS=2) as made:
-        await made.accept("e1", DATA, "pre_1")
+    async with plugin.worker(MAX_ATTEMPTS=2) as made:
         states = [(await made.next()).state for _ in range(3)]
     assert states == [State.WAITING, State.WAITING, State.DEAD]
     begun = [note for note in plugin.notes if note.endswith("begins")]
     assert [begun.count(f"{name} begins") for name in ("stubborn", "hopeless", "slow")] == [3, 1, 1]
 
 
-async def test_what_the_start_up_returned_is_there_for_its_own_plugin(redis_url: str, stub: Stub) -> None:
-    seen: list[Any] = []
-    handlers: Handlers[dict[str, int]] = Handlers("test")
-
-    @handlers.startup
-    async def connect() -> dict[str, int]:
-        return {"connections": 1}
-
-    @handlers.shutdown
-    def close(state: dict[str, int]) -> None:
-        seen.append(("closed", state))
-
-    def look(event: Any, context: Any) -> None:
-        seen.append(context.state)
-
-    handlers.on("*")(look)
-    async with attempts(redis_url, stub, handlers) as made:
-        await made.accept("e1", DATA, "pre_1")
-        await made.next()
-    assert seen == [{"connections": 1}, ("closed", {"connections": 1})]
-
-
-async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_a_handler_has_so_many_events_at_a_time_in_the_whole_fleet(plugin: Plugin, redis_client: Redis) -> None:
     """Two workers. What finds no place fetches nothing, spends no attempt and comes back."""
     plugin.handler("limited", gated=True, concurrency=2)
-    async with (
-        attempts(redis_url, stub, plugin.handlers) as made,
-        attempts(redis_url, stub, plugin.handlers) as other,
-    ):
-        for number in range(3):
+    async with plugin.worker() as made, attempts(plugin.redis_url, plugin.stub, plugin.handlers) as other:
+        for number in (2, 3):
             await made.accept(f"e{number}", DATA, f"pre_{number}")
-        first, second = Attempt(await made.claim()), Attempt(await other.claim())
-        trials = [trying(made, first), trying(other, second)]
-        async with asyncio.timeout(60):
-            while plugin.notes.count("limited begins") < 2:  # noqa: ASYNC110  What is waited for is a list.
-                await asyncio.sleep(0.01)
-        fetched = len(stub.calls)
-        third = Attempt(await made.claim())
-        settlement, _ = await made.make(third)
+        trials = [trying(one, Attempt(await one.claim())) for one in (made, other)]
+        await plugin.noted("limited begins", 2)
+        fetched = len(plugin.stub.calls)
+        settlement, _ = await made.make(Attempt(await made.claim()))
         assert settlement is not None
         assert (settlement.state, settlement.spend) == (State.WAITING, False)
         assert settlement.error == "test.limited: ConcurrencyReached"
-        assert len(stub.calls) == fetched
+        assert len(plugin.stub.calls) == fetched
         plugin.gates["limited"].set()
         await asyncio.gather(*trials)
         assert (await made.next()).state is State.DONE
-        assert int(record(redis_client, "e2").get("attempts", 1)) == 1
+        assert int(record(redis_client, "e3").get("attempts", 1)) == 1
     assert plugin.notes.count("limited begins") == 3
 
 
-async def test_the_place_of_one_whose_lease_has_ended_is_free(
-    redis_url: str, stub: Stub, plugin: Plugin, redis_client: Redis
-) -> None:
+async def test_the_place_of_one_whose_lease_has_ended_is_free(plugin: Plugin, redis_client: Redis) -> None:
     plugin.handler("limited", concurrency=1)
-    async with attempts(redis_url, stub, plugin.handlers) as made:
-        redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
-        redis_client.zadd("credhook:credhook:leases", {"of a dead worker": 1})
-        await made.accept("e1", DATA, "pre_1")
+    redis_client.sadd("credhook:credhook:running:test.limited", "of a dead worker")
+    redis_client.zadd("credhook:credhook:leases", {"of a dead worker": 1})
+    async with plugin.worker() as made:
         assert (await made.next()).state is State.DONE

@@ -101,27 +101,17 @@ for command in {list(COMMANDS)}:
 
 
 @pytest.mark.parametrize("name", ["receiver", "worker", "sandbox"])
-def test_the_script_and_the_modules_do_the_same(project: Path, name: str) -> None:
-    for command in (("credhook", name), ("python", "-m", f"credhook.{name}")):
-        done = run(project, *command, "--help")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "Usage: " in done.stdout
+def test_the_modules_do_the_same(project: Path, name: str) -> None:
+    done = run(project, "python", "-m", f"credhook.{name}", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: " in done.stdout
 
 
 def test_nothing_of_the_checkout_is_seen_there(project: Path) -> None:
-    done = run(
-        project,
-        "python",
-        "-P",
-        "-c",
-        "import credhook, importlib.util as u; print(credhook.__file__, u.find_spec('worker'))",
-    )
-    assert done.stdout.split() == [str(project / ".venv" / site_of(project) / "credhook/__init__.py"), "None"]
-
-
-def site_of(project: Path) -> str:
-    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(project / ".venv")}))
-    return str(site.relative_to(project / ".venv"))
+    program = "import credhook, importlib.util as u; print(credhook.__file__, u.find_spec('worker'))"
+    path, outside = run(project, "python", "-P", "-c", program).stdout.split()
+    assert path.startswith(str(project / ".venv"))
+    assert outside == "None"
 
 
 def test_the_projects_own_handlers_are_found_and_run(project: Path) -> None:

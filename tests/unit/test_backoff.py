@@ -15,6 +15,20 @@ def test_they_may_grow_faster() -> None:
     assert [backoff.wait(attempt) for attempt in (1, 2, 3, 4)] == [5.0, 15.0, 45.0, 100.0]
 
 
+@pytest.mark.parametrize("wrong", [
+    {"first": 5, "longest": 1},
+    {"first": float("nan")},
+    {"first": -1},
+    {"longest": float("inf")},
+    {"growth": 0},
+    {"growth": 1e6},
+    {"jitter": 2},
+])  # fmt: skip
+def test_waits_that_cannot_be_meant_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="Backoff: "):
+        Backoff(**{"first": 1, "longest": 2} | wrong)
+
+
 @pytest.mark.parametrize("growth", [1.5, 2.0, 10.0])
 def test_no_number_of_attempts_is_too_large(growth: float) -> None:
     assert Backoff(first=0.05, longest=14_400.0, growth=growth).wait(10**9) == 14_400.0

@@ -8,8 +8,7 @@ from typing import Any, cast
 from credhook.worker.attempt.attempt import Attempt
 from credhook.worker.attempt.processor import Processor
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.handlers.registry import Handlers, Registry
-from credhook.worker.handlers.types import FetchedEvent
+from credhook.worker.handlers.registry import FetchedEvent, Handlers, Registry
 from credhook.worker.queue.claims import Claim
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)

@@ -1,18 +1,26 @@
-import sys
+"""Handlers: how they are registered, with which options, and what cannot be meant."""
+
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from credhook import Backoff, Handlers
 from credhook.events import EVENT_TYPES
+from credhook.worker.attempt.retry import BACKOFF, Retry, after_handler
 from credhook.worker.handlers.loading import load
-from credhook.worker.handlers.registry import Handlers, Registry
+from credhook.worker.handlers.registry import Handler, Registry
+from credhook.worker.platform.circuit import PlatformPaused
 
 
 async def activate(event: Any, context: Any) -> None: ...
 
 
 def notify(event: Any, context: Any) -> None: ...
+
+
+async def last(event: Any, context: Any) -> None: ...
 
 
 def no_arguments() -> None: ...
@@ -38,13 +46,9 @@ def test_a_handler_is_found_by_the_types_that_it_wants() -> None:
 
 def test_plain_functions_run_in_a_thread_and_coroutines_on_the_loop() -> None:
     both = Handlers("both")
-    both.on("*")(activate)
+    assert both.on("*")(activate) is activate
     both.on("*")(notify)
     assert [one.is_async for one in both] == [True, False]
-
-
-def test_the_decorated_function_stays_itself() -> None:
-    assert Handlers("x").on("*")(activate) is activate
 
 
 @pytest.mark.parametrize(("function", "message"), [
@@ -58,7 +62,7 @@ def test_a_function_that_cannot_be_a_handler_is_refused(function: Any, message: 
 
 
 def test_on_needs_a_type_and_a_plugin_a_word() -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match=r'write @handlers\.on\("openid4vc'):
         Handlers("x").on()
     with pytest.raises(ValueError, match="should be a word"):
         Handlers("two words")
@@ -70,23 +74,100 @@ def test_a_fresh_install_logs_every_event() -> None:
     assert registry.types == EVENT_TYPES
 
 
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Write a module that can be imported as `name`."""
+def test_a_module_may_be_named_with_or_without_its_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-
-    def write(name: str, text: str) -> str:
-        (tmp_path / f"{name}.py").write_text(text)
-        sys.modules.pop(name, None)
-        return name
-
-    return write
-
-
-GOOD = "from credhook import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
-
-
-def test_a_module_may_be_named_with_or_without_its_object(plugin: Any) -> None:
-    plugin("plugin_good", GOOD)
+    text = "from credhook import Handlers\nhandlers = Handlers('good')\n@handlers.on('*')\ndef f(e, c): ...\n"
+    (tmp_path / "plugin_good.py").write_text(text)
     for name in ("plugin_good", "plugin_good:handlers"):
         assert [one.name for one in load([name]).handlers] == ["good.f"]
+
+
+async def asynchronous(event: Any) -> bool:
+    return True
+
+
+def on(**options: Any) -> Handler:
+    plugin: Any = Handlers("x")
+    plugin.on("*", **options)(activate)
+    (handler,) = plugin
+    assert isinstance(handler, Handler)
+    return handler
+
+
+def test_what_is_not_said_is_left_to_the_settings() -> None:
+    handler = on()
+    assert (handler.timeout, handler.retries, handler.backoff, handler.concurrency) == (None, None, None, None)
+    assert (handler.give_up_on, handler.condition, handler.after) == ((), None, None)
+    assert handler.max_attempts(12) == 12
+    assert on(retries=0).max_attempts(12) == 1
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"timeout": 0}, "timeout: Input should be greater than 0"),
+    ({"timeout": float("nan")}, "timeout: Input should be"),
+    ({"timeout": float("inf")}, "timeout: Input should be a finite number"),
+    ({"timeout": "5"}, "timeout: Input should be a valid number"),
+    ({"timeout": True}, "timeout: Input should be a valid number"),
+    ({"retries": -1}, "retries: Input should be greater than or equal to 0"),
+    ({"retries": 1.5}, "retries: Input should be a valid integer"),
+    ({"concurrency": 0}, "concurrency: Input should be greater than or equal to 1"),
+    ({"concurrency": True}, "concurrency: Input should be a valid integer"),
+    ({"backoff": 5}, "backoff: Input should be an instance of Backoff"),
+    ({"give_up_on": "KeyError"}, "give_up_on: Input should be a subclass of Exception"),
+    ({"give_up_on": (KeyError, SystemExit)}, "give_up_on: Input should be"),
+    ({"condition": True}, "condition: Input should be callable"),
+    ({"condition": asynchronous}, "condition: Input should be a plain function of the event"),
+    ({"after": "other"}, "is to run after x.other, which is not defined above it"),
+    ({"time_out": 5}, "time_out: Extra inputs are not permitted"),
+])  # fmt: skip
+def test_an_option_that_cannot_be_meant_is_named_with_the_handler(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=rf"x\.activate.*{re.escape(said)}"):
+        on(**options)
+
+
+def test_a_handler_can_run_after_one_that_stands_above_it() -> None:
+    plugin: Any = Handlers("x")
+    plugin.on("*")(activate)
+    plugin.on("*", after=activate)(notify)
+    plugin.on("*", after="notify")(last)
+    assert [one.after for one in plugin] == [None, "x.activate", "x.notify"]
+
+
+QUICK = Backoff(first=3, longest=5)
+SLOW = Backoff(first=3_600, longest=30 * 86_400)
+
+
+@pytest.mark.parametrize(("options", "error", "attempt", "wait"), [
+    ({"retries": 2, "backoff": QUICK}, ValueError(), 1, 3),
+    ({"retries": 2, "backoff": QUICK}, ValueError(), 2, 5),
+    ({"retries": 2}, ValueError(), 3, None),
+    ({"retries": 99, "backoff": SLOW}, ValueError(), 12, 7 * 86_400),
+    ({"give_up_on": KeyError}, KeyError("x"), 1, None),
+    ({"give_up_on": (KeyError, LookupError)}, IndexError(), 1, None),
+    ({"give_up_on": Exception}, Retry(after=30), 1, 30),
+    ({"give_up_on": Exception, "backoff": QUICK}, PlatformPaused("x", operation="x"), 1, 3),
+])  # fmt: skip
+def test_what_an_author_says_of_failures_decides(
+    options: dict[str, Any], error: Exception, attempt: int, wait: float | None
+) -> None:
+    one, chance = on(**options), lambda: 1.0
+    decided = after_handler(
+        error,
+        attempt,
+        max_attempts=one.max_attempts(12),
+        backoff=one.backoff or BACKOFF,
+        give_up_on=one.give_up_on,
+        chance=chance,
+    )
+    assert (decided.after if isinstance(decided, Retry) else None) == wait
+
+
+def test_a_plugin_has_one_function_for_start_up_and_one_for_the_end() -> None:
+    plugin: Any = Handlers("x")
+    plugin.startup(lambda: 1)
+    with pytest.raises(ValueError, match="'x' already has a startup function"):
+        plugin.startup(lambda: 2)
+    with pytest.raises(ValueError, match="the startup function should take no argument"):
+        Handlers("y").startup(lambda state: 1)  # type: ignore[arg-type, misc]
+    with pytest.raises(ValueError, match="the shutdown function should take one argument, the state"):
+        Handlers("y").shutdown(lambda: None)  # type: ignore[arg-type, misc]

@@ -8,10 +8,8 @@ import pytest
 import credhook
 
 
-@pytest.mark.parametrize("name", credhook.__all__)
-def test_each_name_can_be_imported(name: str) -> None:
-    assert getattr(credhook, name) is not None
-    assert name in dir(credhook)
+def test_each_name_can_be_imported() -> None:
+    assert [name for name in credhook.__all__ if getattr(credhook, name) is None or name not in dir(credhook)] == []
 
 
 def test_another_name_is_an_error_that_says_so() -> None:

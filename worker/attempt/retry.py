@@ -132,7 +132,7 @@ def after_handler(
     age: float = 0.0,
     pause: float = 0.0,
     backoff: Backoff = BACKOFF,
-    give_up_on: tuple[type[Exception], ...] = (),
+    give_up_on: type[Exception] | tuple[type[Exception], ...] = (),
     chance: Callable[[], float] = random.random,
 ) -> Retry | GiveUp:
     """Decide about a failed handler, as in `after_fetch`. `backoff` and `give_up_on` are options of the handler."""

@@ -17,8 +17,7 @@ import structlog
 
 from credhook.logs.places import runs_now
 from credhook.worker.attempt.retry import Defer
-from credhook.worker.handlers.registry import Handler
-from credhook.worker.handlers.types import Context, FetchedEvent
+from credhook.worker.handlers.registry import Context, FetchedEvent, Handler
 
 log = structlog.get_logger("credhook.worker")
 

@@ -1,7 +1,6 @@
 """The default handler: log one line per event, with ids and statuses only."""
 
-from credhook.worker.handlers.registry import Handlers
-from credhook.worker.handlers.types import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
 
 handlers = Handlers("log")
 

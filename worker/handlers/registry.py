@@ -6,35 +6,88 @@ handlers = Handlers("accounts")
 
 @handlers.on("openid4vc.issuance.completed")
 async def activate(event, context): ...
+
+The two arguments are generic, so that type checkers and editors know what they hold:
+`event: FetchedEvent[Issuance], context: AsyncContext`. `AsyncContext[Database]` is the context of a plugin whose
+start-up function returns a `Database`.
 """
 
 import difflib
 import functools
 import inspect
-import math
 import re
-import sys
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypeAlias, get_args, get_origin, overload
+from datetime import datetime
+from typing import Annotated, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
+import structlog
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict, TypeVar, Unpack
 
 from credhook.backoff import Backoff
 from credhook.events import EVENT_TYPES, IssuanceType, PresentationType
 from credhook.logs.places import place
 from credhook.worker.api.client import AsyncApi, SyncApi
-from credhook.worker.api.models import Issuance, Presentation, model_of
-from credhook.worker.handlers.types import Context, Details, FetchedEvent
+from credhook.worker.api.models import Issuance, Presentation
 
 Function = Callable[[Any, Any], Any]
+Details: TypeAlias = Issuance | Presentation
 
-#: Upper limit of `retries` and `concurrency`. A larger number is a mistake.
-_LIMIT: Final = 10_000
-_MAX_GROWTH: Final = 1_000
+D_co = TypeVar("D_co", bound=Details, covariant=True, default=Details)
+A_co = TypeVar("A_co", bound=AsyncApi | SyncApi, covariant=True, default=AsyncApi)
+S_co = TypeVar("S_co", covariant=True, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class FetchedEvent(Generic[D_co]):
+    """An event with the details of its resource: the first argument of a handler.
+
+    Attributes:
+        type: one of the ten event types.
+        resource_id: the id of the issuance or presentation.
+        webhook_id: the id of the delivery; repetitions of the delivery have the same id.
+        received_at: when the receiver stored the event, in UTC.
+        attempt: number of this attempt, counted from 1.
+        details: the resource as the platform describes it now. Its state may be later than the event's.
+            The details of a `verification.data` event always hold data: without data no handler runs.
+    """
+
+    type: str
+    resource_id: str
+    webhook_id: str
+    received_at: datetime
+    attempt: int
+    details: D_co
+
+
+@dataclass(frozen=True, slots=True)
+class Context(Generic[A_co, S_co]):
+    """The second argument of a handler.
+
+    Attributes:
+        api: the platform's client: asynchronous for `async def` handlers, synchronous for plain functions.
+        log: a logger bound to the event.
+        idempotency_key: the same for every run of this handler for this event.
+        stale: True if handlers have already seen a later state of the same issuance or presentation. Do not
+            overwrite what they wrote for it.
+        state: the value that the plugin's start-up function returned, or None.
+    """
+
+    api: A_co
+    log: structlog.stdlib.BoundLogger
+    idempotency_key: str
+    stale: bool
+    state: S_co
+
+
+#: The context of an `async def` handler.
+AsyncContext: TypeAlias = Context[AsyncApi, S_co]
+#: The context of a plain function.
+SyncContext: TypeAlias = Context[SyncApi, S_co]
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
 class Options(TypedDict, total=False):
     """The options of `Handlers.on`.
 
@@ -51,13 +104,16 @@ class Options(TypedDict, total=False):
         concurrency: maximum number of concurrent runs in the whole fleet.
     """
 
-    timeout: float
-    retries: int
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    retries: Annotated[int, Field(ge=0)]
     backoff: Backoff
     give_up_on: type[Exception] | tuple[type[Exception], ...]
     condition: Callable[[Any], bool]
     after: str | Callable[..., Any]
-    concurrency: int
+    concurrency: Annotated[int, Field(ge=1)]
+
+
+_OPTIONS: Final = TypeAdapter(Options)
 
 
 @dataclass(frozen=True)
@@ -77,7 +133,7 @@ class Handler:
     timeout: float | None = None
     retries: int | None = None
     backoff: Backoff | None = None
-    give_up_on: tuple[type[Exception], ...] = ()
+    give_up_on: type[Exception] | tuple[type[Exception], ...] = ()
     condition: Callable[[Any], bool] | None = None
     after: str | None = None
     concurrency: int | None = None
@@ -103,11 +159,11 @@ class Handler:
         return default if self.retries is None else self.retries + 1
 
 
-def new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
-    """Return the handler after checking function, options and annotations.
+def _new_handler(name: str, types: frozenset[str], function: Function, options: Options) -> Handler:
+    """Return the handler after checking the function and the options.
 
     Raises:
-        ValueError: one of them is wrong. The message names the handler and the remedy.
+        ValueError: one of them is wrong. The message names the handler.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(f"{name} is a generator and would never run: leave out the yield")
@@ -115,87 +171,21 @@ def new_handler(name: str, types: frozenset[str], function: Function, options: O
         inspect.signature(function).bind(None, None)
     except TypeError:
         raise ValueError(f"{name} should take two arguments, (event, context)") from None
-    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        raise ValueError(f"{name}: on() has no option {unknown[0]!r}; it has {', '.join(Options.__annotations__)}")
-    classes = options.get("give_up_on", ())
-    before = options.get("after")
-    if before is not None:
-        before = before if isinstance(before, str) else getattr(before, "__name__", "")
-        before = before if "." in before else f"{name.partition('.')[0]}.{before}"
-    handler = Handler(
-        name,
-        types,
-        function,
-        timeout=options.get("timeout"),
-        retries=options.get("retries"),
-        backoff=options.get("backoff"),
-        give_up_on=classes if isinstance(classes, tuple) else (classes,),
-        condition=options.get("condition"),
-        after=before,
-        concurrency=options.get("concurrency"),
-    )
-    _check_options(handler)
-    _check_annotations(handler)
-    return handler
-
-
-def _check_options(handler: Handler) -> None:
-    name, condition = handler.name, handler.condition
-    if handler.timeout is not None and not (_is_number(handler.timeout) and 0 < handler.timeout < math.inf):
-        raise ValueError(f"{name}: timeout should be seconds, more than 0")
-    for option, value, least in (("retries", handler.retries, 0), ("concurrency", handler.concurrency, 1)):
-        if value is not None and not (type(value) is int and least <= value <= _LIMIT):
-            raise ValueError(f"{name}: {option} should be a whole number from {least} on")
-    if handler.backoff is not None and not _is_valid(handler.backoff):
-        raise ValueError(
-            f"{name}: backoff should be a Backoff(first=…, longest=…) of seconds, growth from 1 on, jitter up to 1"
-        )
-    if not all(isinstance(one, type) and issubclass(one, Exception) for one in handler.give_up_on):
-        raise ValueError(f"{name}: give_up_on should be an exception class, or a tuple of them")
-    if condition is not None and (not callable(condition) or _is_async(condition)):
-        raise ValueError(f"{name}: condition should be a plain function of the event")
-
-
-def _is_valid(backoff: object) -> bool:
-    if not isinstance(backoff, Backoff):
-        return False
-    numbers = backoff.first, backoff.longest, backoff.growth, backoff.jitter
-    if not all(_is_number(one) and math.isfinite(one) for one in numbers):
-        return False
-    return 0 <= backoff.first <= backoff.longest and 1 <= backoff.growth <= _MAX_GROWTH and 0 <= backoff.jitter <= 1
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(inspect.unwrap(function))
-
-
-def _check_annotations(handler: Handler) -> None:
-    """Compare the annotations of the arguments with the types they will have. Skip annotations that do not resolve."""
     try:
-        hints = typing.get_type_hints(inspect.unwrap(handler.function))
-        event, context = (hints.get(one) for one in list(inspect.signature(handler.function).parameters)[:2])
-    except (NameError, TypeError, AttributeError, ValueError):
-        return
-    if get_origin(event) is FetchedEvent:
-        annotated = get_args(event)[0]
-        classes = get_args(annotated) or (annotated,)
-        for event_type in sorted(handler.types) if all(isinstance(one, type) for one in classes) else ():
-            details = model_of(event_type)
-            if not any(issubclass(details, one) for one in classes):
-                names = " | ".join(one.__name__ for one in classes)
-                raise ValueError(
-                    f"{handler.name}: the details of {event_type} are of class {details.__name__}; annotate the event "
-                    f"as FetchedEvent[{details.__name__}] instead of FetchedEvent[{names}]"
-                )
-    if get_origin(context) is Context:
-        wanted, expected = get_args(context)[0], AsyncApi if handler.is_async else SyncApi
-        if wanted in {AsyncApi, SyncApi} and wanted is not expected:
-            kind, fit = ("an async def", "AsyncContext") if handler.is_async else ("a plain function", "SyncContext")
-            raise ValueError(f"{handler.name} is {kind}: annotate its context as {fit}")
+        given: dict[str, Any] = {**_OPTIONS.validate_python(options)}
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"{name}: {wrong['loc'][0]}: {wrong['msg']}") from None
+    if _is_async(given.get("condition")):  # The coroutine would count as true.
+        raise ValueError(f"{name}: condition: Input should be a plain function of the event")
+    if "after" in given:
+        before = getattr(given["after"], "__name__", given["after"])
+        given["after"] = before if "." in before else f"{name.partition('.')[0]}.{before}"
+    return Handler(name, types, function, **given)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
 
 
 #: Names are stored with every event and named by `replay --handler`.
@@ -234,8 +224,6 @@ class Handlers(Generic[State]):
         if not _NAME.fullmatch(name):
             raise ValueError(f"handlers' name {name!r} should be a word of letters, digits, - and _")
         self.name = name
-        #: Where the plugin was created, as `file:line`.
-        self.at = _caller()
         self._handlers: dict[str, Handler] = {}
         self.startup_function: Callable[[], Any] | None = None
         self.shutdown_function: Callable[[Any], Any] | None = None
@@ -256,25 +244,19 @@ class Handlers(Generic[State]):
         Raises:
             ValueError: a type is unknown, an option or the function is wrong, or the plugin has a handler of that name.
         """
-        if not types:
-            raise ValueError('on() wants at least one event type, or "*" for all')
-        for name in types if types != ("*",) else ():
-            if not isinstance(name, str):
-                raise ValueError(f'on() takes event types, as in @handlers.on("{EVENT_TYPES[0]}")')  # noqa: TRY004  One class for all mistakes.
+        wanted = EVENT_TYPES if types == ("*",) else types or ("",)
+        for name in wanted:
             if name not in EVENT_TYPES:
-                near = difflib.get_close_matches(name, EVENT_TYPES, n=1)
-                known = f"did you mean {near[0]!r}?" if near else "credhook.EVENT_TYPES lists all types"
-                raise ValueError(f"{name!r} is no event type; {known}")
-        wanted = frozenset(EVENT_TYPES if types == ("*",) else types)
+                (near,) = difflib.get_close_matches(str(name), EVENT_TYPES, n=1, cutoff=0)
+                raise ValueError(f'{name!r} is no event type: write @handlers.on("{near}"), or "*" for all')
 
         def register(function: Function) -> Function:
             name = getattr(function, "__name__", "")
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a handler of {self.name!r} has no usable name: {name!r}")
             if first := self._handlers.get(name):
-                at = first.at or "another place"
-                raise ValueError(f"{self.name!r} already has a handler {name!r}, at {at}; rename one of them")
-            handler = new_handler(f"{self.name}.{name}", wanted, function, options)
+                raise ValueError(f"{self.name!r} already has a handler {name!r}, at {first.at}; rename one of them")
+            handler = _new_handler(f"{self.name}.{name}", frozenset(wanted), function, options)
             if handler.after is not None and handler.after not in [one.name for one in self]:
                 raise ValueError(f"{handler.name} is to run after {handler.after}, which is not defined above it")
             self._handlers[name] = handler
@@ -317,8 +299,6 @@ class Handlers(Generic[State]):
             raise ValueError(f"{self.name!r} already has a {kind} function")
         try:
             inspect.signature(function).bind(*arguments)
-        except ValueError:  # Some built-in functions have no signature.
-            return
         except TypeError:
             takes = "one argument, the state" if arguments else "no argument"
             raise ValueError(f"{self.name}: the {kind} function should take {takes}") from None
@@ -330,30 +310,12 @@ class Handlers(Generic[State]):
     def __iter__(self) -> Iterator[Handler]:
         return iter(self._handlers.values())
 
-    def __repr__(self) -> str:
-        return f"Handlers({self.name!r}, {', '.join(self._handlers)})"
-
-
-def _caller() -> str:
-    """Return where the plugin is being created, as `file:line`."""
-    frame = sys._getframe(2)  # noqa: SLF001  `inspect.stack` reads source files.
-    if frame.f_code.co_filename == typing.__file__ and frame.f_back:  # `Handlers[State](…)` calls through typing.
-        frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno)
-
 
 class Registry:
     """All loaded handlers, in the order of their plugins."""
 
     def __init__(self, plugins: Iterable[Handlers]) -> None:
-        """Raises: ValueError: two plugins have the same name, or one is named twice."""
         self.plugins = tuple(plugins)
-        known: dict[str, Handlers] = {}
-        for plugin in self.plugins:
-            if (first := known.setdefault(plugin.name, plugin)) is not plugin:
-                raise ValueError(f"two plugins are called {plugin.name!r}, at {first.at} and {plugin.at}; rename one")
-        if len(known) < len(self.plugins):
-            raise ValueError(f"one of {', '.join(known)} is named twice; name each once")
         self.handlers: tuple[Handler, ...] = tuple(handler for plugin in self.plugins for handler in plugin)
         self._by_type = {name: tuple(one for one in self.handlers if name in one.types) for name in EVENT_TYPES}
 

@@ -11,8 +11,7 @@ from credhook.events import Event
 from credhook.receiver.inbox import MAX_GROUP, Delivery, accept_command
 from credhook.store import lua
 from credhook.store.connection import Command
-from credhook.worker.handlers.registry import Handlers
-from credhook.worker.handlers.types import AsyncContext, FetchedEvent
+from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handlers
 
 #: Groups that are on their way to Redis at once.
 AHEAD = 8

@@ -2,10 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx
@@ -14,7 +12,7 @@ from standardwebhooks import Webhook
 from credhook import AsyncContext, FetchedEvent, GiveUp, Handlers, Issuance, Presentation, Retry
 
 #: The longest wait that `Retry` accepts, in seconds.
-_WEEK: Final = 7 * 86_400.0
+_WEEK: Final = 7 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +23,11 @@ class Endpoint:
         client: keeps the connections.
         url: may hold a secret, so the repr omits it.
         signing: signs with the shared secret.
-        now: the time, in UTC.
     """
 
     client: httpx.AsyncClient = field(repr=False)
     url: str = field(repr=False)
     signing: Webhook = field(repr=False)
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def tell(self, event: FetchedEvent, key: str) -> None:
         """Send one message. The endpoint recognises repetitions by the `key`.
@@ -42,7 +38,7 @@ class Endpoint:
             httpx.TransportError: there was no response.
         """
         # The signature covers id.time.body, so Standard Webhooks allows no full stop in an id.
-        webhook_id, now = key.replace(".", ":"), self.now()
+        webhook_id, now = key.replace(".", ":"), datetime.now(UTC)
         body = message(event)
         headers = {
             "content-type": "application/json",
@@ -51,7 +47,7 @@ class Endpoint:
             "webhook-signature": self.signing.sign(webhook_id, now, body),
         }
         answer = await self.client.post(self.url, content=body, headers=headers)
-        if refused := refusal(answer.status_code, answer.headers.get("retry-after"), now):
+        if refused := refusal(answer.status_code, answer.headers.get("retry-after", "")):
             raise refused
 
 
@@ -95,30 +91,11 @@ def message(event: FetchedEvent) -> str:
     return json.dumps({"type": event.type, "timestamp": event.received_at.isoformat(), "data": data})
 
 
-def refusal(status: int, retry_after: str | None, now: datetime) -> Retry | GiveUp | None:
-    """Return the exception to raise for a response, or None if the message was accepted.
-
-    `retry_after`: the header, relative to `now` if it is a date.
-    """
+def refusal(status: int, retry_after: str) -> Retry | GiveUp | None:
+    """Return the exception to raise for a response, or None if the message was accepted."""
     if httpx.codes.is_success(status):
         return None
     if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-        return Retry(after=_seconds(retry_after, now))
-    if status == httpx.codes.GONE:
-        return GiveUp("the endpoint is gone (410): change NOTIFY_URL, or uninstall notify")
+        # The header may also hold a date. Then the worker decides when to try again.
+        return Retry(after=min(int(retry_after), _WEEK) if retry_after.isdecimal() else None)
     return GiveUp(f"the endpoint answered {status}")
-
-
-def _seconds(retry_after: str | None, now: datetime) -> float | None:
-    """Read a Retry-After header, which holds seconds or a date. Return None if it is missing or unreadable."""
-    if retry_after is None:
-        return None
-    try:
-        wait = float(int(retry_after)) if retry_after.isdecimal() else (_date(retry_after) - now).total_seconds()
-    except (ValueError, OverflowError):
-        return None
-    return min(max(wait, 0.0), _WEEK)
-
-
-def _date(text: str) -> datetime:
-    return parsedate_to_datetime(text).replace(tzinfo=UTC)  # HTTP dates are in UTC.

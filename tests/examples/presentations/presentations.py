@@ -31,12 +31,7 @@ _STATE: Final = """
 
 @handlers.startup
 async def connect() -> Pool:
-    """Create missing tables, and return the connection pool of this worker process.
-
-    Raises:
-        KeyError: PRESENTATIONS_DATABASE_URL is not set.
-        psycopg.OperationalError: the database cannot be reached. The worker tries again.
-    """
+    """Create missing tables, and return the connection pool of this worker process. Errors are tried again."""
     database = os.environ["PRESENTATIONS_DATABASE_URL"]
     async with await AsyncConnection.connect(database, connect_timeout=10) as connection:
         await connection.execute(_SCHEMA)

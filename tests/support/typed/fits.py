@@ -59,10 +59,6 @@ async def for_all(event: FetchedEvent, context: Context) -> None:
     print(event.details.status, context.stale)
 
 
-@handlers.on("openid4vc.issuance.completed")
-async def a_broader_one(event: FetchedEvent, context: AsyncContext) -> None: ...
-
-
 stored = Handlers[Database]("stored")
 
 
