@@ -7,7 +7,6 @@ writes to a queue without workers, and a public URL that leads to another receiv
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 from uuid import uuid4
@@ -16,8 +15,8 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from credhook.receiver.app import RefusalLog
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCE, ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
@@ -33,25 +32,14 @@ _LEAVE_SECONDS: Final = 1.0
 class Announcer:
     """Announces this process every ten seconds."""
 
-    def __init__(
-        self,
-        redis: Redis,
-        settings: ReceiverSettings,
-        inbox: Inbox,
-        refusals: RefusalLog,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """Announce these settings and counts. `clock`: monotonic seconds, as for the inbox and the refusals."""
+    def __init__(self, redis: Redis, settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog) -> None:
+        """Announce these settings and counts."""
         keys = Keys(settings.queue)
         self._key, self._jobs = keys.receivers, keys.jobs
         self._script = redis.register_script(ANNOUNCE)
         self._redis = redis
         self._inbox = inbox
         self._refusals = refusals
-        self._clock = clock
-        self._sleep = sleep
         self._token = uuid4().hex[:12]
         self._identity = ReceiverAnnouncement(
             queue=settings.queue,
@@ -68,7 +56,7 @@ class Announcer:
                 }
             ),
         )
-        self._counted, self._at = 0, clock()
+        self._counted, self._at = 0, time.monotonic()
 
     async def keep(self) -> None:
         """Announce until cancelled, through all outages of Redis."""
@@ -77,7 +65,7 @@ class Announcer:
                 await self.announce()
             except (RedisError, OSError) as error:
                 log.debug("not_announced", error=type(error).__name__)
-            await self._sleep(ANNOUNCE_EVERY_SECONDS)
+            await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
     async def announce(self) -> None:
         """Announce once.
@@ -85,7 +73,7 @@ class Announcer:
         Raises:
             RedisError, OSError: Redis failed.
         """
-        now, (count, last) = self._clock(), self._inbox.acknowledged
+        now, (count, last) = time.monotonic(), self._inbox.acknowledged
         refused = self._refusals.last_unauthenticated
         figures = {
             "acknowledged": count - self._counted,

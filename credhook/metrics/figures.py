@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from credhook.certificate import valid_until
+from credhook.settings import valid_until
 from credhook.store import Keys
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
 from credhook.store.counts import EventCounts, read_counts, request_counts

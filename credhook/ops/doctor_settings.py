@@ -10,10 +10,9 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
-from credhook.certificate import valid_until
 from credhook.ops.findings import Finding, fail, ok, skipped, split_remedy, warn
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import StoreSettings, correction, in_force, settings_errors, unknown_settings
+from credhook.settings import StoreSettings, correction, in_force, settings_errors, unknown_settings, valid_until
 from credhook.tracing import exporters
 from credhook.worker.commands import endpoints
 from credhook.worker.settings import EndpointSettings, WorkerSettings

@@ -15,9 +15,8 @@ from serving import Receiver, receiver
 from signing import SECRET
 from waiting import until
 
-from credhook.receiver.app import create_app
+from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 
 NAMES = [refusal.name for refusal in refusals()]
@@ -39,12 +38,6 @@ def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         raw.sendall(sent)
         return next_response(raw)
-
-
-def _some(raw: socket.socket) -> bytes:
-    received = raw.recv(65_536)
-    assert received, "the connection was closed without an answer"
-    return received
 
 
 @pytest.mark.parametrize("name", NAMES)
