@@ -171,11 +171,6 @@ AT_WORK = {
         "coroutine_not_awaited",
         {"coroutine": "send", "at": r"/plugin\.py:\d$", "hint": "write await"},
     ),
-    "blocking call": Lapse(
-        handler("time.sleep(2.5)"),
-        "handler_blocks_loop",
-        {"handler": r"accounts\.f", "at": r"/plugin\.py:8 f$", "seconds": r"^\d+\.\d$", "hint": "plain def"},
-    ),
     "return value": Lapse(
         handler("return event.details"),
         "handler_returned",
@@ -218,15 +213,6 @@ def test_what_goes_wrong_while_they_run_is_said_with_its_place_and_remedy(lapse:
     for name, pattern in lapse.fields.items():
         assert re.search(pattern, str(lines[0][name])), (name, lines[0][name])
     assert "Jane" not in worker.text
-
-
-def test_what_does_not_block_is_not_said_to(harness: Harness) -> None:
-    written(harness.folder, Mistake(plugin(handler("await asyncio.sleep(2.5)")), ()))
-    with harness.worker(CREDHOOK_LEASE="15") as worker:
-        harness.happens("m1")
-        harness.reaches("m1", "done")
-        assert worker.stop() == 0
-    assert "handler_blocks_loop" not in worker.text
 
 
 def test_a_start_up_that_fails_is_said_with_its_place_and_keeps_the_events_waiting(harness: Harness) -> None:

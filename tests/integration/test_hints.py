@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -18,8 +17,8 @@ import trustme
 from commands import credhook
 from harness import Harness
 from redis import Redis
-from serving import Receiver, receiver, running
-from signing import OTHER_SECRET, SECRET, body, headers
+from serving import Receiver, receiver
+from signing import OTHER_SECRET, body, headers
 from tunnel import tunnel
 from waiting import until
 
@@ -124,25 +123,6 @@ def test_a_redis_whose_authority_is_not_trusted(redis_url: str, authority: trust
         trusted = credhook("events", "list", environment=environment | {"SSL_CERT_FILE": str(ca)})
     assert "certificate is not trusted: set SSL_CERT_FILE" in refused.stderr
     assert (refused.returncode, trusted.returncode) == (1, 0), trusted.stderr
-
-
-@pytest.mark.parametrize(("days", "event"), [(-1, "certificate_expired"), (3, "certificate_expires"), (60, "")])
-def test_a_certificate_that_has_expired_or_soon_will(tmp_path: Path, redis_url: str, days: int, event: str) -> None:
-    ends = datetime.now(UTC) + timedelta(days=days)
-    made = trustme.CA().issue_cert("127.0.0.1", not_before=ends - timedelta(days=30), not_after=ends)
-    file = tmp_path / "cert.pem"
-    made.private_key_and_cert_chain_pem.write_to_path(str(file))
-    environment = {
-        "REDIS_URL": redis_url,
-        "PORT": "0",
-        "CREDHOOK_WEBHOOK_SECRETS": SECRET,
-        "CREDHOOK_TLS_CERTFILE": str(file),
-    }
-    with running(tmp_path / "receiver.log", "receiver", environment=environment) as process:
-        until(lambda: '"receiver_started"' in process.text, what="the receiver")
-    said = {one: hint(process.text, one) for one in ("certificate_expired", "certificate_expires")}
-    assert [one for one in said if said[one]] == [event] * bool(event)
-    assert all("CREDHOOK_TLS_CERTFILE" in one for one in said.values() if one)
 
 
 @pytest.mark.parametrize(("module", "extra"), [("watchfiles", "local"), ("honcho", "local")])

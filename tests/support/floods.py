@@ -1,16 +1,15 @@
-"""Floods against a listener, and what they cost it: `python -m floods --help` points them at any checkout.
+"""Floods against a listener, and what they cost it.
 
 Each flood is a number of connections and what each of them sends. Sending is one thread over non-blocking sockets, so
 that a thousand of them cost the machine little.
 """
 
 import socket
-import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -87,22 +86,6 @@ FAST: Final = (
 SLOW: Final = (FULL_HEADS, FULL_BODIES, DRIPPED_HEADS, DRIPPED_BODIES, SILENCE)
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where to: a port on loopback, with TLS if `trust` is given."""
-
-    port: int
-    trust: ssl.SSLContext | None = None
-
-    def connect(self) -> socket.socket:
-        """A connection that does not block."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        if self.trust:
-            raw = self.trust.wrap_socket(raw, server_hostname="127.0.0.1")
-        raw.setblocking(False)
-        return raw
-
-
 @dataclass
 class _Sender:
     flood: Flood
@@ -113,7 +96,7 @@ class _Sender:
     def send(self, now: float) -> bool:
         """Send what is due; whether the connection is still there."""
         try:
-            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            with suppress(BlockingIOError):
                 while self.sent < len(self.flood.first):
                     self.sent += self.raw.send(self.flood.first[self.sent :])
                     self.due = now + 0.1  # So that it is judged before the rest comes.
@@ -130,7 +113,7 @@ class _Sender:
         """Whether the connection was closed on us; answers are read and not looked at."""
         try:
             return not self.raw.recv(65_536)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             return False
         except OSError:
             return True
@@ -146,9 +129,8 @@ class Attack:
         sent: bytes.
     """
 
-    target: Target
+    port: int
     floods: Sequence[Flood]
-    reads: bool = True
     cut: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     sent: int = 0
@@ -168,7 +150,7 @@ class Attack:
                             pauses[place] = now + _RECONNECT
                         continue
                     before = sender.sent
-                    if not sender.send(now) or (self.reads and sender.hears_the_end()):
+                    if not sender.send(now) or sender.hears_the_end():
                         sender.raw.close()
                         self.cut[sender.flood.name] += 1
                         senders[place], pauses[place] = None, now + _RECONNECT
@@ -185,16 +167,18 @@ class Attack:
 
     def _connect(self, flood: Flood) -> _Sender | None:
         try:
-            return _Sender(flood, self.target.connect())
+            raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         except OSError:
             self.refused += 1
             return None
+        raw.setblocking(False)
+        return _Sender(flood, raw)
 
 
 @contextmanager
-def attack(target: Target, floods: Sequence[Flood], *, reads: bool = True) -> Iterator[Attack]:
+def attack(port: int, floods: Sequence[Flood]) -> Iterator[Attack]:
     """Flood from a thread of its own, as long as the block runs."""
-    stop, begun = threading.Event(), Attack(target, floods, reads)
+    stop, begun = threading.Event(), Attack(port, floods)
     thread = threading.Thread(target=begun.run, args=(stop,))
     thread.start()
     try:
@@ -224,13 +208,10 @@ def _status(pid: int, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 1_024
 
 
-def deliver(target: Target, webhook_id: str, *, timeout: float = 60.0) -> int:
+def deliver(port: int, webhook_id: str) -> int:
     """One honest delivery on a connection of its own; its status, 0 for none."""
     try:
-        with socket.create_connection(("127.0.0.1", target.port), timeout) as plain, ExitStack() as stack:
-            raw = plain
-            if target.trust:
-                raw = stack.enter_context(target.trust.wrap_socket(plain, server_hostname="127.0.0.1"))
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
             raw.sendall(request(*signed(webhook_id)))
             answer = raw.recv(4_096)
     except OSError:
