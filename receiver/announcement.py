@@ -62,17 +62,12 @@ class Announcer:
         """Announce until cancelled, through all outages of Redis."""
         while True:
             try:
-                await self.announce()
+                await self._announce()
             except (RedisError, OSError) as error:
                 log.debug("not_announced", error=type(error).__name__)
             await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
-    async def announce(self) -> None:
-        """Announce once.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
+    async def _announce(self) -> None:
         now, (count, last) = time.monotonic(), self._inbox.acknowledged
         refused = self._refusals.last_unauthenticated
         figures = {
@@ -93,4 +88,3 @@ class Announcer:
         with suppress(RedisError, OSError):  # It lapses within a minute.
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._redis.hdel(self._key, self._token)
-                await self._redis.aclose()

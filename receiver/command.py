@@ -59,14 +59,19 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """
     settings = ReceiverSettings()
     if fd is not None:
-        sys.exit(_serve(settings, socket.socket(fileno=fd), lifeline=lifeline))
+        _serve(settings, socket.socket(fileno=fd), lifeline=lifeline)
+        return
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: deliveries are accepted without any check")
     listener = bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
     admin = bind_setting(settings.admin, "CREDHOOK_ADMIN") if settings.admin else None
     port = listener.getsockname()[1]
     log.info("receiver_started", host=settings.host, port=port, workers=workers, settings=in_force(settings))
-    code = _supervise(settings, listener, workers, admin) if workers > 1 else _serve(settings, listener, admin)
+    code = 0
+    if workers > 1:
+        code = _supervise(settings, listener, workers, admin)
+    else:
+        _serve(settings, listener, admin)
     log.info("receiver_stopped", code=code)
     sys.exit(code)
 
@@ -76,8 +81,8 @@ def _serve(
     listener: socket.socket,
     admin: socket.socket | None = None,
     lifeline: int | None = None,
-) -> int:
-    """Serve in this process. Return the exit code."""
+) -> None:
+    """Serve in this process until told to stop."""
     redis = open_redis(settings.redis_url.get_secret_value())
     strict = settings.durability == "strict"
     inbox = Inbox(redis, queue=settings.queue, retention=settings.retention, strict=strict)
@@ -87,6 +92,7 @@ def _serve(
         "public",
         body_bytes=settings.max_body,
         count=metrics.TURNED_AWAY.add,
+        lifespan="off",
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=settings.tls_certfile,
         ssl_keyfile=settings.tls_keyfile,
@@ -94,7 +100,7 @@ def _serve(
     server = Server(config)
     stop_on(server.handle_exit)
 
-    async def serve() -> int:
+    async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(redis, settings, inbox, refusals)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
@@ -102,20 +108,19 @@ def _serve(
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
         if lifeline is not None:
             end_with_parent(lifeline, server)
-        await server.serve(sockets=[listener])
+        await server.serve([listener])
         for task in beside:
             task.cancel()
         await announcer.leave()
+        await inbox.aclose()
         flush()
-        return 0 if server.started else 1
 
     # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        code = runner.run(serve())
+        runner.run(serve())
     tracing.flush()
-    return code
 
 
 def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:

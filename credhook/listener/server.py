@@ -220,8 +220,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Check the headers, which may have come in one piece with the body."""
-        head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        """Check the headers."""
+        head_bytes = 0
+        if self._received > _MAX_HEAD_BYTES:  # The body has come with them, or a part of it.
+            head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if len(self.headers) > _MAX_HEADERS or head_bytes > _MAX_HEAD_BYTES:
             self._stop_parsing(_HEAD)
         if self.parser.should_upgrade():  # Ignored, its body would be parsed as the next request.

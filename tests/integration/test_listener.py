@@ -200,12 +200,6 @@ def test_an_endless_chunked_body_is_refused_at_the_limit_and_the_connection_clos
     assert b"connection: close" in received
 
 
-def test_the_answer_to_a_declared_length_over_the_limit_closes_the_connection(patient: int) -> None:
-    received = answers(patient, request(*signed(), "content-length: 70000", length=False))
-    assert received.startswith(b"HTTP/1.1 413")
-    assert b"connection: close" in received
-
-
 def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path: Path, redis_url: str) -> None:
     long = BODY + b" " * 400_000
     with (

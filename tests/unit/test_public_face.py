@@ -11,7 +11,6 @@ import credhook
 @pytest.mark.parametrize("name", credhook.__all__)
 def test_each_name_can_be_imported(name: str) -> None:
     assert getattr(credhook, name) is not None
-    assert name in dir(credhook)
 
 
 def test_another_name_is_an_error_that_says_so() -> None:
@@ -20,7 +19,7 @@ def test_another_name_is_an_error_that_says_so() -> None:
 
 
 def test_the_names_for_type_checkers_are_those_that_are_found() -> None:
-    assert {name for names in credhook._HOMES.values() for name in names} == set(credhook.__all__)
+    assert {name for names in credhook._HOMES.values() for name in names.split()} == set(credhook.__all__)
 
 
 def test_nothing_is_loaded_before_it_is_used() -> None:
