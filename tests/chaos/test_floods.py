@@ -34,8 +34,8 @@ def test_floods_are_cut_off_and_cost_little_memory(tmp_path: Path, redis_url: st
     every, began = [*FAST, UNFINISHED_HEADS], time.monotonic()
     with exposed(tmp_path, redis_url) as (process, admin):
         rest = resident(process.process.pid)
-        with attack(process.port if listener == "public" else admin, every * 4) as begun:
-            until(lambda: all(begun.cut[flood.name] >= 8 for flood in every), what="the end of each, twice")
+        with attack(process.port if listener == "public" else admin, every * 4) as cut:
+            until(lambda: all(cut[flood.name] >= 8 for flood in every), what="the end of each, twice")
             assert deliver(process.port, "honest") == 202
         assert peak(process.process.pid) - rest < MOST
         assert process.stop() == 0

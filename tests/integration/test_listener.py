@@ -182,24 +182,6 @@ def test_what_stands_in_trailers_is_no_header(patient: int) -> None:
     assert b"webhook-signature" in received
 
 
-def test_an_endless_chunked_body_is_refused_at_the_limit_and_the_connection_closed(patient: int) -> None:
-    chunk = b"1000\r\n" + b" " * 4_096 + b"\r\n"
-    head = request(*signed("endless"), "transfer-encoding: chunked", content=b"", length=False)
-    received = b""
-    with socket.create_connection(("127.0.0.1", patient), timeout=60) as raw:
-        raw.sendall(head + chunk * 16)
-        raw.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            raw.recv(1)  # So much may come.
-        raw.settimeout(60)
-        raw.sendall(chunk)
-        with suppress(ConnectionError):
-            while some := raw.recv(65_536):
-                received += some
-    assert received.startswith(b"HTTP/1.1 413")
-    assert b"connection: close" in received
-
-
 def test_a_long_body_that_is_allowed_leaves_the_connection_to_the_next(tmp_path: Path, redis_url: str) -> None:
     long = BODY + b" " * 400_000
     with (

@@ -1,16 +1,15 @@
 """Floods against a listener, and what they cost it.
 
-Each flood is a number of connections and what each of them sends. Sending is one thread over non-blocking sockets, so
-that a thousand of them cost the machine little.
+Each flood is a number of connections and what each of them sends. One thread sends them all.
 """
 
+import asyncio
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -86,106 +85,57 @@ FAST: Final = (
 SLOW: Final = (FULL_HEADS, FULL_BODIES, DRIPPED_HEADS, DRIPPED_BODIES, SILENCE)
 
 
-@dataclass
-class _Sender:
-    flood: Flood
-    raw: socket.socket
-    sent: int = 0
-    due: float = 0.0
-
-    def send(self, now: float) -> bool:
-        """Send what is due; whether the connection is still there."""
-        try:
-            with suppress(BlockingIOError):
-                while self.sent < len(self.flood.first):
-                    self.sent += self.raw.send(self.flood.first[self.sent :])
-                    self.due = now + 0.1  # So that it is judged before the rest comes.
-                while self.flood.then and now >= self.due and self.sent < self.flood.most:
-                    place = (self.sent - len(self.flood.first)) % len(self.flood.then)
-                    self.sent += self.raw.send(self.flood.then[place:])
-                    if self.flood.pause:
-                        self.due = now + self.flood.pause
-        except OSError:
-            return False
-        return True
-
-    def hears_the_end(self) -> bool:
-        """Whether the connection was closed on us; answers are read and not looked at."""
-        try:
-            return not self.raw.recv(65_536)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+async def _send_again_and_again(port: int, flood: Flood, cut: Counter[str]) -> None:
+    """Send the flood on a connection, which is replaced when it is closed on us."""
+    while True:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                await asyncio.gather(_until_the_end(reader, cut, flood.name), _offer(writer, flood))
+            finally:
+                writer.close()
+        await asyncio.sleep(_RECONNECT)
 
 
-@dataclass
-class Attack:
-    """Connections that are replaced when they are closed, until it is stopped.
+async def _until_the_end(reader: asyncio.StreamReader, cut: Counter[str], name: str) -> None:
+    """Read answers, and do not look at them. Raise OSError once the connection is closed on us."""
+    with suppress(OSError):
+        while await reader.read(_BLOCK):
+            pass
+    cut[name] += 1
+    raise ConnectionError
 
-    Attributes:
-        cut: connections that were closed on us, by the name of their flood.
-        refused: that were not even accepted.
-        sent: bytes.
-    """
 
-    port: int
-    floods: Sequence[Flood]
-    cut: Counter[str] = field(default_factory=Counter)
-    refused: int = 0
-    sent: int = 0
-
-    def run(self, stop: "threading.Event") -> None:
-        """Keep as many connections at it as there are `floods`."""
-        senders: list[_Sender | None] = [None] * len(self.floods)
-        pauses = [0.0] * len(self.floods)
-        try:
-            while not stop.is_set():
-                busy = False
-                for place, sender in enumerate(senders):
-                    now = time.monotonic()
-                    if sender is None:
-                        if now >= pauses[place]:
-                            senders[place] = self._connect(self.floods[place])
-                            pauses[place] = now + _RECONNECT
-                        continue
-                    before = sender.sent
-                    if not sender.send(now) or sender.hears_the_end():
-                        sender.raw.close()
-                        self.cut[sender.flood.name] += 1
-                        senders[place], pauses[place] = None, now + _RECONNECT
-                    busy |= sender.sent > before
-                    self.sent += sender.sent - before
-                    if stop.is_set():
-                        break
-                if not busy:
-                    time.sleep(0.01)
-        finally:
-            for sender in senders:
-                if sender:
-                    sender.raw.close()
-
-    def _connect(self, flood: Flood) -> _Sender | None:
-        try:
-            raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        except OSError:
-            self.refused += 1
-            return None
-        raw.setblocking(False)
-        return _Sender(flood, raw)
+async def _offer(writer: asyncio.StreamWriter, flood: Flood) -> None:
+    writer.write(flood.first)
+    await asyncio.sleep(0.1)  # So that it is judged before the rest comes.
+    sent = 0
+    while flood.then and sent < flood.most:
+        writer.write(flood.then)
+        await writer.drain()
+        sent += len(flood.then)
+        await asyncio.sleep(flood.pause)
 
 
 @contextmanager
-def attack(port: int, floods: Sequence[Flood]) -> Iterator[Attack]:
-    """Flood from a thread of its own, as long as the block runs."""
-    stop, begun = threading.Event(), Attack(port, floods)
-    thread = threading.Thread(target=begun.run, args=(stop,))
+def attack(port: int, floods: Sequence[Flood]) -> Iterator[Counter[str]]:
+    """Flood from a thread, one connection for each of `floods`. Yield the number of closed connections by flood."""
+    cut: Counter[str] = Counter()
+    loop = asyncio.new_event_loop()
+    flooding = asyncio.gather(*(loop.create_task(_send_again_and_again(port, flood, cut)) for flood in floods))
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(flooding)
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield begun
+        yield cut
     finally:
-        stop.set()
+        loop.call_soon_threadsafe(flooding.cancel)
         thread.join()
+        loop.close()
 
 
 def resident(pid: int) -> float:
