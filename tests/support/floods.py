@@ -52,37 +52,28 @@ def _lines(line: bytes) -> bytes:
     return line * (_BLOCK // len(line))
 
 
-ENDLESS_TRAILERS: Final = Flood("endless trailers", CHUNKED + b"0\r\n", _lines(b"x-trailer: aaaaaaaa\r\n"))
-ENDLESS_HEADERS: Final = Flood("endless headers", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n"))
-ENDLESS_SHORT_HEADERS: Final = Flood("endless short headers", POST, _lines(b"a:\r\n"))
-ENDLESS_VALUE: Final = Flood("an endless header", POST + b"x-pad: ", b"a" * _BLOCK)
-ENDLESS_URL: Final = Flood("an endless URL", b"POST /webhooks?", b"a" * _BLOCK)
-ENDLESS_EXTENSION: Final = Flood("an endless chunk extension", CHUNKED + b"1;x=", b"a" * _BLOCK)
-ENDLESS_CHUNKS: Final = Flood("an endless chunked body", CHUNKED, _lines(b"5\r\naaaaa\r\n"))
-ENDLESS_TINY_CHUNKS: Final = Flood("chunks of one byte with extensions", CHUNKED, _lines(b"1;aaaaaaaa\r\na\r\n"))
-ENDLESS_REQUESTS: Final = Flood("requests without end", b"", _lines(b"GET / HTTP/1.1\r\n\r\n"))
-ENDLESS_LINES: Final = Flood("empty lines without end", b"", b"\r\n" * (_BLOCK // 2))
-UNFINISHED_HEADS: Final = Flood("unfinished heads", POST, _lines(b"a:\r\n"), most=260_000)
-#: Just below every bound, and then nothing: what costs most for longest.
-FULL_HEADS: Final = Flood("heads just below the bound", POST + (b"x-pad: " + b"a" * 150 + b"\r\n") * 95)
-FULL_BODIES: Final = Flood("bodies just below the bound", POST + b"content-length: 65536\r\n\r\n" + b"a" * 65_500)
-DRIPPED_HEADS: Final = Flood("a byte of head a second", POST + b"x-pad: ", b"a", pause=1.0)
-DRIPPED_BODIES: Final = Flood("a byte of body a second", POST + b"content-length: 60000\r\n\r\n", b"a", pause=1.0)
-SILENCE: Final = Flood("nothing at all", b"")
-
+#: What is cut off at once.
 FAST: Final = (
-    ENDLESS_TRAILERS,
-    ENDLESS_HEADERS,
-    ENDLESS_SHORT_HEADERS,
-    ENDLESS_VALUE,
-    ENDLESS_URL,
-    ENDLESS_EXTENSION,
-    ENDLESS_CHUNKS,
-    ENDLESS_TINY_CHUNKS,
-    ENDLESS_REQUESTS,
-    ENDLESS_LINES,
+    Flood("endless trailers", CHUNKED + b"0\r\n", _lines(b"x-trailer: aaaaaaaa\r\n")),
+    Flood("endless headers", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n")),
+    Flood("endless short headers", POST, _lines(b"a:\r\n")),
+    Flood("short headers, and then nothing", POST, _lines(b"a:\r\n"), most=260_000),
+    Flood("an endless header", POST + b"x-pad: ", b"a" * _BLOCK),
+    Flood("an endless URL", b"POST /webhooks?", b"a" * _BLOCK),
+    Flood("an endless chunk extension", CHUNKED + b"1;x=", b"a" * _BLOCK),
+    Flood("an endless chunked body", CHUNKED, _lines(b"5\r\naaaaa\r\n")),
+    Flood("chunks of one byte with extensions", CHUNKED, _lines(b"1;aaaaaaaa\r\na\r\n")),
+    Flood("requests without end", b"", _lines(b"GET / HTTP/1.1\r\n\r\n")),
+    Flood("empty lines without end", b"", b"\r\n" * (_BLOCK // 2)),
 )
-SLOW: Final = (FULL_HEADS, FULL_BODIES, DRIPPED_HEADS, DRIPPED_BODIES, SILENCE)
+#: What is cut off after its time. Just below every bound, and then nothing, costs most for longest.
+SLOW: Final = (
+    Flood("heads just below the bound", POST + (b"x-pad: " + b"a" * 150 + b"\r\n") * 95),
+    Flood("bodies just below the bound", POST + b"content-length: 65536\r\n\r\n" + b"a" * 65_500),
+    Flood("a byte of head a second", POST + b"x-pad: ", b"a", pause=1.0),
+    Flood("a byte of body a second", POST + b"content-length: 60000\r\n\r\n", b"a", pause=1.0),
+    Flood("nothing at all", b""),
+)
 
 
 async def _send_again_and_again(port: int, flood: Flood, cut: Counter[str]) -> None:

@@ -51,6 +51,9 @@ class Family(Supervisor[Any]):
         self.done.append(f"{child.pid} ended with {code}")
 
 
+Make = Callable[..., Family]
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -62,24 +65,17 @@ def logs() -> Iterator[list[Any]]:
         yield captured
 
 
-class Families:
-    """Makes them, and closes what they hold."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.made: list[Family] = []
-
-    def __call__(self, number: int = 1, lives: Lives = (), **policy: Any) -> Family:
-        family = Family(self._clock, number, lives, **policy)
-        self.made.append(family)
-        return family
-
-
 @pytest.fixture
-def family(clock: Clock) -> Iterator[Families]:
-    families = Families(clock)
-    yield families
-    for one in families.made:
+def family(clock: Clock) -> Iterator[Make]:
+    """Makes families, and closes what they hold."""
+    made: list[Family] = []
+
+    def make(number: int = 1, lives: Lives = (), **policy: Any) -> Family:
+        made.append(Family(clock, number, lives, **policy))
+        return made[-1]
+
+    yield make
+    for one in made:
         os.close(one.lifeline)
         os.close(one._held)
 
@@ -95,7 +91,7 @@ def waits(logs: list[Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_all(clock: Clock, family: Families, number: signal.Signals) -> None:
+def test_a_signal_ends_all(clock: Clock, family: Make, number: signal.Signals) -> None:
     one = family(3)
     told(clock, 60, number)
     assert one.run() == 0
@@ -103,16 +99,16 @@ def test_a_signal_ends_all(clock: Clock, family: Families, number: signal.Signal
 
 
 @pytest.mark.parametrize(
-    ("number", "lives", "expected"),
+    ("lives", "expected"),
     [
-        (1, [(YOUNG, -signal.SIGKILL)] * 8, [0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]),
-        (1, [(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.2, 0.4, 0.1, 0.2]),
+        ([(YOUNG, -signal.SIGKILL)] * 8, [0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]),
+        ([(YOUNG, 1), (YOUNG, 1), (OLD, 1), (YOUNG, 1)], [0.2, 0.4, 0.1, 0.2]),
     ],
 )
 def test_a_child_that_dies_young_again_is_replaced_later(
-    clock: Clock, family: Families, logs: list[Any], number: int, lives: Lives, expected: list[float]
+    clock: Clock, family: Make, logs: list[Any], lives: Lives, expected: list[float]
 ) -> None:
-    one = family(number, lives)
+    one = family(1, lives)
     told(clock, 90)
     assert one.run() == 0
     assert waits(logs) == expected
@@ -122,7 +118,7 @@ def test_a_child_that_dies_young_again_is_replaced_later(
         assert life + wait <= after - before + 1e-6 <= life + wait + 3 * CHECK_SECONDS
 
 
-def test_a_system_without_room_is_asked_again(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_a_system_without_room_is_asked_again(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(1)
     one.refusals = 2
     told(clock, 60)
@@ -132,21 +128,21 @@ def test_a_system_without_room_is_asked_again(clock: Clock, family: Families, lo
     assert one.children[0].born >= began + 8.0
 
 
-def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_once_all_have_finished_so_has_their_supervisor(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(3, [(YOUNG, 0), (OLD, 0), (YOUNG, 7), (OLD, 0)])
     assert one.run() == 0
     assert len(one.children) == 4
     assert [entry["code"] for entry in logs] == [7]
 
 
-def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_what_another_would_end_with_as_well_ends_all(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(2, [(OLD * 2, 1), (YOUNG, 2)])
     assert one.run() == 2
     assert [child.signals for child in one.children] == [[signal.SIGTERM], []]
     assert logs == []
 
 
-def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_who_does_not_end_is_made_to(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(2)
     one.draining = 11.0
     told(clock, 60)
@@ -169,7 +165,7 @@ def test_who_does_not_end_is_made_to(clock: Clock, family: Families, logs: list[
     ],
 )
 def test_who_was_told_to_end_before_it_could_listen_has_ended_in_order(
-    clock: Clock, family: Families, code: int, force_signal: signal.Signals | None, end: int
+    clock: Clock, family: Make, code: int, force_signal: signal.Signals | None, end: int
 ) -> None:
     one = family(1, [(60.01, code)], force_signal=force_signal)
     one.draining = 5.0
@@ -177,14 +173,14 @@ def test_who_was_told_to_end_before_it_could_listen_has_ended_in_order(
     assert one.run() == end
 
 
-def test_nobody_is_started_once_it_is_to_end(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_nobody_is_started_once_it_is_to_end(clock: Clock, family: Make, logs: list[Any]) -> None:
     one = family(1, [(YOUNG, 1)] * 20)
     told(clock, 17)  # A child has died, and the next is due in some seconds.
     assert one.run() == 0
     assert clock.now < sum([one.children[-1].born, YOUNG, waits(logs)[-1]])
 
 
-def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, family: Families, logs: list[Any]) -> None:
+def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, family: Make, logs: list[Any]) -> None:
     """Ctrl-C goes to all at once; a child that could not listen yet dies of it."""
     one = family(2)
 
@@ -209,7 +205,7 @@ def test_a_death_that_is_seen_with_the_signal_is_the_signals(clock: Clock, famil
 )
 def test_asked_again_it_insists(
     clock: Clock,
-    family: Families,
+    family: Make,
     first: signal.Signals,
     second: signal.Signals,
     force_signal: signal.Signals | None,
