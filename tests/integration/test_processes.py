@@ -121,7 +121,7 @@ def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path
         assert process.process.wait(60) == 0
 
 
-def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
+def test_it_speaks_https_and_an_idle_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
     authority, certificate = trustme.CA(), tmp_path / "cert.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()

@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
@@ -35,8 +34,6 @@ class NullInbox:
 
     async def accept(self, delivery_id: str, event: Event) -> Outcome:
         return Outcome.ACCEPTED
-
-    async def aclose(self) -> None: ...
 
 
 class Fuzzer:
@@ -89,18 +86,22 @@ class Fuzzer:
     def _spoil(self, headers: Headers) -> None:
         index = self.random.randrange(len(headers))
         name, value = headers[index]
-        how: Callable[[], object] = self.random.choice(
-            (
-                lambda: headers.pop(index) if len(headers) > 1 else None,
-                lambda: headers.insert(self.random.randrange(len(headers) + 1), (name, value)),
-                lambda: headers.insert(self.random.randrange(len(headers) + 1), (name, self._mutated(value))),
-                lambda: headers.__setitem__(index, (name, self._mutated(value))),
-                lambda: headers.__setitem__(index, (name, value + b" " + self.random.choice(JUNK))),
-                lambda: headers.__setitem__(index, (name, self.random.choice(JUNK) + b" " + value)),
-                lambda: self.random.shuffle(headers),
-            )
-        )
-        how()
+        junk, anywhere = self.random.choice(JUNK), self.random.randrange(len(headers) + 1)
+        match self.random.randrange(7):
+            case 0 if len(headers) > 1:
+                headers.pop(index)
+            case 1:
+                headers.insert(anywhere, (name, value))
+            case 2:
+                headers.insert(anywhere, (name, self._mutated(value)))
+            case 3:
+                headers[index] = name, self._mutated(value)
+            case 4:
+                headers[index] = name, value + b" " + junk
+            case 5:
+                headers[index] = name, junk + b" " + value
+            case _:
+                self.random.shuffle(headers)
 
     def _mutated(self, value: bytes) -> bytes:
         place = self.random.randrange(len(value) + 1)
