@@ -109,6 +109,8 @@ def create_app(
     settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, *, tracer: Optional["DeliveryTracer"] = None
 ) -> ASGIApp:
     """Return the public application: deliveries, and two health checks."""
+    path = settings.webhook_path
+    webhooks = _endpoint(settings, inbox, refusals, tracer)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -118,8 +120,6 @@ def create_app(
         # Without a reason, since the port is public.
         return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
 
-    path = settings.webhook_path
-    webhooks = Webhooks(settings, inbox, refusals, tracer)
     rest = Starlette(
         routes=[
             # POST does not get here. The route makes other methods a 405.
@@ -142,32 +142,36 @@ def create_app(
     return app
 
 
-class Webhooks:
-    """Answers deliveries. It is a plain ASGI application: Starlette's request object would cost a third of the time."""
+def _endpoint(
+    settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, tracer: Optional["DeliveryTracer"]
+) -> ASGIApp:
+    """Return what answers deliveries: plain ASGI, since Starlette's request object would cost a third of the time."""
+    keys, secret = settings.keys, settings.path_secret
+    # The whole path. It is compared in constant time, since it may end in a secret.
+    path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
 
-    def __init__(
-        self, settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, tracer: Optional["DeliveryTracer"]
-    ) -> None:
-        self._inbox = inbox
-        self._refusals = refusals
-        self._tracer = tracer
-        self._keys = settings.keys
-        self._tolerance = settings.tolerance
-        self._max_body = settings.max_body
-        secret = settings.path_secret
-        #: The whole path. It is compared in constant time, since it may end in a secret.
-        self._path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
+    async def accept(scope: Scope, receive: Receive, began: float) -> Outcome:
+        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), path):
+            raise RouteNotFound("the path secret is wrong")
+        headers = scope["headers"]
+        signed = read_headers(headers, signatures=bool(keys))
+        body = await _read(receive, settings.max_body)
+        if keys:
+            authenticate(signed, body, keys, now=time.time(), tolerance=settings.tolerance)
+        event = Event.parse(body)
+        if tracer is not None:
+            return await tracer.accept(signed.delivery_id, event, headers, time.monotonic() - began)
+        return await inbox.accept(signed.delivery_id, event)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one delivery."""
+    async def webhooks(scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
         metrics.IN_FLIGHT.add(1)
         try:
-            outcome = await self._accept(scope, receive, began)
+            outcome = await accept(scope, receive, began)
         except ClientDisconnect:
             return  # Nothing was written.
         except _REFUSABLE as refusal:
-            await self._refusals.refuse(refusal)(scope, receive, send)
+            await refusals.refuse(refusal)(scope, receive, send)
         except Exception as error:  # noqa: BLE001  A defect of ours is a 500: the sender keeps the delivery.
             metrics.REFUSALS.add("defect", "500")
             await (await _failed(None, error))(scope, receive, send)
@@ -179,18 +183,7 @@ class Webhooks:
         finally:
             metrics.IN_FLIGHT.add(-1)
 
-    async def _accept(self, scope: Scope, receive: Receive, began: float) -> Outcome:
-        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
-            raise RouteNotFound("the path secret is wrong")
-        headers = scope["headers"]
-        signed = read_headers(headers, signatures=bool(self._keys))
-        body = await _read(receive, self._max_body)
-        if self._keys:
-            authenticate(signed, body, self._keys, now=time.time(), tolerance=self._tolerance)
-        event = Event.parse(body)
-        if self._tracer is not None:
-            return await self._tracer.accept(signed.delivery_id, event, headers, time.monotonic() - began)
-        return await self._inbox.accept(signed.delivery_id, event)
+    return webhooks
 
 
 async def _read(receive: Receive, limit: int) -> bytes:

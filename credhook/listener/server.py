@@ -90,7 +90,6 @@ _INVALID: Final = Rejection("invalid_http", 400, "This is not a valid HTTP reque
 _UPGRADE: Final = Rejection("upgrade", 400, "The protocol cannot be changed.", _NOT_HTTP)
 _PIPELINED: Final = Rejection("pipelined", 400, "Wait for the answer.", "the sender did not wait for the answer")
 _SLOW: Final = Rejection("slow_request", 408, "The request did not come in time.", "put a proxy in front")
-_UNREAD: Final = Rejection("answer_unread", 408, "", "the sender does not read its answers")
 _FULL: Final = Rejection(
     "full", 503, "The server is busy; please send the request again.", "put a proxy in front, or run more processes"
 )
@@ -128,11 +127,11 @@ class Listener(uvicorn.Config):
         self._count = count
         self._guard = FloodGuard(1, time.monotonic)
 
-    def note(self, rejection: Rejection) -> None:
+    def note(self, reason: str, hint: str) -> None:
         """Count a rejection, and log one line a minute for each reason."""
-        self._count(rejection.reason)
-        if (more := self._guard.admit(rejection.reason)) is not None:
-            log.warning("sender_rejected", listener=self._name, reason=rejection.reason, hint=rejection.hint, **more)
+        self._count(reason)
+        if (more := self._guard.admit(reason)) is not None:
+            log.warning("sender_rejected", listener=self._name, reason=reason, hint=hint, **more)
 
 
 class Server(uvicorn.Server):
@@ -202,7 +201,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._received += len(data)
         try:
             self.parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        except httptools.HttpParserError:
             self._reject(self._rejection or _INVALID)
             return
         too_many = len(self.headers or ()) > _MAX_HEADERS
@@ -262,7 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._reject(_SLOW)
             return
         if self._phase is _Phase.ANSWER:
-            self.config.note(_UNREAD)
+            self.config.note("answer_unread", "the sender does not read its answers")
         self.transport.abort()
 
     def _enter(self, phase: _Phase, seconds: float) -> None:
@@ -277,7 +276,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _reject(self, rejection: Rejection) -> None:
         """Answer after the previous request, then close."""
         self._rejection = rejection
-        self.config.note(rejection)
+        self.config.note(rejection.reason, rejection.hint)
         if self._phase is _Phase.ANSWER:  # The request before is answered, then uvicorn closes.
             self.cycle.keep_alive = False
             return

@@ -19,7 +19,7 @@ from waiting import until_async
 
 from credhook.listener import server
 from credhook.listener.admin import bind
-from credhook.listener.server import Listener, Rejection, Server, errors_body
+from credhook.listener.server import Listener, Server, errors_body
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -118,7 +118,7 @@ def test_each_rejection_is_counted_and_each_reason_logged_once_a_minute() -> Non
     config = Listener(application, "public", body_bytes=0, count=counted.append)
     with capture_logs() as logs:
         for reason in ("full", "upgrade") * 100:
-            config.note(Rejection(reason, 400, "", "a hint"))
+            config.note(reason, "a hint")
     assert [(line["event"], line["listener"], line["reason"], line["hint"]) for line in logs] == [
         ("sender_rejected", "public", "full", "a hint"),
         ("sender_rejected", "public", "upgrade", "a hint"),
