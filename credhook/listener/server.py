@@ -277,6 +277,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer after the previous request, then close."""
         self._rejection = rejection
         self.config.note(rejection.reason, rejection.hint)
+        if self.headers:  # Thousands of short ones may have come in one piece.
+            self.headers.clear()
         if self._phase is _Phase.ANSWER:  # The request before is answered, then uvicorn closes.
             self.cycle.keep_alive = False
             return

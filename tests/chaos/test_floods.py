@@ -16,7 +16,7 @@ from credhook.sandbox.local.environment import free_port
 
 #: MiB that a flooded receiver may take beside what it takes at rest: while fast floods are cut off, and while slow ones
 #: hold all connections with as many bytes as they may.
-MOST, MOST_WHEN_FULL = 100.0, 150.0
+MOST, MOST_WHEN_FULL = 20.0, 100.0
 
 
 @contextmanager
@@ -37,7 +37,9 @@ def test_floods_are_cut_off_and_cost_little_memory(tmp_path: Path, redis_url: st
         with attack(process.port if listener == "public" else admin, FAST * 4) as cut:
             until(lambda: all(cut[flood.name] >= 8 for flood in FAST), what="the end of each, twice")
             assert deliver(process.port, "honest") == 202
-        assert peak(process.process.pid) - rest < MOST
+        more = peak(process.process.pid) - rest
+        print(f"\n{more:.0f} MiB more than at rest")  # noqa: T201  For the record.
+        assert more < MOST
         assert process.stop() == 0
     lines = [json.loads(line) for line in process.text.splitlines()]
     rejected = Counter(line["reason"] for line in lines if line["event"] == "sender_rejected")

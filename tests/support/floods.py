@@ -84,7 +84,7 @@ async def _send_again_and_again(port: int, flood: Flood, cut: Counter[str]) -> N
             try:
                 await asyncio.gather(_until_the_end(reader, cut, flood.name), _offer(writer, flood))
             finally:
-                writer.close()
+                writer.transport.abort()
         await asyncio.sleep(_RECONNECT)
 
 
@@ -118,6 +118,8 @@ def attack(port: int, floods: Sequence[Flood]) -> Iterator[Counter[str]]:
     def run() -> None:
         with suppress(asyncio.CancelledError):
             loop.run_until_complete(flooding)
+        loop.run_until_complete(asyncio.sleep(0.1))  # Until the sockets are closed.
+        loop.close()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -126,7 +128,6 @@ def attack(port: int, floods: Sequence[Flood]) -> Iterator[Counter[str]]:
     finally:
         loop.call_soon_threadsafe(flooding.cancel)
         thread.join()
-        loop.close()
 
 
 def resident(pid: int) -> float:
