@@ -1,7 +1,7 @@
 """Each receiver process announces itself in Redis.
 
 Receivers and workers do not know each other. Status and doctor compare the announcements. They find a receiver that
-writes to a queue without workers, and a public URL that leads to another receiver.
+writes to a queue without workers, and receivers whose settings differ.
 """
 
 import asyncio
