@@ -18,7 +18,7 @@ LOCK_BUILD := $(COMPILE) --group build
 
 ROOMY := $(shell test -w /dev/shm && test "$$(df -Pk /dev/shm | awk 'NR == 2 {print $$4}')" -gt 2000000 && echo yes)
 
-.PHONY: help demo up test lint types suite soak fuzz bench browser debian lock clean
+.PHONY: help demo up test lint types suite soak bench browser debian lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets; PYTHON=python3.12 chooses another Python
@@ -65,9 +65,6 @@ suite: $(STAMP)
 
 soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; prints the counts
 	@$(BIN)/pytest -m soak -s
-
-fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
-	@PYTHONPATH=tests/support $(BIN)/python -m fuzz --count 0
 
 # ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
 bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says what is missing, wrk or Node)

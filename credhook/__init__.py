@@ -65,39 +65,21 @@ __all__ = [
     "UserRequest",
 ]
 
+#: Module → the names that it defines.
 _HOMES = {
-    "credhook.backoff": {"Backoff"},
-    "credhook.events": {"EVENT_TYPES"},
-    "credhook.worker.api.errors": {
-        "ApiError",
-        "InvalidRequest",
-        "Unauthorized",
-        "NotFound",
-        "InvalidResponse",
-        "Unavailable",
-    },
-    "credhook.worker.api.models": {
-        "EndpointRequest",
-        "Issuance",
-        "IssuedCredential",
-        "Presentation",
-        "PresentedCredential",
-        "TrustedEntityRequest",
-        "User",
-        "UserRequest",
-    },
-    "credhook.worker.platform.circuit": {"PlatformPaused"},
-    "credhook.worker.handlers.registry": {"AsyncContext", "Context", "FetchedEvent", "Handlers", "SyncContext"},
-    "credhook.worker.attempt.retry": {"GiveUp", "Retry"},
+    "credhook.backoff": "Backoff",
+    "credhook.events": "EVENT_TYPES",
+    "credhook.worker.api.errors": "ApiError InvalidRequest InvalidResponse NotFound Unauthorized Unavailable",
+    "credhook.worker.api.models": "EndpointRequest Issuance IssuedCredential Presentation PresentedCredential "
+    "TrustedEntityRequest User UserRequest",
+    "credhook.worker.attempt.retry": "GiveUp Retry",
+    "credhook.worker.handlers.registry": "AsyncContext Context FetchedEvent Handlers SyncContext",
+    "credhook.worker.platform.circuit": "PlatformPaused",
 }
 
 
 def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__

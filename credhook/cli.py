@@ -55,8 +55,6 @@ _EXTRAS: Final = {
     "opentelemetry": "otel",
     "pytest": "testing",
 }
-#: Commands that keep running and write to a log.
-_SERVICES: Final = ("receiver", "worker", "console")
 #: Options of child processes, whose parent has named misspelt settings already.
 _OF_CHILDREN: Final = ("--fd", "--supervised")
 
@@ -113,12 +111,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def _name_misspelt_settings(arguments: Sequence[str]) -> None:
-    """Name unknown CREDHOOK_ variables once: in the log of a service, on standard error of any other command."""
+    """Name unknown CREDHOOK_ variables once, in the log."""
     names = [] if set(_OF_CHILDREN).intersection(arguments) else unknown_settings(os.environ)
-    if not names:
-        return
-    corrections = "; ".join(map(correction, names))
-    if arguments and arguments[0] in _SERVICES:
-        structlog.get_logger("credhook").warning("unknown_settings", names=names, hint=corrections)
-    else:
-        click.echo(f"credhook: {corrections}", err=True)
+    if names:
+        structlog.get_logger("credhook").warning("unknown_settings", hint="; ".join(map(correction, names)))

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import orjson
-
 
 @dataclass(frozen=True, slots=True)
 class EventType:
@@ -110,11 +108,6 @@ _RESOURCE_ID: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~:-]{1,128}")
 #: An unknown type is stored and logged under its own name, so the name must be harmless.
 _TYPE_NAME: Final = re.compile(r"[!-~]{1,128}")
 
-_NO_TYPE: Final = "eventType should be a word of visible ASCII, of 128 characters at most"
-
-#: Longest body for orjson, in bytes: it accepts very long numbers, which Python refuses.
-_MAX_FAST_BYTES: Final = 1_024
-
 
 class Malformed(Exception):
     """The delivery is no notification of the specification. The message names the broken rule."""
@@ -149,7 +142,7 @@ class Event:
         notification = _strict_object(body)
         event_type, payload = notification.get("eventType"), notification.get("payload")
         if not isinstance(event_type, str) or not _TYPE_NAME.fullmatch(event_type):
-            raise Malformed(_NO_TYPE)
+            raise Malformed("eventType should be a word of visible ASCII, of 128 characters at most")
         if event_type.startswith(_ALIAS):
             event_type = _CANONICAL + event_type.removeprefix(_ALIAS)
         if event_type not in _TYPES:
@@ -197,8 +190,6 @@ def _resource_of_unknown_type(payload: object) -> str:
 
 def _strict_object(body: bytes) -> dict[str, Any]:
     """Parse JSON as RFC 8259 defines it; refuse NaN, duplicate names and lone surrogates."""
-    if len(body) <= _MAX_FAST_BYTES and (plain := _plain_object(body)) is not None:
-        return plain
     try:
         value = _DECODER.decode(body.decode("utf-8"))
         if b"\\u" in body:  # A lone surrogate can only be written as an escape; it parses but cannot be encoded.
@@ -208,20 +199,6 @@ def _strict_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Malformed("the body should be a JSON object")
     return value
-
-
-def _plain_object(body: bytes) -> dict[str, Any] | None:
-    """Parse the usual body with orjson; return None for any other.
-
-    orjson accepts duplicate names. A body with a duplicate has more colons than names; the strict parser reads it.
-    """
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
-    payload = value.get("payload") if type(value) is dict else None
-    is_plain = type(payload) is dict and body.count(b":") == len(value) + len(payload) and b"[" not in body
-    return value if is_plain else None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

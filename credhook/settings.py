@@ -1,13 +1,14 @@
-"""Settings that all processes share, and error messages for wrong and unknown settings."""
+"""Settings that all processes share, checks of values, and error messages for wrong and unknown settings."""
 
 import difflib
 import re
+import ssl
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, AliasGenerator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AliasGenerator, Field, SecretStr, ValidationError, field_serializer
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from credhook.store.address import RedisAddress
@@ -43,13 +44,11 @@ KNOWN: Final = frozenset(
         "CREDHOOK_MATCH_IDS",
         "CREDHOOK_MAX_ATTEMPTS",
         "CREDHOOK_MAX_BODY",
-        "CREDHOOK_MAX_CONNECTIONS",
         "CREDHOOK_PATH_SECRET",
         "CREDHOOK_PRESENTATION_PATH",
         "CREDHOOK_PUBLIC_URL",
         "CREDHOOK_QUEUE",
         "CREDHOOK_RATE",
-        "CREDHOOK_REQUEST_TIMEOUT",
         "CREDHOOK_RESOURCE",
         "CREDHOOK_RETENTION",
         "CREDHOOK_SANDBOX_URL",
@@ -68,14 +67,54 @@ KNOWN: Final = frozenset(
 _OF_KUBERNETES: Final = re.compile(r"CREDHOOK_(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 
 
+V = TypeVar("V", bound=str | SecretStr | None)
+
+
+def matching(pattern: str, message: str) -> AfterValidator:
+    """Return a validator: the whole text should match the pattern. An optional setting may be None."""
+
+    def check(value: V) -> V:
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if text is not None and not re.fullmatch(pattern, text):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+def check_certificate(certfile: Path | None, keyfile: Path | None, names: tuple[str, str]) -> None:
+    """Try to load a PEM certificate chain, if there is one, with its key, which may be in the same file.
+
+    Raises:
+        ValueError: the files do not match, or cannot be read. The message names the setting.
+    """
+    if certfile is None and keyfile is not None:
+        raise ValueError(f"{names[0]}: should be set where {names[1]} is")
+    if certfile is not None:
+        try:
+            # An encrypted key is refused, not asked about.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certfile, keyfile, password="")
+        except OSError:
+            raise ValueError(
+                f"{names[0]}: should be a readable PEM certificate chain, with its key, not encrypted, in the same "
+                f"file or in {names[1]}"
+            ) from None
+
+
+def valid_until(certfile: Path) -> datetime:
+    """Return when the first certificate of the file expires, in UTC. Peers see that certificate.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or holds no certificate.
+    """
+    # Most processes have no certificate and save the memory.
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(certfile.read_bytes())[0].not_valid_after_utc
+
+
 def _checked_redis(value: SecretStr) -> SecretStr:
     RedisAddress.parse(value.get_secret_value())
-    return value
-
-
-def _address(value: str | None) -> str | None:
-    if value is not None and not re.fullmatch(r".+:[1-9]\d{0,4}", value):
-        raise ValueError("should be host:port")
     return value
 
 
@@ -110,10 +149,15 @@ class StoreSettings(Settings):
         le=3_650 * 86_400,
         description="Seconds that a settled event is remembered, and its duplicates recognised.",
     )
-    admin: Annotated[str | None, AfterValidator(_address)] = Field(
+    admin: Annotated[str | None, matching(r".+:[1-9]\d{0,4}", "should be host:port")] = Field(
         None,
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
+
+    @field_serializer("redis_url")
+    def _without_password(self, value: SecretStr) -> str:
+        address = str(RedisAddress.parse(value.get_secret_value()))
+        return str(value) if "@" in address else address  # A password was not encoded.
 
     @property
     def redis_address(self) -> str:
@@ -137,37 +181,11 @@ class StoreSettings(Settings):
 
 
 def in_force(settings: BaseSettings) -> dict[str, Any]:
-    """Return the settings that differ from their defaults, by their variables, for the log.
-
-    Secrets are stars, URLs are without user, password and query.
-    """
-    set_ = ((field, getattr(settings, name)) for name, field in type(settings).model_fields.items())
-    return {str(field.validation_alias): _shown(value) for field, value in set_ if value != field.get_default()}
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, SecretStr):
-        return _shown_secret(value)
-    if isinstance(value, tuple):
-        return [_shown(one) for one in value]
-    if isinstance(value, Path):
-        return str(value)
-    return _shown_url(value) if isinstance(value, str) and "://" in value else value
-
-
-def _shown_secret(value: SecretStr) -> str:
-    """Return stars, or the address if the secret is the URL of Redis."""
-    try:
-        address = str(RedisAddress.parse(value.get_secret_value()))
-    except ValueError:
-        return str(value)
-    return str(value) if "@" in address else address  # A password holds a character that should have been encoded.
-
-
-def _shown_url(value: str) -> str:
-    parts = urlsplit(value)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}" if "@" not in parts.path else f"{parts.scheme}://…"
+    """Return the settings that differ from their defaults, by their variables, for the log. Secrets are stars."""
+    shown = settings.model_dump(mode="json")
+    fields = type(settings).model_fields.items()
+    changed = ((name, field) for name, field in fields if getattr(settings, name) != field.get_default())
+    return {str(field.validation_alias): shown[name] for name, field in changed}
 
 
 def settings_errors(invalid: ValidationError) -> list[str]:

@@ -17,9 +17,6 @@ from credhook.backoff import Backoff
 #: SIGTERM from a supervisor, Ctrl-C, and SIGHUP from a terminal or a session that is closed.
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-#: Exit codes of a child that was told to stop before it handled signals.
-TOLD_EARLY: Final = frozenset(-one for one in _STOPS)
-
 
 def stops() -> tuple[signal.Signals, ...]:
     """Return the signals that stop a process. If `nohup` has set SIGHUP to be ignored, it stays ignored."""
@@ -37,7 +34,9 @@ CHECK_SECONDS: Final = 0.1
 #: Seconds that a child must have lived for its death to count as the first again.
 LONG_LIFE_SECONDS: Final = 30.0
 #: Waits before a dead child is replaced.
-RESTARTS: Final = Backoff(first=0.1, longest=5.0)
+RESTARTS: Final = Backoff(first=0.1, longest=4.0)
+#: Exit code of a child whose settings or handlers are wrong. Any successor would end with it as well.
+FATAL_CODE: Final = 2
 
 #: Variables that tell a child where to count: prometheus_client's folder, and the child's place.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -66,7 +65,7 @@ class _Place(Generic[C]):
 
 
 class Supervisor(Generic[C]):
-    """Keeps a number of children running, until a signal ends them all, or all have ended by themselves."""
+    """Keeps a number of children running, until a signal ends them all, or each has finished with exit code 0."""
 
     def __init__(
         self,
@@ -74,12 +73,7 @@ class Supervisor(Generic[C]):
         number: int,
         start: Callable[[int, int], C],
         *,
-        hint: str,
         grace: float,
-        restarts: Backoff = RESTARTS,
-        may_finish: bool = False,
-        fatal_code: int | None = None,
-        tries: float = math.inf,
         force_signal: signal.Signals | None = None,
         on_exit: Callable[[int], None] = lambda _: None,
         before_drain: Callable[[], None] = lambda: None,
@@ -92,13 +86,7 @@ class Supervisor(Generic[C]):
             kind: What the children are. Log events begin with it: `worker_died`.
             number: How many children to run.
             start: Starts the child of a place with the lifeline; after an OSError it is tried again.
-            hint: For the log line about a death.
             grace: Seconds that children get to end after SIGTERM.
-            restarts: Wait before a dead child is replaced; longer if its successors keep dying young.
-            may_finish: A child that ends with 0 is not replaced.
-            fatal_code: Exit code of a child that any successor would end with as well: all are stopped, and the
-                supervisor returns it.
-            tries: Young deaths in each place after which the supervisor gives up, if no child is alive.
             force_signal: For the children, if the supervisor is asked to stop again.
             on_exit: Called with the place of each child that has ended.
             before_drain: Called before the children are stopped.
@@ -107,13 +95,12 @@ class Supervisor(Generic[C]):
         """
         self.log = structlog.get_logger(f"credhook.{kind}")
         self.clock, self._sleep = clock, sleep
-        self._kind, self._start, self._hint, self._grace, self._restarts = kind, start, hint, grace, restarts
-        self._may_finish, self._fatal_code, self._tries = may_finish, fatal_code, tries
+        self._kind, self._start, self._grace = kind, start, grace
         self._force_signal, self._on_exit, self._before_drain = force_signal, on_exit, before_drain
         # The system closes our end when this process dies in any way; the children then drain and end.
         self.lifeline, self._held = os.pipe()
         self._places: list[_Place[C]] = [_Place(place) for place in range(number)]
-        self._stopping = self._gave_up = False
+        self._stopping = False
 
     def check(self, child: C) -> None:
         """Check a running child."""
@@ -128,9 +115,9 @@ class Supervisor(Generic[C]):
             for place in self._places:
                 self._check(place)
             self._sleep(CHECK_SECONDS)
-        return self.drain()
+        return self._drain()
 
-    def drain(self) -> int:
+    def _drain(self) -> int:
         """Stop all children, kill them if they do not end in time, and return the exit code."""
         self._before_drain()
         self._send(signal.SIGTERM)
@@ -141,10 +128,11 @@ class Supervisor(Generic[C]):
             self.log.error(self._kind + "_killed", pid=child.pid, reason="it did not end")
             child.kill()
         codes = {place.child.wait() for place in self._places if place.child}
-        if self._fatal_code in codes:
-            return self._fatal_code
-        in_order = TOLD_EARLY | {0, -(self._force_signal or 0)}
-        return 1 if self._gave_up or codes - in_order else 0
+        if FATAL_CODE in codes:
+            return FATAL_CODE
+        # A child may have been told to stop before it handled signals.
+        in_order = {0, *(-one for one in _STOPS), -(self._force_signal or 0)}
+        return 1 if codes - in_order else 0
 
     def _check(self, place: _Place[C]) -> None:
         if place.child is None:
@@ -152,7 +140,7 @@ class Supervisor(Generic[C]):
                 self._fill(place)
         elif (code := place.child.poll()) is None:
             self.check(place.child)
-        elif code == self._fatal_code:
+        elif code == FATAL_CODE:
             self._stopping = True
         elif not self._stopping:  # Otherwise the child may have had the signal that we have just had.
             self._reap(place, place.child, code)
@@ -161,7 +149,7 @@ class Supervisor(Generic[C]):
         try:
             place.child, place.started, place.due = self._start(place.number, self.lifeline), self.clock(), None
         except OSError as error:
-            wait = self._restarts.longest
+            wait = RESTARTS.longest
             place.due = self.clock() + wait
             self.log.error(self._kind + "_not_started", error=type(error).__name__, retry_in=wait)  # noqa: TRY400  No traceback.
 
@@ -169,17 +157,14 @@ class Supervisor(Generic[C]):
         place.child = None
         self.ended(child, code)
         self._on_exit(place.number)
-        if code == 0 and self._may_finish:
+        if code == 0:
             return
         is_young = self.clock() - place.started <= LONG_LIFE_SECONDS
         place.young_deaths = place.young_deaths + 1 if is_young else 0
-        if min(one.young_deaths for one in self._places) >= self._tries and not self._alive():
-            self.log.error(self._kind + "_cannot_start", code=code, hint="see the lines above")
-            self._gave_up = self._stopping = True
-        else:
-            wait = self._restarts.wait(1 + place.young_deaths)
-            self.log.error(self._kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=self._hint)
-            place.due = self.clock() + wait
+        wait = RESTARTS.wait(1 + place.young_deaths)
+        hint = "see the lines above; after code -9, check if the machine is short of memory"
+        self.log.error(self._kind + "_died", pid=child.pid, code=code, restart_in=wait, hint=hint)
+        place.due = self.clock() + wait
 
     def _stop(self, number: int, _: object) -> None:
         """Begin to drain; a second signal sends the force signal. A closing terminal may send SIGHUP twice."""

@@ -1,1 +1,0 @@
-"""The receiver: signature, parse, inbox, 202."""

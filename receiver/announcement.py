@@ -1,21 +1,20 @@
 """Each receiver process announces itself in Redis.
 
 Receivers and workers do not know each other. Status and doctor compare the announcements. They find a receiver that
-writes to a queue without workers, and a public URL that leads to another receiver.
+writes to a queue without workers, and receivers whose settings differ.
 """
 
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
 import structlog
 
+from credhook.receiver.app import RefusalLog
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, ReceiverAnnouncement, fingerprint, version
 from credhook.store.errors import STORE_ERRORS
@@ -32,22 +31,11 @@ _LEAVE_SECONDS: Final = 1.0
 class Announcer:
     """Announces this process every ten seconds."""
 
-    def __init__(
-        self,
-        store: AsyncStore,
-        settings: ReceiverSettings,
-        inbox: Inbox,
-        refusals: RefusalLog,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """Announce these settings and counts. `clock`: monotonic seconds, as for the inbox and the refusals."""
+    def __init__(self, store: AsyncStore, settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog) -> None:
+        """Announce these settings and counts."""
         self._store = store
         self._inbox = inbox
         self._refusals = refusals
-        self._clock = clock
-        self._sleep = sleep
         self._token = uuid4().hex[:12]
         self._identity = ReceiverAnnouncement(
             queue=settings.queue,
@@ -64,24 +52,19 @@ class Announcer:
                 }
             ),
         )
-        self._counted, self._at = 0, clock()
+        self._counted, self._at = 0, time.monotonic()
 
     async def keep(self) -> None:
         """Announce until cancelled, through all outages of Redis."""
         while True:
             try:
-                await self.announce()
+                await self._announce()
             except STORE_ERRORS as error:
                 log.debug("not_announced", error=type(error).__name__)
-            await self._sleep(ANNOUNCE_EVERY_SECONDS)
+            await asyncio.sleep(ANNOUNCE_EVERY_SECONDS)
 
-    async def announce(self) -> None:
-        """Announce once.
-
-        Raises:
-            RedisError, OSError: Redis failed.
-        """
-        now, (count, last) = self._clock(), self._inbox.acknowledged
+    async def _announce(self) -> None:
+        now, (count, last) = time.monotonic(), self._inbox.acknowledged
         refused = self._refusals.last_unauthenticated
         figures = {
             "acknowledged": count - self._counted,
@@ -102,4 +85,3 @@ class Announcer:
         with suppress(*STORE_ERRORS):  # It lapses within a minute.
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._store.redis.hdel(self._store.keys.receivers, self._token)
-                await self._store.redis.aclose()

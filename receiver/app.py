@@ -1,9 +1,12 @@
-"""The receiver's routes and the way of a delivery: headers, bounded body, signature, JSON, inbox, 202."""
+"""The receiver's routes and the way of a delivery: headers, bounded body, signature, JSON, inbox, 202 or a refusal.
+
+A refused sender gets the platform's own `errors` envelope (specification, section Errors). The log line has the rule
+that was broken. Neither has the path, since it may be the secret.
+"""
 
 import hmac
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Optional
 
 import structlog
@@ -14,38 +17,100 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from credhook.events import Event
+from credhook.events import Event, Malformed
+from credhook.listener.server import RETRY_AFTER, errors_body
+from credhook.logs import FloodGuard
 from credhook.receiver import metrics
-from credhook.receiver.inbox import Inbox, Outcome
-from credhook.receiver.refusals import REFUSABLE, RefusalLog, RouteNotFound, TooLarge, answer, envelope
+from credhook.receiver.inbox import Inbox, Outcome, StoreUnavailable
 from credhook.receiver.settings import ReceiverSettings
-from credhook.receiver.signature import authenticate, read_headers
+from credhook.receiver.signature import (
+    BadHeaders,
+    Encoded,
+    OutsideTolerance,
+    Unauthenticated,
+    authenticate,
+    read_headers,
+)
 
 if TYPE_CHECKING:
     from credhook.receiver.tracing import DeliveryTracer
 
 log = structlog.get_logger("credhook.receiver")
 
+#: Log lines a minute for each reason. Senders without a key could fill the disk; `credhook_refusals` counts all.
+MAX_LOGGED: Final = 20
 #: The response headers of a 202, made once. Senders look at the status; people and tests at the outcome.
 _ACCEPTED: Final = {
     outcome: [(b"content-length", b"0"), (b"credhook-outcome", outcome.value.encode())] for outcome in Outcome
 }
 
 
+class TooLarge(Exception):
+    """The body is longer than `CREDHOOK_MAX_BODY`."""
+
+
+class RouteNotFound(Exception):
+    """The path is not ours. A wrong path secret looks the same as any other path."""
+
+
+_NOT_AUTHENTICATED: Final = "The delivery could not be authenticated."
+#: For each error: the rule for the counters, the status, what the sender is told, and more response headers. Without
+#: a text, the sender is told the error's own message.
+_REFUSALS: Final[dict[type[Exception], tuple[str, int, str, dict[str, str]]]] = {
+    BadHeaders: ("headers", 400, "", {}),
+    Malformed: ("body", 400, "", {}),
+    Unauthenticated: ("signature", 401, _NOT_AUTHENTICATED, {}),
+    OutsideTolerance: ("clock", 401, _NOT_AUTHENTICATED, {}),
+    RouteNotFound: ("path", 404, "There is nothing here.", {}),
+    # The rest of the body is not read, so the connection cannot be used again.
+    TooLarge: ("size", 413, "The delivery is too large.", {"connection": "close"}),
+    # RFC 9110: a 415 says which encodings would do.
+    Encoded: ("encoding", 415, "", {"accept-encoding": "identity"}),
+    StoreUnavailable: (
+        "storage",
+        503,
+        "The delivery could not be stored; please send it again.",
+        {"retry-after": str(RETRY_AFTER)},
+    ),
+}
+_REFUSABLE: Final = tuple(_REFUSALS)
+
+
+class RefusalLog:
+    """Logs refusals, limited for each reason, and counts those without a valid signature.
+
+    Attributes:
+        unauthenticated: deliveries without a valid signature.
+        outside_tolerance: those refused for their timestamp alone.
+        last_unauthenticated: when the last came, in monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._guard = FloodGuard(MAX_LOGGED, time.monotonic)
+        self.unauthenticated = 0
+        self.outside_tolerance = 0
+        self.last_unauthenticated: float | None = None
+
+    def refuse(self, refusal: Exception) -> Response:
+        """Count a refusal, and log it unless that reason floods the log. Return the response."""
+        rule, status, detail, headers = _REFUSALS[type(refusal)]
+        metrics.REFUSALS.add(rule, str(status))
+        if isinstance(refusal, Unauthenticated):
+            self.unauthenticated += 1
+            self.outside_tolerance += isinstance(refusal, OutsideTolerance)
+            self.last_unauthenticated = time.monotonic()
+        reason = str(refusal)
+        if (more := self._guard.admit(reason)) is not None:
+            log.warning("delivery_refused", status=status, reason=reason, hint=getattr(refusal, "hint", ""), **more)
+        return _envelope(status, detail or reason, headers)
+
+
 def create_app(
-    settings: ReceiverSettings,
-    inbox: Inbox,
-    refusals: RefusalLog,
-    *,
-    parse: Callable[[bytes], Event] = Event.parse,
-    tracer: Optional["DeliveryTracer"] = None,
+    settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, *, tracer: Optional["DeliveryTracer"] = None
 ) -> ASGIApp:
     """Return the public application: deliveries, and two health checks."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await inbox.aclose()
+    path = settings.webhook_path
+    webhooks = _endpoint(settings, inbox, refusals, tracer)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -55,8 +120,6 @@ def create_app(
         # Without a reason, since the port is public.
         return PlainTextResponse("ready\n") if ready else PlainTextResponse("not ready\n", 503)
 
-    path = settings.webhook_path
-    webhooks = Webhooks(settings, inbox, refusals, parse, tracer)
     rest = Starlette(
         routes=[
             # POST does not get here. The route makes other methods a 405.
@@ -65,15 +128,13 @@ def create_app(
             Route("/readyz", readyz, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error, Exception: _failed},
-        lifespan=lifespan,
     )
     # A sender switches an endpoint off that redirects it.
     rest.router.redirect_slashes = False
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         """Take deliveries past Starlette's router and exception handlers: a quarter of a delivery's time."""
-        is_post = scope["type"] == "http" and scope["method"] == "POST"
-        if is_post and (scope["path"] == path or scope["path"].startswith(path + "/")):
+        if scope["method"] == "POST" and (scope["path"] == path or scope["path"].startswith(path + "/")):
             await webhooks(scope, receive, send)
         else:
             await rest(scope, receive, send)
@@ -81,39 +142,36 @@ def create_app(
     return app
 
 
-class Webhooks:
-    """Answers deliveries. It is a plain ASGI application: Starlette's request object would cost a third of the time."""
+def _endpoint(
+    settings: ReceiverSettings, inbox: Inbox, refusals: RefusalLog, tracer: Optional["DeliveryTracer"]
+) -> ASGIApp:
+    """Return what answers deliveries: plain ASGI, since Starlette's request object would cost a third of the time."""
+    keys, secret = settings.keys, settings.path_secret
+    # The whole path. It is compared in constant time, since it may end in a secret.
+    path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
 
-    def __init__(
-        self,
-        settings: ReceiverSettings,
-        inbox: Inbox,
-        refusals: RefusalLog,
-        parse: Callable[[bytes], Event],
-        tracer: Optional["DeliveryTracer"] = None,
-    ) -> None:
-        self._tracer = tracer
-        self._inbox = inbox
-        self._refusals = refusals
-        self._parse = parse
-        self._keys = settings.keys
-        self._tolerance = settings.tolerance
-        self._max_body = settings.max_body
-        secret = settings.path_secret
-        #: The whole path. It is compared in constant time, since it may end in a secret.
-        self._path = (settings.webhook_path + (f"/{secret.get_secret_value()}" if secret else "")).encode()
+    async def accept(scope: Scope, receive: Receive, began: float) -> Outcome:
+        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), path):
+            raise RouteNotFound("the path secret is wrong")
+        headers = scope["headers"]
+        signed = read_headers(headers, signatures=bool(keys))
+        body = await _read(receive, settings.max_body)
+        if keys:
+            authenticate(signed, body, keys, now=time.time(), tolerance=settings.tolerance)
+        event = Event.parse(body)
+        if tracer is not None:
+            return await tracer.accept(signed.delivery_id, event, headers, time.monotonic() - began)
+        return await inbox.accept(signed.delivery_id, event)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one delivery."""
+    async def webhooks(scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
         metrics.IN_FLIGHT.add(1)
         try:
-            outcome = await self._accept(scope, receive, began)
+            outcome = await accept(scope, receive, began)
         except ClientDisconnect:
             return  # Nothing was written.
-        except REFUSABLE as refusal:
-            self._refusals.add(refusal)
-            await answer(refusal)(scope, receive, send)
+        except _REFUSABLE as refusal:
+            await refusals.refuse(refusal)(scope, receive, send)
         except Exception as error:  # noqa: BLE001  A defect of ours is a 500: the sender keeps the delivery.
             metrics.REFUSALS.add("defect", "500")
             await (await _failed(None, error))(scope, receive, send)
@@ -125,25 +183,11 @@ class Webhooks:
         finally:
             metrics.IN_FLIGHT.add(-1)
 
-    async def _accept(self, scope: Scope, receive: Receive, began: float) -> Outcome:
-        if not hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._path):
-            raise RouteNotFound("the path secret is wrong")
-        headers = scope["headers"]
-        signed = read_headers(headers, signatures=bool(self._keys))
-        body = await _read(scope, receive, self._max_body)
-        if self._keys:
-            authenticate(signed, body, self._keys, now=time.time(), tolerance=self._tolerance)
-        event = self._parse(body)
-        if self._tracer is not None:
-            return await self._tracer.accept(signed.delivery_id, event, headers, time.monotonic() - began)
-        return await self._inbox.accept(signed.delivery_id, event)
+    return webhooks
 
 
-async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int) -> bytes:
     """Return the body. Never hold more than `limit` bytes of it."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
-            raise TooLarge("content-length is over CREDHOOK_MAX_BODY")
     whole = bytearray()
     more = True
     while more:
@@ -157,13 +201,17 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes:
     return bytes(whole)
 
 
+def _envelope(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(errors_body(status, detail), status, headers, media_type="application/json")
+
+
 async def _http_error(_: Request, error: Exception) -> Response:
     """Answer what Starlette refuses: an unknown path, another method."""
     if not isinstance(error, HTTPException):
         raise error
-    return envelope(error.status_code, error.detail + ".", error.headers)
+    return _envelope(error.status_code, error.detail + ".", error.headers)
 
 
 async def _failed(_: Request | None, error: Exception) -> Response:
     log.error("receiver_failed", exc_info=error)
-    return envelope(500, "The delivery was not stored.")
+    return _envelope(500, "The delivery was not stored.")

@@ -1,17 +1,16 @@
 """`credhook receiver`: serve the application until told to stop, in one process or in several."""
 
 import asyncio
+import functools
 import gc
 import os
 import socket
-import ssl
 import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from subprocess import Popen
-from typing import TYPE_CHECKING, Final, Optional, TypeVar
+from typing import TYPE_CHECKING, Final, Optional
 
 import click
 import structlog
@@ -19,20 +18,17 @@ import uvicorn
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from credhook import tracing
-from credhook.backoff import Backoff, Waits
-from credhook.certificate import remark_on_expiry
-from credhook.listener.admin import AdminListener, Examine, bind, create_admin
-from credhook.listener.server import Connections, Server
+from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin
+from credhook.listener.server import Listener, Server
 from credhook.metrics.counting import flush, flush_on_and_on, forget, gathered
 from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
-from credhook.receiver.app import create_app
+from credhook.receiver.app import RefusalLog, create_app
 from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import RefusalLog
 from credhook.receiver.settings import ReceiverSettings
 from credhook.settings import in_force
-from credhook.store.health import examine
+from credhook.store.health import Check, examine
 from credhook.store.lease import ExporterLease
 from credhook.store.store import AsyncStore
 from credhook.supervisor import FOLDER, Supervisor, environment_of, stop_on
@@ -42,9 +38,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("credhook.receiver")
 
-#: Waits between two checks of Redis while one fails. Otherwise the longest of these waits.
-_LOOKS: Final = Backoff(first=0.5, longest=10.0)
-
+#: Seconds between two checks of Redis: while one fails, and otherwise.
+_UNSAFE_SECONDS, _SAFE_SECONDS = 1.0, 10.0
 #: Seconds that requests under way get after SIGTERM. Redis answers within five or not at all.
 _GRACE: Final = 8
 
@@ -62,58 +57,47 @@ def receiver(*, workers: int, fd: int | None, lifeline: int | None) -> None:
     """
     settings = ReceiverSettings()
     if fd is not None:
-        sys.exit(_serve(settings, socket.socket(fileno=fd), admin=None, lifeline=lifeline))
+        _serve(settings, socket.socket(fileno=fd), lifeline=lifeline)
+        return
     if settings.insecure and not settings.keys and settings.path_secret is None:
         log.warning("insecure", reason="CREDHOOK_INSECURE is set: deliveries are accepted without any check")
-    remark_on_expiry(settings.tls_certfile, name="CREDHOOK_TLS_CERTFILE", now=datetime.now(UTC))
-    listener = _listen(f"{settings.host}:{settings.port}", "HOST and PORT", lambda: bind(settings.host, settings.port))
-    address, admin = settings.admin, None
-    if address:
-        admin = _listen(address, "CREDHOOK_ADMIN", lambda: AdminListener(address))
+    listener = bind_setting(f"{settings.host}:{settings.port}", "HOST and PORT")
+    admin = bind_setting(settings.admin, "CREDHOOK_ADMIN") if settings.admin else None
     port = listener.getsockname()[1]
     log.info("receiver_started", host=settings.host, port=port, workers=workers, settings=in_force(settings))
-    code = _supervise(settings, listener, workers, admin) if workers > 1 else _serve(settings, listener, admin)
+    code = 0
+    if workers > 1:
+        code = _supervise(settings, listener, workers, admin)
+    else:
+        _serve(settings, listener, admin)
     log.info("receiver_stopped", code=code)
     sys.exit(code)
 
 
-L = TypeVar("L")
-
-
-def _listen(address: str, variable: str, listen: Callable[[], L]) -> L:
-    """Bind, or exit with an error that names the address and the setting."""
-    try:
-        return listen()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
-
-
 def _serve(
-    settings: ReceiverSettings, listener: socket.socket, admin: AdminListener | None, lifeline: int | None = None
-) -> int:
-    """Serve in this process. Return the exit code."""
+    settings: ReceiverSettings,
+    listener: socket.socket,
+    admin: socket.socket | None = None,
+    lifeline: int | None = None,
+) -> None:
+    """Serve in this process until told to stop."""
     store = settings.open_store()
     inbox = Inbox(store, strict=settings.durability == "strict")
     refusals = RefusalLog()
-    config = uvicorn.Config(
+    config = Listener(
         create_app(settings, inbox, refusals, tracer=_tracer(settings, inbox)),
-        access_log=False,  # It writes paths, and a path may be the secret.
-        log_config=None,
-        proxy_headers=False,  # We do not use the address or scheme of the client.
-        server_header=False,
-        ws="none",  # uvicorn would drop the body of a request that asks for an upgrade.
+        "public",
+        body_bytes=settings.max_body,
+        count=metrics.TURNED_AWAY.add,
+        lifespan="off",
         timeout_graceful_shutdown=_GRACE,
+        ssl_certfile=settings.tls_certfile,
+        ssl_keyfile=settings.tls_keyfile,
     )
-    limits = settings.limits
-    if limits.connections < settings.max_connections:
-        hint = "raise `ulimit -n`, or lower CREDHOOK_MAX_CONNECTIONS"
-        log.warning("fewer_connections", allowed=limits.connections, wanted=settings.max_connections, hint=hint)
-    connections = Connections(limits, "public", count=metrics.TURNED_AWAY.add)
-    server = Server(config, connections, _tls(settings))
+    server = Server(config)
     stop_on(server.handle_exit)
 
-    async def serve() -> int:
+    async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(store, settings, inbox, refusals)
         beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
@@ -121,20 +105,19 @@ def _serve(
             beside.append(asyncio.create_task(_administrate(settings, admin, store, inbox.examine, REGISTRY)))
         if lifeline is not None:
             end_with_parent(lifeline, server)
-        await server.serve(sockets=[listener])
+        await server.serve([listener])
         for task in beside:
             task.cancel()
         await announcer.leave()
+        await inbox.aclose()
         flush()
-        return 0 if server.started else 1
 
     # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        code = runner.run(serve())
+        runner.run(serve())
     tracing.flush()
-    return code
 
 
 def end_with_parent(lifeline: int, server: uvicorn.Server) -> None:
@@ -159,21 +142,15 @@ def _tracer(settings: ReceiverSettings, inbox: Inbox) -> Optional["DeliveryTrace
     return DeliveryTracer(tracer, inbox, route=settings.webhook_path, queue=settings.queue, scheme=scheme)
 
 
-def _tls(settings: ReceiverSettings) -> ssl.SSLContext | None:
-    """Return the certificate, which the settings have tried, with the rules of this Python: TLS 1.2 or newer."""
-    if not settings.tls_certfile:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.tls_certfile, settings.tls_keyfile)
-    return context
-
-
-def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: AdminListener | None) -> int:
+def _supervise(settings: ReceiverSettings, listener: socket.socket, workers: int, admin: socket.socket | None) -> int:
     """Serve in several processes. The parent's admin listener sums their counters."""
     if not admin:
         return supervisor(listener, workers, os.environ).run()
     with tempfile.TemporaryDirectory(prefix="credhook-") as folder:
-        threading.Thread(target=_administrate_all, args=(settings, admin, folder), daemon=True).start()
+        store = settings.open_store()
+        examining = functools.partial(examine, store.redis, strict=settings.durability == "strict")
+        serving = _administrate(settings, admin, store, examining, gathered(folder))
+        threading.Thread(target=asyncio.run, args=(serving,), daemon=True).start()
         environment = {**os.environ, FOLDER: folder}
         return supervisor(listener, workers, environment, on_exit=lambda place: forget(place, folder)).run()
 
@@ -199,45 +176,34 @@ def supervisor(
         "receiver",
         number,
         start,
-        hint="see the lines above; after code -9, check if the machine is short of memory",
         grace=10.0,  # The receivers' own limit is lower.
-        tries=3,
         on_exit=on_exit,
         before_drain=listener.close,  # No new connection is accepted.
     )
 
 
-def _administrate_all(settings: ReceiverSettings, admin: AdminListener, folder: str) -> None:
-    store, strict = settings.open_store(), settings.durability == "strict"
-    asyncio.run(_administrate(settings, admin, store, lambda: examine(store.redis, strict=strict), gathered(folder)))
-
-
 async def _administrate(
-    settings: ReceiverSettings, admin: AdminListener, store: AsyncStore, examine: Examine, registry: CollectorRegistry
+    settings: ReceiverSettings, admin: socket.socket, store: AsyncStore, examine: Examine, registry: CollectorRegistry
 ) -> None:
     """Answer on the admin listener until cancelled."""
     exporter = ExporterLease(store, store.keys.exporter)
     target = TargetFigures(examine, part="receiver", certificate=settings.tls_certfile)
     app = create_admin(store, examine, registry=registry, exporter=exporter, others=[target])
-    await admin.serve(app, beside=[exporter.keep])
+    await serve_admin(admin, app, [exporter])
 
 
 async def _watch(inbox: Inbox, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-    """Log each check of Redis that fails, whenever the result changes. Check more often while one fails."""
-    waits, known, warned = Waits(_LOOKS), None, set[str]()
+    """Log the checks of Redis that do not pass, whenever the result changes."""
+    known: list[Check] | None = None
     while True:
         checks = await inbox.examine()
-        failed = [check for check in checks if check.failed]
-        for check in failed:
+        found = [check for check in checks if not check.passed]
+        failed = any(check.failed for check in checks)
+        for check in found:
             if check not in (known or ()):
-                log.error("redis_unsafe", check=check.name, hint=check.remedy)
-        for check in checks:
-            if check.warning and not check.passed and check.name not in warned:
-                warned.add(check.name)
-                log.warning("redis_warning", check=check.name, hint=check.remedy)
-        if not failed and failed != known:
+                event = log.error if check.failed else log.warning
+                event("redis_unsafe" if check.failed else "redis_warning", check=check.name, hint=check.remedy)
+        if not failed and (known is None or any(check.failed for check in known)):
             log.info("redis_safe", checks=[check.name for check in checks if check.passed])
-        known = failed
-        if not failed:
-            waits.reset()
-        await sleep(waits.next() if failed else _LOOKS.longest)
+        known = found
+        await sleep(_UNSAFE_SECONDS if failed else _SAFE_SECONDS)

@@ -1,20 +1,12 @@
 """Settings of the receiver, read once from its environment into a frozen object."""
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from credhook.certificate import check_certificate
-from credhook.listener.limits import Limits, affordable
 from credhook.receiver.signature import Key, parse_key
-from credhook.settings import StoreSettings
-
-#: Bytes of unfinished requests, all connections together.
-_BUFFERED_BYTES = 16_777_216
-#: Seconds that a connection may stay open after an answer without another request.
-_IDLE_SECONDS = 5.0
+from credhook.settings import StoreSettings, check_certificate, matching
 
 
 class ReceiverSettings(StoreSettings):
@@ -30,13 +22,23 @@ class ReceiverSettings(StoreSettings):
         None,
         description="PEM private key of the certificate, if it is not in the same file.",
     )
-    webhook_path: str = Field("/webhooks", description="Path that deliveries are posted to.")
+    webhook_path: Annotated[
+        str,
+        matching(r"(/[A-Za-z0-9._~-]+)+", "should begin with / and hold letters, digits and . _ ~ - between slashes"),
+    ] = Field("/webhooks", description="Path that deliveries are posted to.")
     webhook_secrets: Annotated[SecretStr | None, NoDecode] = Field(
         None,
         description="Space-separated `whsec_…` (HMAC) and `whpk_…` (ed25519 public) keys; all are accepted, "
         "so that keys can be rotated.",
     )
-    path_secret: SecretStr | None = Field(
+    path_secret: Annotated[
+        SecretStr | None,
+        matching(
+            r"[A-Za-z0-9_-]{22,128}",
+            "should be 22 to 128 letters, digits, - and _; "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
+        ),
+    ] = Field(
         None,
         description="Unguessable last path segment, `/webhooks/<secret>`, for a sender that does not sign: "
         "22 or more letters, digits, `-` and `_`.",
@@ -55,21 +57,8 @@ class ReceiverSettings(StoreSettings):
     max_body: int = Field(
         65_536,
         ge=1_024,
-        le=16_777_216,
+        le=1_048_576,
         description="Bytes that a delivery's body may have.",
-    )
-    max_connections: int = Field(
-        1_024,
-        ge=8,
-        le=1_000_000,
-        description="Connections that each receiver process keeps open, fewer where `ulimit -n` is lower. When they "
-        "are used up, the slowest senders are cut off and new ones get 503. The default is for 1 GiB of memory.",
-    )
-    request_timeout: float = Field(
-        10.0,
-        ge=0.5,
-        le=3_600.0,
-        description="Seconds within which a TLS handshake must be done, and a whole request be there.",
     )
     durability: Literal["strict", "standard"] = Field(
         "strict",
@@ -77,13 +66,6 @@ class ReceiverSettings(StoreSettings):
         "Redis 7.2 on), and 503 where Redis can do neither; `standard` answers once Redis has it, and may lose a "
         "second of events when power fails.",
     )
-
-    @field_validator("webhook_path")
-    @classmethod
-    def _path_is_one(cls, value: str) -> str:
-        if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", value):
-            raise ValueError("should begin with / and hold letters, digits and . _ ~ - between slashes")
-        return value
 
     @field_validator("webhook_secrets")
     @classmethod
@@ -93,16 +75,6 @@ class ReceiverSettings(StoreSettings):
                 parse_key(text)
             except ValueError as wrong:  # Name the key by its number, without any part of it.
                 raise ValueError(f"key {number}: {wrong}") from None
-        return value
-
-    @field_validator("path_secret")
-    @classmethod
-    def _path_secret_is_unguessable(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not re.fullmatch(r"[A-Za-z0-9_-]{22,128}", value.get_secret_value()):
-            raise ValueError(
-                "should be 22 to 128 letters, digits, - and _; "
-                "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
-            )
         return value
 
     @model_validator(mode="after")
@@ -117,8 +89,7 @@ class ReceiverSettings(StoreSettings):
 
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:
-        names = "CREDHOOK_TLS_CERTFILE", "CREDHOOK_TLS_KEYFILE"
-        check_certificate(self.tls_certfile, self.tls_keyfile, names=names)
+        check_certificate(self.tls_certfile, self.tls_keyfile, ("CREDHOOK_TLS_CERTFILE", "CREDHOOK_TLS_KEYFILE"))
         return self
 
     @model_validator(mode="after")
@@ -129,17 +100,6 @@ class ReceiverSettings(StoreSettings):
                 "to refuse strangers; CREDHOOK_INSECURE=1 starts without"
             )
         return self
-
-    @property
-    def limits(self) -> Limits:
-        """Return the limits of one process."""
-        return Limits(
-            connections=affordable(self.max_connections),
-            buffered_bytes=max(_BUFFERED_BYTES, 12 * self.max_body),
-            body_bytes=self.max_body,
-            request_timeout=self.request_timeout,
-            idle_timeout=_IDLE_SECONDS,
-        )
 
     @property
     def keys(self) -> tuple[Key, ...]:

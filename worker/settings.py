@@ -1,25 +1,13 @@
 """The worker's settings, read once from the environment into a frozen object."""
 
-import re
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, FilePath, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from credhook.certificate import check_certificate
 from credhook.events import ISSUANCE, PRESENTATION
-from credhook.settings import Settings, StoreSettings
-
-#: Characters that a key has at least: 32 hexadecimal digits are 128 bits.
-_SHORTEST_KEY: Final = 32
-
-#: A scope of RFC 6749, 3.3, and a URI of RFC 8707, 2.
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-_ABSOLUTE_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+")
-
-#: Segments of RFC 3986, 3.3, with nothing that is encoded or resolved.
-_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[\w.~!$&'()*+,;=:@-]+)+", re.ASCII)
+from credhook.settings import Settings, StoreSettings, check_certificate, matching
 
 
 def _http_url(value: str) -> str:
@@ -32,43 +20,32 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
-def _https_url(value: str) -> str:
-    if not re.fullmatch(r"https://[^\s/?#@]+(/[^\s?#]*)?", value):
-        raise ValueError("should be an https:// URL without credentials, query or fragment")
-    return value
-
-
-def _detail_path(value: str) -> str:
-    if value.count("{id}") != 1 or not _PATH.fullmatch(value.replace("{id}", "id")):
-        raise ValueError("should be a path that begins with /, holds {id} once, and has no . or .. as a part")
-    return value
-
-
-def _keys(value: SecretStr | None) -> SecretStr | None:
-    keys = value.get_secret_value().split() if value else ()
-    if value and (not keys or min(map(len, keys)) < _SHORTEST_KEY):
-        raise ValueError(f"should be keys of {_SHORTEST_KEY} or more characters, separated by spaces")
-    return value
-
-
-def _scope(value: str) -> str:
-    if not all(_SCOPE.fullmatch(each) for each in value.split(" ")):
-        raise ValueError(
-            "should be scopes of RFC 6749: visible ASCII without quotes and backslashes, one space between"
-        )
-    return value
-
-
-def _resource_uri(value: str) -> str:
-    if not _ABSOLUTE_URI.fullmatch(value):
-        raise ValueError("should be absolute URIs without a fragment, separated by spaces")
-    return value
-
-
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
-DetailPath = Annotated[str, AfterValidator(_detail_path)]
-Scope = Annotated[str, AfterValidator(_scope)]
-ResourceUri = Annotated[str, AfterValidator(_resource_uri)]
+#: Segments of RFC 3986, 3.3, with nothing that is encoded or resolved.
+DetailPath = Annotated[
+    str,
+    matching(
+        r"(?=[^{}]*\{id\}[^{}]*$)(/(?!\.{1,2}(/|$))([A-Za-z0-9_.~!$&'()*+,;=:@-]|\{id\})+)+",
+        "should be a path that begins with /, holds {id} once, and has no . or .. as a part",
+    ),
+]
+#: RFC 6749, 3.3.
+_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"
+Scope = Annotated[
+    str,
+    matching(
+        f"{_SCOPE}( {_SCOPE})*",
+        "should be scopes of RFC 6749: visible ASCII without quotes and backslashes, one space between",
+    ),
+]
+#: RFC 8707, 2.
+ResourceUri = Annotated[
+    str,
+    matching(
+        r"[A-Za-z][A-Za-z0-9+.-]*:[\x21\x22\x24-\x7e]+",
+        "should be absolute URIs without a fragment, separated by spaces",
+    ),
+]
 
 
 class PlatformSettings(Settings):
@@ -131,7 +108,7 @@ class PlatformSettings(Settings):
     @model_validator(mode="after")
     def _certificate_is_usable(self) -> Self:
         names = "CREDHOOK_CLIENT_CERTFILE", "CREDHOOK_CLIENT_KEYFILE"
-        check_certificate(self.client_certfile, self.client_keyfile, names=names)
+        check_certificate(self.client_certfile, self.client_keyfile, names)
         return self
 
     @field_validator("resource", mode="before")
@@ -143,7 +120,10 @@ class PlatformSettings(Settings):
 class EndpointSettings(Settings):
     """Setting of the URL that the platform delivers to. `credhook endpoints plan`, `apply` and `doctor` need it."""
 
-    public_url: Annotated[str, AfterValidator(_https_url)] = Field(
+    public_url: Annotated[
+        str,
+        matching(r"https://[^\s/?#@]+(/[^\s?#]*)?", "should be an https:// URL without credentials, query or fragment"),
+    ] = Field(
         description="The receiver's https URL as the platform reaches it, path and path secret included.",
     )
 
@@ -205,7 +185,11 @@ class WorkerSettings(PlatformSettings, HandlerSettings, StoreSettings):
         description="Requests per second that all workers together make to the platform, with bursts of one second's "
         "worth; while Redis does not answer, no new ones. Default: no limit but the platform's own.",
     )
-    snapshot_key: Annotated[SecretStr | None, AfterValidator(_keys)] = Field(
+    snapshot_key: Annotated[
+        SecretStr | None,
+        # 32 hexadecimal digits are 128 bits.
+        matching(r"\s*\S{32,}(\s+\S{32,})*\s*", "should be keys of 32 or more characters, separated by spaces"),
+    ] = Field(
         None,
         description="Keeps presented data sealed in Redis, for a day at most, until every handler has run: 32 or more "
         "random characters. Of several, separated by spaces, the first seals and all open. Default: it is not kept.",

@@ -5,18 +5,17 @@ It is off unless `CREDHOOK_ADMIN` names an address, and belongs where only opera
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 
-import uvicorn
+import click
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Metric
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from credhook.listener.limits import ADMIN_LIMITS
-from credhook.listener.server import Connections, Server
+from credhook.listener.server import Listener, Server
 from credhook.metrics.counting import exposition, flush
 from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
@@ -64,29 +63,26 @@ def create_admin(
     )
 
 
-class AdminListener:
-    """The admin application on its own port."""
+async def serve_admin(listener: socket.socket, app: Starlette, leases: Sequence[ExporterLease]) -> None:
+    """Serve until cancelled. Keep the leases of the exported figures meanwhile."""
+    async with asyncio.TaskGroup() as group:
+        for lease in leases:
+            group.create_task(lease.keep())
+        await Server(Listener(app, "admin", body_bytes=0, connections=64, lifespan="off")).serve([listener])
 
-    def __init__(self, address: str) -> None:
-        """Bind `host:port` at once, so that a wrong address stops the start.
 
-        Raises:
-            OSError: the address is taken or not ours.
-        """
-        host, _, port = address.rpartition(":")
-        self._socket = bind(host.strip("[]"), int(port))
+def bind_setting(address: str, variable: str) -> socket.socket:
+    """Return a listening socket on `host:port`.
 
-    async def serve(self, app: Starlette, *, beside: Sequence[Callable[[], Coroutine[None, None, None]]] = ()) -> None:
-        """Serve until cancelled. Run the `beside` coroutines meanwhile."""
-        background = [asyncio.create_task(work()) for work in beside]
-        config = uvicorn.Config(
-            app, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="off", ws="none"
-        )
-        try:
-            await Server(config, Connections(ADMIN_LIMITS, "admin")).serve(sockets=[self._socket])
-        finally:
-            for work in background:
-                work.cancel()
+    Raises:
+        click.ClickException: the address is taken or not ours. The message names it and the setting.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        return bind(host.strip("[]"), int(port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise click.ClickException(f"cannot listen on {address}: {reason}; set {variable}") from error
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from credhook.certificate import valid_until
+from credhook.settings import valid_until
 from credhook.store.announcements import ANNOUNCEMENT_SECONDS, announced, version
 from credhook.store.counts import read_counts, request_counts
 from credhook.store.errors import STORE_ERRORS, StoreRefusal

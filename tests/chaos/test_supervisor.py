@@ -215,16 +215,6 @@ def test_a_process_whose_handlers_hang_is_replaced(harness: Harness) -> None:
         assert worker.stop() == 0
 
 
-def test_a_wrong_plugin_ends_all_processes_with_2_and_a_clear_line(harness: Harness) -> None:
-    harness.plugin("import nothing_of_that_name\n")
-    with harness.worker("worker", "--processes", "2") as worker:
-        assert worker.process.wait(60) == 2
-        lines = worker.text.splitlines()
-    assert 1 <= len(lines) <= 2
-    assert set(lines) == {lines[0]}
-    assert "nothing_of_that_name" in lines[0]
-
-
 def test_sigterm_while_redis_is_away_ends_it_with_0(harness: Harness) -> None:
     with harness.worker(REDIS_URL=f"redis://127.0.0.1:{free_port()}/0") as worker:
         until(lambda: '"redis_unusable"' in worker.text)

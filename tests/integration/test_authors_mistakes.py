@@ -96,9 +96,6 @@ def handler(line: str) -> str:
     ("asyncio.sleep(0)", 60, "coroutine_not_awaited", 1, {
         "coroutine": "sleep", "at": r"/plugin\.py:8$", "hint": "write await before the call",
     }),
-    ("time.sleep(2.5)", 60, "handler_blocks_loop", 1, {
-        "handler": r"accounts\.f", "at": r"/plugin\.py:8 f$", "seconds": r"^\d+\.\d$", "hint": "plain def",
-    }),
     ("return event.details", 60, "handler_returned", 1, {
         "handler": r"accounts\.f", "at": r"/plugin\.py:[67]$", "returned": "Issuance", "hint": "raise Retry or GiveUp",
     }),

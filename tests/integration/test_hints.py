@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -17,8 +16,9 @@ import trustme
 from commands import credhook
 from harness import Harness
 from redis import Redis
-from serving import Receiver, receiver, running
+from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
+from tunnel import tunnel
 from waiting import until
 
 #: A name that no name server knows: RFC 2606.
@@ -102,19 +102,14 @@ def test_what_an_access_control_list_refuses(redis_client: Redis, redis_url: str
     assert "pw" not in done.stderr
 
 
-@pytest.mark.parametrize(("days", "event"), [(-1, "certificate_expired"), (3, "certificate_expires"), (60, "")])
-def test_a_certificate_that_has_expired_or_soon_will(tmp_path: Path, redis_url: str, days: int, event: str) -> None:
-    ends = datetime.now(UTC) + timedelta(days=days)
-    made = trustme.CA().issue_cert("127.0.0.1", not_before=ends - timedelta(days=30), not_after=ends)
-    file = tmp_path / "cert.pem"
-    made.private_key_and_cert_chain_pem.write_to_path(str(file))
-    tls = {"CREDHOOK_WEBHOOK_SECRETS": SECRET, "CREDHOOK_TLS_CERTFILE": str(file)}
-    environment = {"REDIS_URL": redis_url, "PORT": "0", **tls}
-    with running(tmp_path / "receiver.log", "receiver", environment=environment) as process:
-        until(lambda: '"receiver_started"' in process.text, what="the receiver")
-    said = {one: hint(process.text, one) for one in ("certificate_expired", "certificate_expires")}
-    assert [one for one in said if said[one]] == [event] * bool(event)
-    assert all("CREDHOOK_TLS_CERTFILE" in one for one in said.values() if one)
+def test_a_redis_whose_authority_is_not_trusted(redis_url: str, authority: trustme.CA, ca: Path) -> None:
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    with tunnel(authority.issue_cert("127.0.0.1"), port) as url:
+        environment = {"REDIS_URL": url.replace("https", "rediss")}
+        refused = credhook("events", "list", environment=environment)
+        trusted = credhook("events", "list", environment=environment | {"SSL_CERT_FILE": str(ca)})
+    assert "certificate is not trusted: set SSL_CERT_FILE" in refused.stderr
+    assert (refused.returncode, trusted.returncode) == (1, 0), trusted.stderr
 
 
 def test_a_module_of_an_extra_that_is_not_installed(tmp_path: Path) -> None:

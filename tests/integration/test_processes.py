@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -21,7 +21,6 @@ from refusals import request, signed
 from repeating_sender import deliver_all
 from serving import children, receiver, running
 from signing import SECRET
-from structlog.testing import capture_logs
 from waiting import until
 
 from credhook.receiver.command import supervisor
@@ -54,15 +53,12 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
 
 
-def test_if_none_of_them_can_live_neither_does_the_receiver(
+def test_a_setting_that_is_wrong_for_all_of_them_ends_the_receiver(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("credhook.receiver.command.Popen", Forked)  # Six of them, each a second.
-    with own_signals(), socket.socket() as listener, capture_logs() as logs:
-        assert supervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"}).run() == 1
-    *deaths, end = [entry["event"] for entry in logs]
-    assert deaths.count("receiver_died") == len(deaths) >= 5  # Three for each, save the last.
-    assert end == "receiver_cannot_start"
+    monkeypatch.setattr("credhook.receiver.command.Popen", Forked)
+    with own_signals(), socket.socket() as listener:
+        assert supervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"}).run() == 2
     assert "CREDHOOK_WEBHOOK_SECRETS" in capfd.readouterr().err
 
 
@@ -125,7 +121,7 @@ def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path
         assert process.process.wait(60) == 0
 
 
-def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
+def test_it_speaks_https_and_an_idle_connection_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
     authority, certificate = trustme.CA(), tmp_path / "cert.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     trust = ssl.create_default_context()
@@ -147,18 +143,6 @@ def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_u
             # It does not answer the farewell, as a peer that is gone would not.
             assert process.process.wait(60) == 0
     assert "uvicorn.error" not in process.text
-
-
-def test_headers_without_end_are_cut_off(tmp_path: Path, redis_url: str) -> None:
-    with receiver(tmp_path, redis_url) as process, socket.create_connection(("127.0.0.1", process.port)) as raw:
-        raw.sendall(b"POST /webhooks HTTP/1.1\r\n")
-        line, sent = b"x-pad: " + b"a" * 8_000 + b"\r\n", 0
-        with suppress(OSError):
-            while sent < 64 << 20:
-                sent += raw.send(line)
-        # What had not been read yet is in the sockets' buffers.
-        assert sent < 32 << 20
-        assert plain.get(process.url.replace("/webhooks", "/healthz")).is_success
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

@@ -1,20 +1,17 @@
 """The receiver as a process, on a real socket, with a real Redis."""
 
-import asyncio
 import json
 import socket
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import plain
 import pytest
-import trustme
 from redis import Redis
 from redis_keys import job_id
 from rq import Queue
-from serving import Receiver, receiver, running
+from serving import Receiver, receiver
 from signing import OTHER_SECRET, SECRET, body, headers
 from waiting import until
 
@@ -79,25 +76,6 @@ def test_a_type_of_tomorrow_is_acknowledged_and_quarantined(inbox: Receiver, red
     until(lambda: '"event_quarantined"' in inbox.text)
 
 
-async def test_fifty_at_once_are_one_record_and_one_job(inbox: Receiver, redis_client: Redis) -> None:
-    content = body()
-    async with plain.AsyncClient() as client:
-        sent = [client.post(inbox.url, content=content, headers=headers("msg_1", content)) for _ in range(50)]
-        statuses = [status_of(response) for response in await asyncio.gather(*sent)]
-    assert sorted(statuses) == ["accepted"] + ["duplicate"] * 49
-    assert events(redis_client) == 1
-    assert Queue("credhook", connection=redis_client).job_ids == [job_id("msg_1")]
-
-
-def test_a_body_that_does_not_say_its_length_is_bounded_too(inbox: Receiver) -> None:
-    def endless() -> Iterator[bytes]:
-        for _ in range(100):
-            yield b" " * 1_000
-
-    response = plain.post(inbox.url, content=endless(), headers=headers("msg_1", b""))
-    assert response.status_code == 413
-
-
 def test_other_paths_and_methods_get_the_envelope_too(inbox: Receiver) -> None:
     root = inbox.url.removesuffix("/webhooks")
     elsewhere = (("POST", "/", 404), ("GET", "/metrics", 404), ("GET", "/healthz/", 404), ("PUT", "/readyz", 405))
@@ -151,32 +129,3 @@ def test_without_redis_deliveries_are_503_until_it_is_there(tmp_path: Path) -> N
         finally:
             server.terminate()
             server.wait()
-
-
-def test_it_speaks_https_itself(tmp_path: Path, redis_url: str) -> None:
-    authority = trustme.CA()
-    certificate = tmp_path / "cert.pem"
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    trust = ssl.create_default_context()
-    authority.configure_trust(trust)
-    port = free_port()
-    environment = {"CREDHOOK_TLS_CERTFILE": str(certificate), "PORT": str(port)}
-
-    def accepted() -> httpx.Response | None:
-        try:
-            return plain.post(
-                f"https://127.0.0.1:{port}/webhooks", content=body(), headers=headers("m", body()), verify=trust
-            )
-        except httpx.TransportError:
-            return None
-
-    settings = {"REDIS_URL": redis_url, "CREDHOOK_WEBHOOK_SECRETS": SECRET} | environment
-    with running(tmp_path / "tls.log", "receiver", environment=settings):
-        response = until(accepted)
-        assert response is not None
-        assert status_of(response) == "accepted"
-
-
-def test_sigterm_is_a_clean_end(inbox: Receiver) -> None:
-    post(inbox.url)
-    assert inbox.stop() == 0

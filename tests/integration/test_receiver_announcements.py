@@ -61,15 +61,3 @@ def test_what_it_has_acknowledged_is_counted_round_by_round(
             lambda: [one for one in said(redis_client) if one["acknowledged"] == 5], what="the round after them"
         )
     assert counted[0]["idle"] is not None
-
-
-def test_a_key_of_another_type_keeps_nobody_from_taking_deliveries(
-    tmp_path: Path, redis_client: Redis, redis_url: str
-) -> None:
-    redis_client.set(RECEIVERS, "x")
-    with receiver(tmp_path, redis_url) as server:
-        sent = headers("m", body())
-        assert httpx.post(server.url, content=body(), headers=sent).status_code == 202
-        assert server.stop() == 0
-    assert "Traceback" not in server.text
-    assert redis_client.get(RECEIVERS) == b"x"

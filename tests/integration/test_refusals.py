@@ -1,25 +1,15 @@
 """The table of refusals, over a raw socket against a process, and in process against the application."""
 
-import asyncio
 import json
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from raw_response import next_response
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 from refusals import Refusal, refusals, request, signed
 from serving import Receiver, receiver
-from signing import SECRET
-from stores import store_on
 from waiting import until
-
-from credhook.receiver.app import create_app
-from credhook.receiver.inbox import Inbox
-from credhook.receiver.refusals import RefusalLog
-from credhook.receiver.settings import ReceiverSettings
 
 NAMES = [refusal.name for refusal in refusals()]
 
@@ -40,12 +30,6 @@ def answer(port: int, sent: bytes) -> tuple[int, dict[str, str], bytes]:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
         raw.sendall(sent)
         return next_response(raw)
-
-
-def _some(raw: socket.socket) -> bytes:
-    received = raw.recv(65_536)
-    assert received, "the connection was closed without an answer"
-    return received
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,43 +53,6 @@ def test_a_refusal_over_a_raw_socket(server: Receiver, redis_server: str, name: 
 
 def test_headers_of_almost_16_kib_are_read(server: Receiver) -> None:
     assert answer(server.port, request(*signed("msg_heads"), "x-pad: " + "a" * 16_000))[0] == 202
-
-
-def test_the_server_is_alive_and_well_after_all_of_them(server: Receiver) -> None:
-    for row in refusals():
-        answer(server.port, row.sent)
-    status, headers, _ = answer(server.port, request(*signed("msg_ok")))
-    assert (status, headers["credhook-outcome"]) == (202, "accepted")
-
-
-#: Chunks are the server's business, not the application's.
-IN_PROCESS = [row.name for row in refusals() if row.reason is not None and b"chunked" not in row.sent]
-
-
-@pytest.mark.parametrize("name", IN_PROCESS)
-async def test_a_refusal_in_process(async_redis: AsyncRedis, name: str) -> None:
-    row = refusal(name)
-    settings: Any = ReceiverSettings
-    app = create_app(
-        settings(CREDHOOK_WEBHOOK_SECRETS=SECRET),
-        Inbox(store_on(async_redis)),
-        RefusalLog(),
-    )
-    head, _, content = row.sent.partition(b"\r\n\r\n")
-    first, *lines = head.split(b"\r\n")
-    method, path, _ = first.decode().split()
-    headers = [(name.lower(), value.lstrip()) for name, _, value in (line.partition(b":") for line in lines)]
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": content, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b"", "root_path": ""}
-    await asyncio.wait_for(app(scope, receive, send), 60)
-    assert sent[0]["status"] == row.status
 
 
 def test_a_compressed_delivery_is_told_what_to_do_and_one_that_says_identity_is_accepted(server: Receiver) -> None:

@@ -7,7 +7,7 @@ import commands
 import pytest
 from accepting import accept
 from harness import COMPLETED, Harness
-from serving import receiver
+from serving import Process, receiver
 from waiting import until
 
 from credhook.receiver.inbox import StoreUnavailable
@@ -20,18 +20,12 @@ SAID = (
 )
 
 
-def test_a_command_says_it_in_one_line_and_goes_on(tmp_path: Path) -> None:
+def test_unknown_settings_are_named_in_one_line_and_the_command_goes_on(tmp_path: Path) -> None:
     environment = WRONG | {"CREDHOOK_HANDLERS": "credhook.worker.handlers.logging_handler"}
     done = commands.credhook("handlers", "list", environment=environment, folder=tmp_path)
-    assert done.stderr == f"credhook: {SAID}\n"
-    assert done.returncode == 0
-
-
-def test_a_worker_says_it_once_in_its_log(harness: Harness) -> None:
-    with harness.worker(**WRONG) as worker:
-        until(lambda: '"worker_started"' in worker.text, what="the worker")
-    (line,) = [json.loads(line) for line in worker.text.splitlines() if "CREDHOOK_QUEUES" in line]
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["event"], line["level"], line["hint"]) == ("unknown_settings", "warning", SAID)
+    assert done.returncode == 0
 
 
 def test_the_start_lines_show_what_was_set_and_no_secret(harness: Harness, tmp_path: Path, redis_url: str) -> None:
@@ -48,9 +42,17 @@ def test_the_start_lines_show_what_was_set_and_no_secret(harness: Harness, tmp_p
         assert "CREDHOOK_RETENTION" not in line["settings"]
 
 
-def test_so_does_a_receiver_of_several_processes(tmp_path: Path, redis_url: str) -> None:
-    with receiver(tmp_path, redis_url, options=("--workers", "2"), **WRONG) as process:
-        pass
+@pytest.mark.parametrize(("command", "options"), [("receiver", ("--workers", "2")), ("worker", ("--processes", "2"))])
+def test_a_parent_names_them_and_its_children_do_not(
+    harness: Harness, redis_url: str, command: str, options: tuple[str, ...]
+) -> None:
+    if command == "receiver":
+        process: Process = receiver(harness.folder, redis_url, options=options, **WRONG)
+    else:
+        process = harness.worker("worker", *options, **WRONG)
+    with process:
+        until(lambda: f'"{command}_started"' in process.text, what="the start")
+        assert process.stop() == 0
     assert process.text.count('"unknown_settings"') == 1
 
 

@@ -1,17 +1,15 @@
-"""Floods against a listener, and what they cost it: `python -m floods --help` points them at any checkout.
+"""Floods against a listener, and what they cost it.
 
-Each flood is a number of connections and what each of them sends. Sending is one thread over non-blocking sockets, so
-that a thousand of them cost the machine little.
+Each flood is a number of connections and what each of them sends. One thread sends them all.
 """
 
+import asyncio
 import socket
-import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -54,153 +52,81 @@ def _lines(line: bytes) -> bytes:
     return line * (_BLOCK // len(line))
 
 
-ENDLESS_TRAILERS: Final = Flood("endless trailers", CHUNKED + b"0\r\n", _lines(b"x-trailer: aaaaaaaa\r\n"))
-ENDLESS_HEADERS: Final = Flood("endless headers", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n"))
-ENDLESS_SHORT_HEADERS: Final = Flood("endless short headers", POST, _lines(b"a:\r\n"))
-ENDLESS_VALUE: Final = Flood("an endless header", POST + b"x-pad: ", b"a" * _BLOCK)
-ENDLESS_URL: Final = Flood("an endless URL", b"POST /webhooks?", b"a" * _BLOCK)
-ENDLESS_EXTENSION: Final = Flood("an endless chunk extension", CHUNKED + b"1;x=", b"a" * _BLOCK)
-ENDLESS_CHUNKS: Final = Flood("an endless chunked body", CHUNKED, _lines(b"5\r\naaaaa\r\n"))
-ENDLESS_TINY_CHUNKS: Final = Flood("chunks of one byte with extensions", CHUNKED, _lines(b"1;aaaaaaaa\r\na\r\n"))
-ENDLESS_REQUESTS: Final = Flood("requests without end", b"", _lines(b"GET / HTTP/1.1\r\n\r\n"))
-ENDLESS_LINES: Final = Flood("empty lines without end", b"", b"\r\n" * (_BLOCK // 2))
-UNFINISHED_HEADS: Final = Flood("unfinished heads", POST, _lines(b"a:\r\n"), most=260_000)
-#: Just below every bound, and then nothing: what costs most for longest.
-FULL_HEADS: Final = Flood("heads just below the bound", POST + (b"x-pad: " + b"a" * 150 + b"\r\n") * 95)
-FULL_BODIES: Final = Flood("bodies just below the bound", POST + b"content-length: 65536\r\n\r\n" + b"a" * 65_500)
-DRIPPED_HEADS: Final = Flood("a byte of head a second", POST + b"x-pad: ", b"a", pause=1.0)
-DRIPPED_BODIES: Final = Flood("a byte of body a second", POST + b"content-length: 60000\r\n\r\n", b"a", pause=1.0)
-SILENCE: Final = Flood("nothing at all", b"")
-
+#: What is cut off at once.
 FAST: Final = (
-    ENDLESS_TRAILERS,
-    ENDLESS_HEADERS,
-    ENDLESS_SHORT_HEADERS,
-    ENDLESS_VALUE,
-    ENDLESS_URL,
-    ENDLESS_EXTENSION,
-    ENDLESS_CHUNKS,
-    ENDLESS_TINY_CHUNKS,
-    ENDLESS_REQUESTS,
-    ENDLESS_LINES,
+    Flood("endless trailers", CHUNKED + b"0\r\n", _lines(b"x-trailer: aaaaaaaa\r\n")),
+    Flood("endless headers", POST, _lines(b"x-pad: " + b"a" * 500 + b"\r\n")),
+    Flood("endless short headers", POST, _lines(b"a:\r\n")),
+    Flood("short headers, and then nothing", POST, _lines(b"a:\r\n"), most=260_000),
+    Flood("an endless header", POST + b"x-pad: ", b"a" * _BLOCK),
+    Flood("an endless URL", b"POST /webhooks?", b"a" * _BLOCK),
+    Flood("an endless chunk extension", CHUNKED + b"1;x=", b"a" * _BLOCK),
+    Flood("an endless chunked body", CHUNKED, _lines(b"5\r\naaaaa\r\n")),
+    Flood("chunks of one byte with extensions", CHUNKED, _lines(b"1;aaaaaaaa\r\na\r\n")),
+    Flood("requests without end", b"", _lines(b"GET / HTTP/1.1\r\n\r\n")),
+    Flood("empty lines without end", b"", b"\r\n" * (_BLOCK // 2)),
 )
-SLOW: Final = (FULL_HEADS, FULL_BODIES, DRIPPED_HEADS, DRIPPED_BODIES, SILENCE)
+#: What is cut off after its time. Just below every bound, and then nothing, costs most for longest.
+SLOW: Final = (
+    Flood("heads just below the bound", POST + (b"x-pad: " + b"a" * 150 + b"\r\n") * 95),
+    Flood("bodies just below the bound", POST + b"content-length: 65536\r\n\r\n" + b"a" * 65_500),
+    Flood("a byte of head a second", POST + b"x-pad: ", b"a", pause=1.0),
+    Flood("a byte of body a second", POST + b"content-length: 60000\r\n\r\n", b"a", pause=1.0),
+    Flood("nothing at all", b""),
+)
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where to: a port on loopback, with TLS if `trust` is given."""
-
-    port: int
-    trust: ssl.SSLContext | None = None
-
-    def connect(self) -> socket.socket:
-        """A connection that does not block."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        if self.trust:
-            raw = self.trust.wrap_socket(raw, server_hostname="127.0.0.1")
-        raw.setblocking(False)
-        return raw
+async def _send_again_and_again(port: int, flood: Flood, cut: Counter[str]) -> None:
+    """Send the flood on a connection, which is replaced when it is closed on us."""
+    while True:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                await asyncio.gather(_until_the_end(reader, cut, flood.name), _offer(writer, flood))
+            finally:
+                writer.transport.abort()
+        await asyncio.sleep(_RECONNECT)
 
 
-@dataclass
-class _Sender:
-    flood: Flood
-    raw: socket.socket
-    sent: int = 0
-    due: float = 0.0
-
-    def send(self, now: float) -> bool:
-        """Send what is due; whether the connection is still there."""
-        try:
-            with suppress(BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                while self.sent < len(self.flood.first):
-                    self.sent += self.raw.send(self.flood.first[self.sent :])
-                    self.due = now + 0.1  # So that it is judged before the rest comes.
-                while self.flood.then and now >= self.due and self.sent < self.flood.most:
-                    place = (self.sent - len(self.flood.first)) % len(self.flood.then)
-                    self.sent += self.raw.send(self.flood.then[place:])
-                    if self.flood.pause:
-                        self.due = now + self.flood.pause
-        except OSError:
-            return False
-        return True
-
-    def hears_the_end(self) -> bool:
-        """Whether the connection was closed on us; answers are read and not looked at."""
-        try:
-            return not self.raw.recv(65_536)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
-        except OSError:
-            return True
+async def _until_the_end(reader: asyncio.StreamReader, cut: Counter[str], name: str) -> None:
+    """Read answers, and do not look at them. Raise OSError once the connection is closed on us."""
+    with suppress(OSError):
+        while await reader.read(_BLOCK):
+            pass
+    cut[name] += 1
+    raise ConnectionError
 
 
-@dataclass
-class Attack:
-    """Connections that are replaced when they are closed, until it is stopped.
-
-    Attributes:
-        cut: connections that were closed on us, by the name of their flood.
-        refused: that were not even accepted.
-        sent: bytes.
-    """
-
-    target: Target
-    floods: Sequence[Flood]
-    reads: bool = True
-    cut: Counter[str] = field(default_factory=Counter)
-    refused: int = 0
-    sent: int = 0
-
-    def run(self, stop: "threading.Event") -> None:
-        """Keep as many connections at it as there are `floods`."""
-        senders: list[_Sender | None] = [None] * len(self.floods)
-        pauses = [0.0] * len(self.floods)
-        try:
-            while not stop.is_set():
-                busy = False
-                for place, sender in enumerate(senders):
-                    now = time.monotonic()
-                    if sender is None:
-                        if now >= pauses[place]:
-                            senders[place] = self._connect(self.floods[place])
-                            pauses[place] = now + _RECONNECT
-                        continue
-                    before = sender.sent
-                    if not sender.send(now) or (self.reads and sender.hears_the_end()):
-                        sender.raw.close()
-                        self.cut[sender.flood.name] += 1
-                        senders[place], pauses[place] = None, now + _RECONNECT
-                    busy |= sender.sent > before
-                    self.sent += sender.sent - before
-                    if stop.is_set():
-                        break
-                if not busy:
-                    time.sleep(0.01)
-        finally:
-            for sender in senders:
-                if sender:
-                    sender.raw.close()
-
-    def _connect(self, flood: Flood) -> _Sender | None:
-        try:
-            return _Sender(flood, self.target.connect())
-        except OSError:
-            self.refused += 1
-            return None
+async def _offer(writer: asyncio.StreamWriter, flood: Flood) -> None:
+    writer.write(flood.first)
+    await asyncio.sleep(0.1)  # So that it is judged before the rest comes.
+    sent = 0
+    while flood.then and sent < flood.most:
+        writer.write(flood.then)
+        await writer.drain()
+        sent += len(flood.then)
+        await asyncio.sleep(flood.pause)
 
 
 @contextmanager
-def attack(target: Target, floods: Sequence[Flood], *, reads: bool = True) -> Iterator[Attack]:
-    """Flood from a thread of its own, as long as the block runs."""
-    stop, begun = threading.Event(), Attack(target, floods, reads)
-    thread = threading.Thread(target=begun.run, args=(stop,))
+def attack(port: int, floods: Sequence[Flood]) -> Iterator[Counter[str]]:
+    """Flood from a thread, one connection for each of `floods`. Yield the number of closed connections by flood."""
+    cut: Counter[str] = Counter()
+    loop = asyncio.new_event_loop()
+    flooding = asyncio.gather(*(loop.create_task(_send_again_and_again(port, flood, cut)) for flood in floods))
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            loop.run_until_complete(flooding)
+        loop.run_until_complete(asyncio.sleep(0.1))  # Until the sockets are closed.
+        loop.close()
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield begun
+        yield cut
     finally:
-        stop.set()
+        loop.call_soon_threadsafe(flooding.cancel)
         thread.join()
 
 
@@ -224,13 +150,10 @@ def _status(pid: int, name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":")) / 1_024
 
 
-def deliver(target: Target, webhook_id: str, *, timeout: float = 60.0) -> int:
+def deliver(port: int, webhook_id: str) -> int:
     """One honest delivery on a connection of its own; its status, 0 for none."""
     try:
-        with socket.create_connection(("127.0.0.1", target.port), timeout) as plain, ExitStack() as stack:
-            raw = plain
-            if target.trust:
-                raw = stack.enter_context(target.trust.wrap_socket(plain, server_hostname="127.0.0.1"))
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
             raw.sendall(request(*signed(webhook_id)))
             answer = raw.recv(4_096)
     except OSError:

@@ -50,7 +50,7 @@ _IMPORTED: Final = (
     "credhook.worker.tracing",
 )
 #: Modules that draw a key while they are imported, or hold it. Each process needs its own.
-_DRAWING: Final = tuple(f"credhook.receiver.{name}" for name in ("refusals", "announcement", "app", "command"))
+_DRAWING: Final = tuple(f"credhook.receiver.{name}" for name in ("announcement", "app", "command"))
 #: Signals that a new process may get before it has handlers.
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

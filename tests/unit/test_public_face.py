@@ -18,7 +18,7 @@ def test_another_name_is_an_error_that_says_so() -> None:
 
 
 def test_the_names_for_type_checkers_are_those_that_are_found() -> None:
-    assert {name for names in credhook._HOMES.values() for name in names} == set(credhook.__all__)
+    assert {name for names in credhook._HOMES.values() for name in names.split()} == set(credhook.__all__)
 
 
 def test_nothing_is_loaded_before_it_is_used() -> None:

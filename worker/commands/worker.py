@@ -5,11 +5,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 
-from credhook.certificate import remark_on_expiry
 from credhook.supervisor import FOLDER
 from credhook.worker.process.supervisor import Pipes, WorkerSupervisor
 from credhook.worker.settings import WorkerSettings
@@ -25,9 +23,11 @@ from credhook.worker.settings import WorkerSettings
     help="fork: one event at a time, each in a process of its own, for handlers that may crash or block.",
 )
 @click.option("--burst", is_flag=True, help="Stop when the queue is empty.")
-@click.option("--supervised", hidden=True, help="Pipes of the supervisor that has started this process.")
+@click.option("--supervised", type=(int, int, str), hidden=True, help="Pipes of the supervisor, and our token.")
 @click.option("--died", multiple=True, hidden=True, help="Token of a dead worker, and how it died.")
-def worker(*, processes: int, isolation: str, burst: bool, supervised: str | None, died: tuple[str, ...]) -> None:
+def worker(
+    *, processes: int, isolation: str, burst: bool, supervised: tuple[int, int, str] | None, died: tuple[str, ...]
+) -> None:
     """Fetch the details of each event and run the handlers.
 
     Environment variables set everything else; deploy/README.md lists them. Run as many workers as you like, on as many
@@ -36,14 +36,13 @@ def worker(*, processes: int, isolation: str, burst: bool, supervised: str | Non
     """
     settings = WorkerSettings()
     if supervised is None:
-        remark_on_expiry(settings.client_certfile, name="CREDHOOK_CLIENT_CERTFILE", now=datetime.now(UTC))
         sys.exit(_supervise(settings, processes, isolation, burst=burst))
     # The rest takes half a second to import. Before that, other workers get the events of the dead ones.
     unnoted = _reclaim(settings, died) if died else []
     # Only workers import this, so that their supervisor stays small.
     from credhook.worker.process import main
 
-    main.run(settings, Pipes.parse(supervised), isolation, burst=burst, died=unnoted)
+    main.run(settings, Pipes(*supervised), isolation, burst=burst, died=unnoted)
 
 
 def _reclaim(settings: WorkerSettings, died: Sequence[str]) -> Sequence[str]:

@@ -4,10 +4,9 @@ import asyncio
 import functools
 import threading
 
-import click
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from credhook.listener.admin import AdminListener, create_admin
+from credhook.listener.admin import bind_setting, create_admin, serve_admin
 from credhook.metrics.counting import gathered
 from credhook.metrics.figures import TargetFigures
 from credhook.store.errors import STORE_ERRORS
@@ -25,10 +24,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
     Raises:
         click.ClickException: The address is taken, or not one of this host.
     """
-    try:
-        listener = AdminListener(address)
-    except (OSError, OverflowError) as error:
-        raise click.ClickException(f"cannot listen on {address}: {error}; set CREDHOOK_ADMIN") from error
+    listener = bind_setting(address, "CREDHOOK_ADMIN")
 
     async def serve() -> None:
         store = settings.open_store()
@@ -43,7 +39,7 @@ def start_admin(settings: WorkerSettings, address: str, folder: str) -> None:
             exporter=queue_lease,
             others=[target, PlatformFigures(store, settings, exporter=platform_lease)],
         )
-        await listener.serve(app, beside=[queue_lease.keep, platform_lease.keep])
+        await serve_admin(listener, app, [queue_lease, platform_lease])
 
     threading.Thread(target=lambda: asyncio.run(serve()), daemon=True, name="admin").start()
 

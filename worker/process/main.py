@@ -27,7 +27,6 @@ from credhook.worker.handlers.registry import Registry
 from credhook.worker.process import jobs
 from credhook.worker.process.concurrent import ConcurrentWorker
 from credhook.worker.process.heartbeat import Heartbeat
-from credhook.worker.process.loop_watch import LOOK_SECONDS, LoopWatch
 from credhook.worker.process.supervisor import HAND_BACK, PULSE, Pipes
 from credhook.worker.queue.leases import reclaim_all
 from credhook.worker.queue.sweeper import Sweeper
@@ -103,9 +102,7 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
     _end_with(pipes.lifeline)
     code = 0
     if concurrent:
-        watch = LoopWatch(registry.handlers)
-        _every(LOOK_SECONDS, watch.look, "loop watch")
-        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report, watch)):
+        if not concurrent.work(burst=burst, pulse=lambda: _pulse(pipes.report)):
             code = _REPLACE_ME
     else:
         jobs.prepare()
@@ -149,9 +146,8 @@ def _work_isolated(settings: WorkerSettings, name: str, *, burst: bool) -> None:
         _wait_for(store)
 
 
-def _pulse(descriptor: int, watch: LoopWatch) -> None:
-    """Tell the supervisor and the loop watch that the loop moves."""
-    watch.beat()
+def _pulse(descriptor: int) -> None:
+    """Tell the supervisor that the loop moves."""
     with suppress(OSError):  # The supervisor is gone, or has not read for long. The lifeline tells.
         os.write(descriptor, PULSE)
 

@@ -16,7 +16,6 @@ from subprocess import Popen
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from credhook.backoff import Backoff
 from credhook.supervisor import Supervisor, environment_of
 
 #: Silence of a worker until its stack is logged, and until it is ended: part of its lease, and the least in seconds,
@@ -43,15 +42,6 @@ class Pipes(NamedTuple):
     lifeline: int
     token: str
 
-    def __str__(self) -> str:
-        return ",".join(map(str, self))
-
-    @classmethod
-    def parse(cls, text: str) -> "Pipes":
-        """Read the text that `str` returned."""
-        report, lifeline, token = text.split(",")
-        return cls(int(report), int(lifeline), token)
-
 
 class SupervisedWorker(Popen[bytes]):
     """A worker process and the supervisor's end of its pipe. Raises OSError if the system cannot start it."""
@@ -65,9 +55,9 @@ class SupervisedWorker(Popen[bytes]):
         ours, theirs = os.pipe()
         os.set_blocking(ours, False)
         self._report = FileIO(ours)
-        pipes = Pipes(theirs, lifeline, self.token)
+        pipes = map(str, Pipes(theirs, lifeline, self.token))
         try:
-            super().__init__([*command, "--supervised", str(pipes)], pass_fds=(theirs, lifeline), env=environment)
+            super().__init__([*command, "--supervised", *pipes], pass_fds=(theirs, lifeline), env=environment)
         except OSError:
             self.close()
             raise
@@ -106,11 +96,7 @@ class WorkerSupervisor(Supervisor[SupervisedWorker]):
             "worker",
             number,
             self._start_worker,
-            hint="a handler has ended it, or the system has; an event that does so again is kept as dead",
             grace=grace + _EXTRA_GRACE_SECONDS,
-            restarts=Backoff(first=0.1, longest=4.0),
-            may_finish=True,
-            fatal_code=2,  # Its settings or handlers are wrong.
             force_signal=HAND_BACK,
             on_exit=on_exit,
             clock=clock,
