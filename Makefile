@@ -74,7 +74,7 @@ bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
-	@echo "python -m bench.readme puts these figures into tests/bench/README.md"
+	@echo "python -m bench.report puts these figures into tests/bench/README.md"
 
 browser: $(STAMP) ## the pages of sandbox and console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver
