@@ -15,7 +15,7 @@ from pyreqwest.client import ClientBuilder
 from redis import Redis
 from redis_keys import job_id
 from redis_proxy import redis_proxy
-from redis_server import mortal_redis
+from redis_server import MortalRedis
 from repeating_sender import deliver_all
 from rq.utils import as_text
 from serving import Receiver, receiver
@@ -109,7 +109,7 @@ async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> Non
         redis.kill()
         await asyncio.to_thread(redis.start)
 
-    with mortal_redis(tmp_path) as redis:
+    with MortalRedis(tmp_path) as redis:
         with receiver(tmp_path, redis.url) as process:
             await ingestion.run(lambda: process.url, kill)
             assert "Traceback" not in process.text

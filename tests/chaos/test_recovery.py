@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fleet_harness import Answer, Call, FleetHarness, Stub, well
-from redis_server import mortal_redis
+from redis_server import MortalRedis
 from serving import children
 from waiting import until
 
@@ -64,7 +64,7 @@ def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_l
 
 def test_an_attempt_that_meets_a_redis_that_is_gone_is_made_again(tmp_path: Path, stub: Stub) -> None:
     """Redis dies while the details of a second attempt are on their way, and comes back."""
-    with mortal_redis(tmp_path) as redis:
+    with MortalRedis(tmp_path) as redis:
 
         def answer(call: Call) -> Answer:
             if call.number == 2:

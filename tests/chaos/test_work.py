@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
 from redis.exceptions import RedisError
-from redis_server import MortalRedis, mortal_redis
+from redis_server import MortalRedis
 from serving import Process, children
 
 from credhook.receiver.inbox import StoreUnavailable
@@ -191,7 +191,7 @@ class Runs:
 @pytest.mark.parametrize("size", SIZES)
 def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub, size: str) -> None:
     stub.takes = 0.02
-    with mortal_redis(tmp_path) as redis:
+    with MortalRedis(tmp_path) as redis:
         rig = FleetHarness(tmp_path, redis.url, stub)
         rig.plugin(TWO_HANDLERS)
         deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))

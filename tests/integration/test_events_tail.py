@@ -14,7 +14,7 @@ from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
 from redis_addresses import through_sentinel
-from redis_server import mortal_redis
+from redis_server import MortalRedis
 from waiting import until
 
 from credhook.store import Keys
@@ -146,8 +146,8 @@ def test_it_follows_a_failover(tmp_path: Path) -> None:
     for name in ("master", "replica"):
         (tmp_path / name).mkdir()
     with (
-        mortal_redis(tmp_path / "master") as master,
-        mortal_redis(tmp_path / "replica") as replica,
+        MortalRedis(tmp_path / "master") as master,
+        MortalRedis(tmp_path / "replica") as replica,
         Redis.from_url(master.url) as before,
         Redis.from_url(replica.url) as after,
         through_sentinel(tmp_path, master.url) as (url, _),

@@ -1,4 +1,4 @@
-"""A fleet and its platform in virtual time: an outage, a pause that the platform asks for, and the rate."""
+"""A fleet and its platform in virtual time: an outage, and a pause that the platform asks for."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 
-from circuit_memory import LATENCY, CircuitMemory
+from circuit_memory import LATENCY, CircuitMemory, CircuitStoreInMemory
 from redis.asyncio import Redis
 from stores import store_on
 from structlog.testing import capture_logs
@@ -66,7 +66,7 @@ async def fetch_for_ever(breaker: CircuitBreaker, platform: Platform) -> None:
 
 
 @asynccontextmanager
-async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT_ONCE) -> AsyncIterator[None]:
+async def fleet(platform: Platform) -> AsyncIterator[None]:
     """Members that fetch as much as they are let, for the length of the block."""
     memory, dice = CircuitMemory(now), random.Random(7)
     async with AsyncExitStack() as stack:
@@ -74,16 +74,11 @@ async def fleet(platform: Platform, rate: float | None = None, at_once: int = AT
         for _ in range(MEMBERS):
             redis = await stack.enter_async_context(Redis())  # Never connected.
             breaker = CircuitBreaker(
-                store_on(redis),
-                api_url="http://platform.example",
-                rate=rate,
-                timeout=5.0,
-                clock=now,
-                chance=dice.random,
+                store_on(redis), api_url="http://platform.example", timeout=5.0, clock=now, chance=dice.random
             )
-            memory.serve(breaker, rate)
+            breaker._store = CircuitStoreInMemory(memory)  # type: ignore[assignment]
             tasks.append(asyncio.create_task(breaker.watch()))
-            tasks += [asyncio.create_task(fetch_for_ever(breaker, platform)) for _ in range(at_once)]
+            tasks += [asyncio.create_task(fetch_for_ever(breaker, platform)) for _ in range(AT_ONCE)]
         try:
             yield
         finally:
@@ -147,18 +142,6 @@ def test_a_pause_that_is_asked_for_is_kept_to_the_moment_by_all_and_cost_nobody_
     later = [call for call in in_own_time(paused()) if call > told]
     assert 20.0 + MARGIN_SECONDS - ROUNDING <= later[0] <= 20.0 + MARGIN_SECONDS + SOON
     assert later[1] - later[0] >= platform.takes - ROUNDING  # It waited for the first one's answer.
-
-
-def test_the_fleet_uses_its_rate_up_and_keeps_to_it() -> None:
-    async def working() -> list[float]:
-        platform, began = Platform(), now()
-        async with fleet(platform, rate=20, at_once=2):
-            await asyncio.sleep(5.0)
-        return [call - began for call in platform.calls]
-
-    calls = in_own_time(working())
-    assert all(number <= 20 * (1 + call) + ROUNDING for number, call in enumerate(calls))
-    assert len(calls) >= 20 * 5
 
 
 def test_one_answer_in_four_that_is_a_failure_pauses_nobody() -> None:
