@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 from fleet_harness import SHORT, SIZES
-from pyreqwest.client import ClientBuilder
 from redis import Redis
 from redis_keys import job_id
 from redis_proxy import redis_proxy
@@ -132,26 +131,6 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
     # The script is run again, finds what it wrote, and the sender never knows.
     assert ingestion.answers == {202: len(ingestion.supplied)}
     ingestion.report("a reply of Redis lost", redis_client)
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_concurrent_deliveries_of_one_id_are_one_job(
-    tmp_path: Path, redis_url: str, redis_client: Redis, size: str
-) -> None:
-    count = 50 if size == SHORT else 1_000
-    statuses: Counter[str] = Counter()
-    with receiver(tmp_path, redis_url) as process:
-        # Not httpx: its own work for 32 requests would keep them apart by longer than the receiver takes.
-        async with ClientBuilder().no_proxy().build() as client:
-            for webhook_id in ids(count):
-                content = body(resource_id=f"iss_{webhook_id}")
-                signed = headers(webhook_id, content)
-                sent = [client.post(process.url).headers(signed).body_bytes(content).build().send() for _ in range(32)]
-                for response in await asyncio.gather(*sent):
-                    statuses[response.headers["credhook-outcome"]] += 1
-    assert statuses == {"accepted": count, "duplicate": 31 * count}
-    assert_each_is_kept_once(redis_client, ids(count))
-    print(f"\n32 deliveries each of {count} ids: {dict(statuses)}")
 
 
 async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(

@@ -29,18 +29,6 @@ def test_killed_after_one_of_two_handlers_the_other_alone_runs_again(harness: Ha
     assert harness.notes() == ["quick", "begun 1", "begun 2", "ended 2"]
 
 
-def test_the_next_event_does_not_go_to_a_dead_worker(harness: Harness) -> None:
-    """RQ's own scheduler is a forked process that keeps the dead worker's connection open, waiting for a job."""
-    with harness.worker("first") as worker:
-        harness.happens("m1")
-        harness.reaches("m1", "done")
-        worker.kill()
-    harness.happens("m2")
-    assert harness.redis.llen("rq:queue:credhook") == 1
-    with harness.worker("second"):
-        harness.reaches("m2", "done")
-
-
 def test_a_worker_that_slept_through_its_lease_leaves_the_event_to_the_next(harness: Harness) -> None:
     harness.plugin(WAITING)
     harness.happens("m1")

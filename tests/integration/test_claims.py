@@ -108,31 +108,6 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
 
 
-async def test_a_worker_whose_lock_was_lost_learns_it_when_it_settles(queue: EventQueue) -> None:
-    await queue.accept("e1/r")
-    claim = await queue.take_one()
-    queue.redis.delete(INDEX.locks)
-    queue.redis.zadd(INDEX.open, {"e1": 1})
-    assert queue.sweep() == 0  # Its lease keeps the event from others.
-    assert await queue.worker().settle(claim, DONE._replace(records={"a.b": "done"})) == (False, None)
-    queue.lapse()
-    assert queue.sweep() == 1
-    assert (await queue.take_one()).ended == {"a.b": "done"}
-
-
-async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(queue: EventQueue) -> None:
-    await queue.accept("e1/r")
-    stalled = queue.worker("stalled")
-    await stalled.settle(await take_one(stalled), Settlement(State.ACCEPTED))
-    lost = await take_one(stalled)
-    queue.redis.delete(INDEX.locks)
-    queue.lapse("e1")
-    assert queue.sweep() == 1
-    assert (await queue.take_one()).fence > lost.fence
-    assert await stalled.renew([lost]) == [lost]
-    assert await stalled.settle(lost, DONE) == (False, None)
-
-
 async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
     await queue.accept("e1")
     earlier = int(queue.redis.time()[0]) * 1_000 + 3_600_000
@@ -197,13 +172,6 @@ async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue:
     await queue.worker().settle(await queue.take_one(), Settlement(State.ACCEPTED, spend=False))
     again = await queue.take_one()
     assert (again.event_id, again.attempt) == ("m1", 1)
-
-
-async def test_concurrent_takes_get_different_events(queue: EventQueue) -> None:
-    await queue.accept(*(f"e{number}" for number in range(6)))
-    claims = queue.worker()
-    takes = await asyncio.gather(*(claims.take(number, urgent=0) for number in (2, 1, 2, 1)))
-    assert sorted(claim.event_id for taken in takes for claim in taken.claims) == [f"e{n}" for n in range(6)]
 
 
 async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(queue: EventQueue) -> None:
@@ -606,17 +574,3 @@ async def test_a_broken_erasure_beside_a_worker_leaves_the_event_to_be_put_back(
     queue.lapse("e1")
     assert queue.sweep() == 1
     assert (await queue.take_one()).event_id == "e1"
-
-
-async def test_a_mended_event_that_waited_for_handlers_can_be_replayed(queue: EventQueue) -> None:
-    await queue.accept("e1")
-    claim = await queue.take_one()
-    await queue.worker().settle(claim, Settlement(State.WAITING, "no", pending=("a.b",)))
-    queue.redis.hset(EVENT + "e1", "received", "soon")
-    queue.redis.delete(INDEX.scheduled)
-    queue.lapse()
-    assert queue.sweep() == 0
-    queue.redis.hset(EVENT + "e1", "received", 1)
-    replay = Replay(store_on(queue.redis))
-    assert replay([Settled("e1", State.UNREADABLE)]) == [b"replayed"]
-    assert (await queue.take_one()).pending == {"a.b"}

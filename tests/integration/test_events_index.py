@@ -156,13 +156,6 @@ def oldest_open(redis: Redis) -> int | None:
     return None if age is None else round(4e12 - age * 1_000)
 
 
-def test_the_oldest_open_event_is_known(redis_client: Redis) -> None:
-    assert oldest_open(redis_client) is None
-    plant(redis_client, "old", State.WAITING, age=500)
-    plant(redis_client, "new", State.ACCEPTED)
-    assert oldest_open(redis_client) == int(record(redis_client, "old")["received"])
-
-
 @pytest.mark.parametrize("state", [State.DONE, State.DEAD, State.UNHANDLED])
 async def test_what_is_settled_is_open_no_more(redis_client: Redis, async_redis: AsyncRedis, state: State) -> None:
     async with inbox_on(async_redis) as inbox:

@@ -45,15 +45,6 @@ async def test_all_that_come_at_once_are_told_each_its_own(async_redis: redis.as
     assert outcomes == [Outcome.ACCEPTED] * 700 + [Outcome.DUPLICATE] * 700
 
 
-async def test_a_connection_that_was_cut_meanwhile_costs_nobody_anything(
-    async_redis: redis.asyncio.Redis, redis_client: Redis
-) -> None:
-    async with inbox_on(async_redis) as inbox:
-        for number in range(20):
-            cut(redis_client)
-            assert await inbox.accept(f"m{number}", EVENT) is Outcome.ACCEPTED
-
-
 async def test_a_request_that_went_away_is_written_with_its_group(
     async_redis: redis.asyncio.Redis, redis_client: Redis
 ) -> None:
@@ -89,6 +80,7 @@ UNSAFE = [
     ("appendfsync", "everysec", "appendfsync", True),
     ("appendfsync", "no", "appendfsync", False),
     ("no-appendfsync-on-rewrite", "yes", "no-appendfsync-on-rewrite", False),
+    ("min-replicas-to-write", "1", "ResponseError", False),
 ]
 
 

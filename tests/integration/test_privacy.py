@@ -23,7 +23,6 @@ from accepting import RANGE, READ
 from fleet_harness import Answer, Call, FleetHarness, presentation
 from redis import Redis
 from redis_keys import INDEX, job_id
-from rq import Queue
 from rq.command import send_stop_job_command
 from rq.serializers import JSONSerializer
 from waiting import until
@@ -189,15 +188,6 @@ def notes(rig: FleetHarness) -> set[str]:
     return {note.words[1] for note in rig.notes()}
 
 
-def test_the_search_finds_what_it_looks_for(rig: FleetHarness) -> None:
-    compressed = zlib.compress(CLAIM.encode())
-    for number, value in enumerate([CLAIM.encode(), compressed, base64.b64encode(compressed)]):
-        rig.redis.flushall()
-        rig.redis.xadd("stream", {"field": value}) if number else rig.redis.zadd("set", {value: 1})
-        with pytest.raises(AssertionError):
-            assert_nowhere(rig)
-
-
 def test_when_a_handler_fails_in_any_way(rig: FleetHarness) -> None:
     """Raises, logs what it caught, leaves a task behind, hangs, is stopped; ends dead, is shown, replayed, counted."""
     port = free_port()
@@ -307,19 +297,6 @@ def test_when_rq_itself_runs_the_jobs_or_looks_at_them(rig: FleetHarness) -> Non
     looked = rq(rig, "info")
     assert rig.redis.keys("rq:job:*")
     assert_nowhere(rig, stock, looked)
-
-
-def test_a_planted_job_is_kept_as_it_was_planted_and_nothing_of_it_logged(rig: FleetHarness) -> None:
-    queue = Queue("credhook", connection=rig.redis, serializer=JSONSerializer)
-    queue.enqueue("os.system", args=(f"echo {CLAIM}",), job_id="evil", description=CLAIM)
-    queue.enqueue("credhook.worker.process.jobs.process", args=(CLAIM, MESSAGE), job_id="wrong", meta={"a": CLAIM})
-    with rig.worker() as worker:
-        until(lambda: worker.text.count('"jobs_refused"') >= 1)
-        until(lambda: not rig.redis.exists("rq:job:evil") and not rig.redis.exists("rq:job:wrong"))
-        assert worker.stop() == 0
-    assert not CANARY.findall(rig.logs())
-    for name in ("evil", "wrong"):
-        assert 0 < rig.redis.ttl(f"credhook:credhook:refused:{name}") <= 86_400
 
 
 #: What has no TTL: what is live, and the indexes of it. Records and jobs of open events come to it, and the lists of

@@ -6,25 +6,21 @@ import signal
 import socket
 import ssl
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import plain
 import pytest
 import trustme
-from fake_children import own_signals
-from forked_process import Forked
 from redis import Redis
 from redis_proxy import redis_proxy
 from refusals import request, signed
 from repeating_sender import deliver_all
 from serving import children, receiver, running
 from signing import SECRET
-from structlog.testing import capture_logs
 from waiting import until
 
-from credhook.receiver.command import supervisor
 from credhook.sandbox.local.environment import free_port
 
 
@@ -52,18 +48,6 @@ async def test_several_processes_behave_as_one(tmp_path: Path, redis_url: str, r
         left = set(children(process))
         assert process.stop() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left), what="no child left")
-
-
-def test_if_none_of_them_can_live_neither_does_the_receiver(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("credhook.receiver.command.Popen", Forked)  # Six of them, each a second.
-    with own_signals(), socket.socket() as listener, capture_logs() as logs:
-        assert supervisor(listener, 2, {"CREDHOOK_WEBHOOK_SECRETS": "none of ours"}).run() == 1
-    *deaths, end = [entry["event"] for entry in logs]
-    assert deaths.count("receiver_died") == len(deaths) >= 5  # Three for each, save the last.
-    assert end == "receiver_cannot_start"
-    assert "CREDHOOK_WEBHOOK_SECRETS" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -147,18 +131,6 @@ def test_an_idle_tls_connection_does_not_hold_the_end_up(tmp_path: Path, redis_u
             # It does not answer the farewell, as a peer that is gone would not.
             assert process.process.wait(60) == 0
     assert "uvicorn.error" not in process.text
-
-
-def test_headers_without_end_are_cut_off(tmp_path: Path, redis_url: str) -> None:
-    with receiver(tmp_path, redis_url) as process, socket.create_connection(("127.0.0.1", process.port)) as raw:
-        raw.sendall(b"POST /webhooks HTTP/1.1\r\n")
-        line, sent = b"x-pad: " + b"a" * 8_000 + b"\r\n", 0
-        with suppress(OSError):
-            while sent < 64 << 20:
-                sent += raw.send(line)
-        # What had not been read yet is in the sockets' buffers.
-        assert sent < 32 << 20
-        assert plain.get(process.url.replace("/webhooks", "/healthz")).is_success
 
 
 def test_a_taken_port_is_one_clear_line(tmp_path: Path, redis_url: str) -> None:

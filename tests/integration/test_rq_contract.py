@@ -121,18 +121,11 @@ def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
     return Job.fetch(job_id("q", event_id), connection=redis, serializer=JSONSerializer)
 
 
-async def test_rq_counts_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
-    await written_by_us(async_redis, "msg_1")
-    await taken(claims)
-    job = our_job(redis_client)
-    assert job.started_job_registry.get_job_ids() == [job.id]
-    assert job.started_job_registry.count == 1
-    assert Queue("q", connection=redis_client).count == 0
-
-
 async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    assert our_job(redis_client).started_job_registry.get_job_ids() == [claim.job]
+    assert Queue("q", connection=redis_client).count == 0
     redis_client.zadd("rq:wip:q", {f"{claim.job}:{claim.fence}": 1})
     assert await claims.renew([claim]) == []
     job = our_job(redis_client)
