@@ -1,10 +1,9 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
-import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,17 +34,6 @@ for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
 # A busy machine is no bug: what a property says holds however long it takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Spare the collector of garbage what is collected here: all of it stays, and would be walked again and again."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @pytest.fixture(autouse=True)

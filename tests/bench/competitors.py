@@ -139,8 +139,6 @@ BULLMQ: Final = Competitor(
     filler=("fill",),
     unfinished=tuple(f"bull:events:{state}" for state in ("wait", "active", "delayed", "prioritized", "failed")),
 )
-#: The limit: the same requests without queue and Redis.
-HTTPX: Final = Competitor("bare-httpx", "bare httpx", _program("bare_httpx"), appendfsync="everysec", slots=100)
 OURS_CROWDED: Final = replace(OURS, name=f"credhook-{_CROWD}", title=f"credhook, {_CROWD} at once", slots=_CROWD)
 
-WORKERS: Final = {each.name: each for each in (OURS, OURS_CROWDED, BULLMQ, HTTPX, DRAMATIQ)}
+WORKERS: Final = {each.name: each for each in (OURS, OURS_CROWDED, BULLMQ, DRAMATIQ)}

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import click
 from bench import machine, report
-from bench.competitors import BULLMQ, DRAMATIQ, HTTPX, OURS, OURS_CROWDED, WORKERS, Competitor, chosen
+from bench.competitors import BULLMQ, DRAMATIQ, OURS, OURS_CROWDED, WORKERS, Competitor, chosen
 from bench.machine import HERE, PROGRAMS, Meter, Process, RunFailed, say
 from bench.report import Rounds, Sheet, middle
 from redis import Redis
@@ -32,9 +32,6 @@ _FILL_SECONDS: Final = 600.0
 
 #: Seconds between two looks at the requests that the API has counted.
 _LOOK: Final = 0.05
-
-#: Round trips per event that our own looks make up for, where a competitor has no Redis.
-_LOOKING: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +190,6 @@ def _memory(redis: Redis) -> int:
 
 
 def _fill(competitor: Competitor, told: Mapping[str, str], folder: Path) -> None:
-    if not competitor.filler:
-        return
     command = (*competitor.interpreter(), *competitor.filler)
     with stopped_after(Process(command, told, folder / "fill.log", machine.ALL)) as filling:
         if filling.wait(_FILL_SECONDS):
@@ -220,16 +215,15 @@ def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
 
 
 def _costs(rounds: Rounds) -> tuple[str, ...]:
-    trips = middle(rounds, "trips")
-    on_redis = (f"{middle(rounds, 'redis'):,.0f}", f"{trips:.2f}") if trips >= _LOOKING else ("", "")
-    return f"{middle(rounds, 'cpu'):,.0f}", *on_redis, f"{max(one['peak'] for one in rounds):.0f}"
+    cpu, redis, trips = (middle(rounds, figure) for figure in ("cpu", "redis", "trips"))
+    return f"{cpu:,.0f}", f"{redis:,.0f}", f"{trips:.2f}", f"{max(one['peak'] for one in rounds):.0f}"
 
 
 def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
     titles = results["titles"]
     for latency, field in results["rounds"].items():
         rates = {name: middle(rounds, "rate") for name, rounds in field.items()}
-        for ours, peer, least in ((OURS_CROWDED, BULLMQ, 0.9), (OURS, DRAMATIQ, 1.5), (OURS, HTTPX, 0.75)):
+        for ours, peer, least in ((OURS_CROWDED, BULLMQ, 0.9), (OURS, DRAMATIQ, 1.5)):
             if {ours.name, peer.name} <= rates.keys():
                 beside = f"{titles[ours.name]} / {titles[peer.name]}, an API of {latency} ms"
                 yield report.at_least(beside, rates[ours.name] / rates[peer.name], least)
@@ -262,12 +256,12 @@ def _setting(plan: Plan) -> dict[str, str]:
 @click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
 @click.option("--latency", multiple=True, default=(0.05, 0.0), show_default=True, help="Seconds that the API takes.")
 @click.option("--competitors", default=",".join(WORKERS), show_default=True, help="Names, comma-separated.")
-@click.option("--small", is_flag=True, help="Credhook and bare httpx, briefly: whether all this runs.")
+@click.option("--small", is_flag=True, help="Credhook alone, briefly: whether all this runs.")
 @report.OUT
 def main(*, competitors: str, latency: tuple[float, ...], small: bool, out: Path, **amounts: Any) -> None:
     """Measure the worker beside its peers: tables, and work.json and work.md with the same."""
     plan = _SMALL if small else replace(_PLAN, **amounts)
-    able = chosen([OURS.name, HTTPX.name] if small else competitors.split(","), WORKERS)
+    able = chosen([OURS.name, OURS_CROWDED.name] if small else competitors.split(","), WORKERS)
     rounds: dict[str, Any] = {f"{seconds * 1_000:g}": {} for seconds in latency}
     titles = {each.name: each.title for each in able}
     results: dict[str, Any] = {"setting": _setting(plan), "titles": titles, "rounds": rounds}

@@ -117,23 +117,3 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         f"\n{count} events of a type whose first handler was being deployed: each handled once, {passed_on} taken by a "
         "worker without it while there was one with it; a second handler ran once for each, and no other again"
     )
-
-
-@pytest.mark.parametrize("isolation", ["loop", "fork"])
-def test_with_handlers_misspelt_nothing_is_taken_and_with_none_nothing_is_lost(
-    rig: FleetHarness, isolation: str
-) -> None:
-    right = version(rig, "right", FIRST)
-    (rig.folder / "empty.py").write_text('from credhook import Handlers\nhandlers = Handlers("test")\n')
-    ids = [f"m{number}" for number in range(10)]
-    rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
-    misspelt = rig.worker("misspelt", CREDHOOK_HANDLERS="rihgt")
-    assert misspelt.process.wait(60) == 2
-    with rig.worker("empty", "--isolation", isolation, CREDHOOK_HANDLERS="empty"):
-        until(lambda: states(rig, ids) == {"unhandled": len(ids)}, what="the end of what nobody handles")
-        with rig.worker("right", "--isolation", isolation, CREDHOOK_HANDLERS=right) as worker:
-            until(lambda: states(rig, ids) == {"done": len(ids)}, what="each event's handler")
-            assert rig.redis.hlen("credhook:credhook:handlers") == 2
-            assert worker.stop() == 0
-            assert rig.redis.hlen("credhook:credhook:handlers") == 1
-    assert handled(rig) == {("first", one): 1 for one in ids}

@@ -142,3 +142,17 @@ def test_what_watches_rq_does_not_disturb_events_under_way(harness: Harness) -> 
             queue = Queue("credhook", connection=harness.redis, serializer=JSONSerializer)
             assert queue.started_job_registry.count >= 0 <= queue.scheduled_job_registry.count
         handled_once(harness, *ids)
+
+
+def test_a_worker_that_slept_through_its_lease_leaves_the_event_to_the_next(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with harness.worker("first") as sleeper:
+        until(lambda: begun(harness) == ["m1"])
+        sleeper.pause()
+        with harness.worker("second"):
+            until(lambda: begun(harness) == ["m1", "m1"])
+            sleeper.resume()
+            until(lambda: '"lease_lost"' in sleeper.text)
+            (harness.folder / "go").touch()
+            handled_once(harness, "m1")

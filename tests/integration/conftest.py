@@ -56,6 +56,5 @@ def in_memory(redis_client: Redis) -> Iterator[None]:
     """A thousand small worlds, none of which has to be on a disk."""
     redis_client.config_set("appendonly", "no")
     yield
-    redis_client.config_set("maxmemory", 0)
     redis_client.flushall()
     redis_client.config_set("appendonly", "yes")

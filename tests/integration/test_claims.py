@@ -50,17 +50,6 @@ def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
 # fences
 
 
-async def test_a_lapsed_claim_is_not_renewed_over_the_next_holder(queue: EventQueue) -> None:
-    await queue.accept("e1/r", "e2/r")
-    first = await queue.take_one("stalled")
-    queue.lapse()
-    second = await queue.take_one("other")
-    assert second.event_id == "e2"
-    assert await queue.worker("stalled").renew([first]) == [first]
-    assert queue.holder_of("r") == "e2"
-    assert await queue.worker("other").renew([second]) == []
-
-
 async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
     await queue.accept("m1/r")
     old = await queue.take_one("stalled")
@@ -97,7 +86,10 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     first = await queue.take_one("stalled")
     queue.lapse()
     other = queue.worker("other")
-    assert await other.settle(await take_one(other), DONE) == (True, None)
+    second = await take_one(other)
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert queue.holder_of("r") == second.event_id == "e2"
+    assert await other.settle(second, DONE) == (True, None)
     assert queue.sweep() == 1
     again = await take_one(other)
     assert (again.event_id, again.attempt, again.first, again.seen) == ("e1", 2, False, False)
@@ -126,9 +118,7 @@ async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(qu
     (second,) = await queue.take("second")
     assert second.event_id == "e2"
     assert await queue.worker("stalled").settle(first, DONE, follow=True) == (True, None)
-    _, following = await queue.worker("second").settle(second, DONE, follow=True)
-    assert following
-    assert following.event_id == "e3"
+    assert await queue.follow(second, "second") == "e3"
 
 
 async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(queue: EventQueue) -> None:
@@ -151,9 +141,7 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
     queue.erase("e2")
     assert queue.holder_of("r") == "e1"
     assert not await queue.take()
-    _, following = await queue.worker().settle(first, DONE, follow=True)
-    assert following
-    assert following.event_id == "e3"
+    assert await queue.follow(first) == "e3"
 
 
 async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
@@ -493,9 +481,7 @@ async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: Ev
     assert not await queue.take("busy")
     (first,) = await queue.take("idle", idle=True)
     assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
-    _, following = await queue.worker("idle").settle(first, DONE, follow=True)
-    assert following
-    assert following.event_id == "e2"
+    assert await queue.follow(first, "idle") == "e2"
 
 
 async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import commands
 import forked_process
 import plain
 import pytest
@@ -168,10 +167,7 @@ def run(rig: FleetHarness, *command: str) -> str:
 
 
 def credhook(rig: FleetHarness, *arguments: str) -> str:
-    """What `credhook …` prints, on either stream."""
-    done = commands.credhook(*arguments, environment=os.environ | rig.environment, folder=rig.folder)
-    assert "Usage" not in done.stderr, done.stderr
-    return done.stdout + done.stderr
+    return run(rig, "-m", "credhook", *arguments)
 
 
 def rq(rig: FleetHarness, command: str, *arguments: str) -> str:

@@ -10,16 +10,15 @@ from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
 from rq import Worker as StockWorker
 from rq.job import Job, JobStatus
-from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
+from rq.registry import ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from scraping import worker_settings
-from stock_rq import rq
 from stores import store_on
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import Keys, State
+from credhook.store import State
 from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.worker.handlers.registry import Registry
@@ -157,32 +156,6 @@ async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
     (claim,) = await taken(claims)
     await claims.settle(claim, Settlement(state))
     assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
-
-
-async def test_a_job_that_rq_has_saved_anew_is_ours_still(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    before = redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data")
-    our_job(redis_client).save()
-    assert redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data") != before
-    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Keys("q").intermediate)
-
-
-async def test_a_job_that_rq_requeue_has_brought_back_is_ours_still(
-    redis_url: str, redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    redis_client.lpop("rq:queue:q")
-    job = our_job(redis_client)
-    with redis_client.pipeline() as pipeline:
-        job.set_status(JobStatus.FAILED, pipeline=pipeline)
-        FailedJobRegistry("q", connection=redis_client).add(job, ttl=60, pipeline=pipeline)
-        pipeline.execute()
-    rq("requeue", "--url", redis_url, "--serializer", "json", "--queue", "q", job.id)
-    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Keys("q").intermediate)
 
 
 async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(

@@ -92,11 +92,6 @@ def test_pauses_double_up_to_the_longest_while_probes_fail() -> None:
     assert pauses == [2, 4, 8, 16, PAUSES.longest, PAUSES.longest, PAUSES.longest]
 
 
-@pytest.mark.parametrize(("trips", "least", "most"), [(0, 0.5, 1), (1, 1, 2), (4, 8, 16), (5, 15, 30), (9_999, 15, 30)])
-def test_jitter_takes_at_most_half_of_a_pause(trips: int, least: float, most: float) -> None:
-    assert (PAUSES.wait(trips + 1, 0.0), PAUSES.wait(trips + 1, 1.0)) == (least, most)
-
-
 @pytest.mark.parametrize(
     ("status", "wait", "kind"),
     [
