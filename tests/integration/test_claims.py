@@ -162,6 +162,16 @@ async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue:
     assert (again.event_id, again.attempt) == ("m1", 1)
 
 
+async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_nothing(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    queue.push_job("e1")
+    assert await queue.take("other") == []
+    await queue.worker().settle(claim, DONE)
+    queue.push_job("e1")
+    assert await queue.take("other") == []
+
+
 async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(queue: EventQueue) -> None:
     await queue.accept("e1/r", "e1/r")
     assert (await queue.take_one()).first
