@@ -189,7 +189,7 @@ def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
         ["competitor", "deliveries/s", "rounds", "credhook / it", *costs],
         rows,
     )
-    yield report.targets(_targets(results))
+    yield Sheet("Targets", report.TARGETS, list(_targets(results)))
 
 
 def _targets(results: dict[str, Any]) -> Iterator[list[str]]:

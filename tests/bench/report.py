@@ -21,6 +21,9 @@ from credhook.sandbox.local.environment import NoRedis
 
 T = TypeVar("T")
 
+#: The columns of a sheet of targets.
+TARGETS: Final = ["figure", "to reach", "reached", "met"]
+
 #: One dict of figures for each round.
 Rounds: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -62,10 +65,6 @@ def at_least(what: str, reached: float, least: float) -> list[str]:
 def at_most(what: str, reached: float, most: float, form: str = ".2f") -> list[str]:
     """Return a target's row."""
     return [what, f"≤ {most:g}", f"{reached:{form}}", "yes" if reached <= most else "NO"]
-
-
-def targets(rows: Iterable[Sequence[str]]) -> Sheet:
-    return Sheet("Targets", ["figure", "to reach", "reached", "met"], list(rows))
 
 
 @contextmanager

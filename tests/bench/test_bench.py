@@ -14,10 +14,10 @@ import pytest
 if sys.platform != "linux" or shutil.which("wrk") is None:
     pytest.skip("the benchmark needs Linux and wrk (Debian: apt install wrk)", allow_module_level=True)
 
-from bench.competitors import BARE, BULLMQ, OURS, OURS_CROWDED, STRICT
+from bench.competitors import BARE, OURS, OURS_CROWDED, STRICT
 from bench.deliveries import sign
 from bench.ingest import run
-from bench.machine import ROOT, SCRATCH, RunFailed
+from bench.machine import ROOT, RunFailed
 from bench.work import Plan, measure
 
 PLAN = Plan(latency=0.0, events=20, seconds=1.0, limit=10.0, patience=0.1)
@@ -71,11 +71,3 @@ def test_a_slow_worker_is_measured_until_its_time_is_up(tmp_path: Path) -> None:
     measured = measure(replace(OURS, slots=1), slow, tmp_path)
     assert 1 <= measured["events"] < 100
     assert not measured["whole"]
-
-
-def test_bullmq_fetches_each_event_once(tmp_path: Path) -> None:
-    if not (SCRATCH / "node" / ".installed").exists():
-        pytest.skip("`make bench` installs its packages, if there is Node")
-    measured = measure(BULLMQ, replace(PLAN, limit=60.0, patience=60.0), tmp_path)
-    assert measured["whole"]
-    assert measured["events"] == PLAN.events

@@ -211,7 +211,7 @@ def _sheets(results: dict[str, Any]) -> Iterator[Sheet]:
         costs = ("µs each", "Redis, µs each", "round trips each", "MiB")
         columns = ["competitor", "events/s", "rounds", "credhook / it", *costs]
         yield Sheet(f"Events handled, one process, an API that answers after {latency} ms", columns, rows)
-    yield report.targets(_targets(results))
+    yield Sheet("Targets", report.TARGETS, list(_targets(results)))
 
 
 def _costs(rounds: Rounds) -> tuple[str, ...]:

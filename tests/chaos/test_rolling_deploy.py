@@ -63,12 +63,6 @@ def handled(rig: FleetHarness) -> Counter[tuple[str, ...]]:
     return Counter(note.words[:2] for note in rig.notes())
 
 
-def credhook(rig: FleetHarness, *arguments: str, **settings: str) -> str:
-    done = commands.credhook(*arguments, environment=rig.environment | settings, folder=rig.folder)
-    done.check_returncode()
-    return done.stdout
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_that_comes_later(
     rig: FleetHarness, size: str
@@ -102,10 +96,10 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         two_handlers = version(rig, "two", FIRST, SECOND, THIRD)
         running += fleet(rig, two_handlers)
         stop(new)
-        replayed = credhook(
-            rig, "events", "replay", "--handler", "test.second", "--since", "1h", CREDHOOK_HANDLERS=two_handlers
-        )
-        assert replayed == f"replayed {count}\n"
+        environment = rig.environment | {"CREDHOOK_HANDLERS": two_handlers}
+        replay = ("events", "replay", "--handler", "test.second", "--since", "1h")
+        replayed = commands.credhook(*replay, environment=environment, folder=rig.folder)
+        assert replayed.stdout == f"replayed {count}\n"
         until(lambda: states(rig, ids) == {"done": count}, what="the second handler's end", within=120)
         expected = {(name, one): 1 for name in ("first", "second") for one in ids}
         assert handled(rig) == expected

@@ -157,13 +157,17 @@ async def test_a_full_disk_is_named_and_refused_until_then_nothing_is_wrong(tmp_
                 await inbox.accept("m2", EVENT)
 
 
-async def test_after_a_reconnect_redis_is_asked_again_what_it_keeps(
-    async_redis: AsyncRedis, redis_client: Redis
+@pytest.mark.parametrize("after", ["a reconnect", "a while"])
+async def test_redis_is_asked_again_what_it_keeps(
+    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
+    if after == "a while":
+        monkeypatch.setattr("credhook.receiver.inbox._FACTS_SECONDS", 0.0)
     async with inbox_on(async_redis, strict=True) as inbox:
         assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
         with configured(redis_client, "appendfsync", "everysec"):
-            cut(redis_client)
+            if after == "a reconnect":
+                cut(redis_client)
             with pytest.raises(StoreUnavailable, match="appendfsync"):
                 await inbox.accept("m2", EVENT)
         assert await inbox.accept("m2", EVENT) is Outcome.ACCEPTED
@@ -224,19 +228,6 @@ async def test_a_first_reply_that_is_lost_is_asked_for_once_more(redis_url: str)
             proxy.lose = 1
             assert await inbox.accept("m1", EVENT) is Outcome.DUPLICATE  # It had been written.
             assert proxy.lost == 1
-
-
-async def test_what_redis_keeps_is_asked_again_after_a_while(
-    async_redis: AsyncRedis, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("credhook.receiver.inbox._FACTS_SECONDS", 0.0)
-    async with inbox_on(async_redis) as inbox:
-        assert await inbox.accept("m1", EVENT) is Outcome.ACCEPTED
-        with (
-            configured(redis_client, "maxmemory-policy", "allkeys-lru"),
-            pytest.raises(StoreUnavailable, match="noevict"),
-        ):
-            await inbox.accept("m2", EVENT)
 
 
 async def test_what_waits_behind_a_group_that_is_refused_is_refused_with_it(

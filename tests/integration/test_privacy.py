@@ -29,7 +29,7 @@ from waiting import until
 from credhook.sandbox.local.environment import free_port
 
 DATA = "openid4vc.verification.data"
-CLAIM, SECRET, TOKEN, MESSAGE = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e", "Canary-message-52e8"
+CLAIM, SECRET, TOKEN = "Canary-claim-7f3a", "Canary-secret-19bd", "Canary-token-c04e"
 CANARY = re.compile(r"canary.{0,20}", re.IGNORECASE)
 
 #: What a handler may do with what it was given, by the name of the event.

@@ -66,12 +66,6 @@ def test_what_a_call_came_to_changes_the_circuit(before: Circuit, what: CallOutc
     assert before.after(what) == after
 
 
-def test_an_outage_opens_after_ten_calls_whatever_went_before() -> None:
-    before = [outcome(ANSWERED)] * 10_000
-    assert not CLOSED.after_all([*before, *[outcome(FAILED)] * (THRESHOLD - 1)]).is_open
-    assert CLOSED.after_all([*before, *[outcome(FAILED)] * THRESHOLD]).is_open
-
-
 @pytest.mark.parametrize(("share", "opens"), [(1.0, THRESHOLD), (0.95, 15), (0.8, 40), (0.2, None), (0.01, None)])
 def test_it_opens_when_most_calls_fail_and_not_for_a_few_failures_among_many_answers(
     share: float, opens: int | None
