@@ -26,7 +26,7 @@ class Competitor:
         appendfsync: how its Redis is configured.
         settings: its own environment variables.
         jobs: of a receiver: the Redis list of its jobs, if it makes any.
-        verifies: of a receiver: whether it authenticates and deduplicates.
+        verifies: of a receiver: True if it authenticates and deduplicates.
         slots: of a worker: how many events it may have under way.
         filler: of a worker: given to the interpreter to fill the queue, if it has one.
         unfinished: of a worker: Redis keys that exist as long as anything is left to do, or has failed.

@@ -206,7 +206,7 @@ def _targets(results: dict[str, Any]) -> Iterator[list[str]]:
 @click.option("--rounds", default=_PLAN.rounds, show_default=True, type=click.IntRange(1), help="Medians are of these.")
 @click.option("--seconds", default=_PLAN.seconds, show_default=True, type=click.IntRange(1), help="Of full load, each.")
 @click.option("--competitors", default=",".join(RECEIVERS), show_default=True, help="Names, comma-separated.")
-@click.option("--small", is_flag=True, help="Credhook and the limit, a second each: whether all this runs.")
+@click.option("--small", is_flag=True, help="Credhook and the limit, a second each: check that all this runs.")
 @report.OUT
 def main(*, competitors: str, small: bool, out: Path, **amounts: Any) -> None:
     """Measure the receiver beside its peers: tables, and ingest.json and ingest.md with the same."""

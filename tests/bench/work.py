@@ -256,7 +256,7 @@ def _setting(plan: Plan) -> dict[str, str]:
 @click.option("--events", default=_PLAN.events, show_default=True, type=click.IntRange(100), help="In a queue at most.")
 @click.option("--latency", multiple=True, default=(0.05, 0.0), show_default=True, help="Seconds that the API takes.")
 @click.option("--competitors", default=",".join(WORKERS), show_default=True, help="Names, comma-separated.")
-@click.option("--small", is_flag=True, help="Credhook alone, briefly: whether all this runs.")
+@click.option("--small", is_flag=True, help="Credhook alone, briefly: check that all this runs.")
 @report.OUT
 def main(*, competitors: str, latency: tuple[float, ...], small: bool, out: Path, **amounts: Any) -> None:
     """Measure the worker beside its peers: tables, and work.json and work.md with the same."""

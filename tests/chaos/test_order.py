@@ -55,7 +55,7 @@ def assert_one_at_a_time(rig: FleetHarness) -> float:
 
 
 def assert_nothing_goes_back(rig: FleetHarness) -> tuple[str, str]:
-    """What is written is never older than what was written before; the last type and time."""
+    """Nothing written is older than what was written before. Return the last type and time."""
     written = [note.words[2:4] for note in rig.notes() if note.words[0] == "written"]
     assert written
     for before, after in pairwise(written):

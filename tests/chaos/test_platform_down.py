@@ -154,7 +154,7 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str
 
 
 def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
-    """What was admitted and found nothing to do is given back: the bucket is full again, and its key lapses."""
+    """Admissions without an event are given back: the bucket is full again, and its key lapses."""
     with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
         rig.started(worker, each=3)
         for number in range(10):

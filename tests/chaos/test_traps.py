@@ -105,6 +105,19 @@ def test_a_stale_copy_of_a_job_does_not_run_it_again(harness: Harness) -> None:
     handled_once(harness, "m1")
 
 
+def test_a_stock_worker_killed_with_its_horse_leaves_its_event_to_ours(harness: Harness) -> None:
+    harness.plugin(HELD)
+    harness.happens("m1")
+    with stock_worker(harness) as stock:
+        until(lambda: begun(harness) == ["m1"])
+        (horse,) = children(stock)
+        stock.kill()
+        os.kill(horse, signal.SIGKILL)
+    (harness.folder / "go").touch()
+    with harness.worker():
+        handled_once(harness, "m1")
+
+
 def test_a_horse_that_outlives_its_stock_worker_keeps_its_event(harness: Harness) -> None:
     harness.plugin(HELD)
     harness.happens("m1")

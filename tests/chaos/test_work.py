@@ -147,14 +147,14 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Runs:
-    """What the notes say of all runs of both handlers.
+    """All runs of both handlers, read from the notes.
 
     Attributes:
         missing: handlers of an event that never ran to the end.
         too_late: runs that began after the mark of being done.
         repeated: runs that began after one of the same had ended well: when that one ended, and in which process.
         interrupted: how many runs neither ended nor asked for another attempt.
-        keys: whether every run had the idempotency key of its handler and event.
+        keys: True if every run had the idempotency key of its handler and event.
     """
 
     missing: int

@@ -1,4 +1,4 @@
-"""What `CREDHOOK_DURABILITY` means on each kind of Redis, and what readiness says of it."""
+"""`CREDHOOK_DURABILITY` on each kind of Redis, and what readiness says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

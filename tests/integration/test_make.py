@@ -1,5 +1,4 @@
-"""What `make` does to an environment that is there already, with a pip that only writes down what it is told
-and no uv, as where that finds no index."""
+"""`make` with an environment that exists already. pip only writes down its arguments, and uv finds no index."""
 
 import os
 import shutil

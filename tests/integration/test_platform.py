@@ -32,7 +32,7 @@ def stub(stub: Stub) -> Stub:
 # Pauses that the platform asks for.
 
 
-async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
+async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: Answer(503, retry_after="600")
     async with members(4, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
@@ -80,7 +80,7 @@ async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str
 # The breaker.
 
 
-async def test_failures_that_are_told_at_the_same_moment_all_count(
+async def test_failures_that_are_published_at_the_same_moment_all_count(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: DOWN
@@ -152,7 +152,7 @@ async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url
         assert 30 + admitted <= 20 * (1 + time.monotonic() - began)  # Fetches come after calls that wait.
 
 
-async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stub: Stub) -> None:
+async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub: Stub) -> None:
     async with member(redis_url, stub.url, rate=0.01) as one:
         assert await one.call() == "verified"
         for refused in (await one.call(), await one.call_in_thread()):
@@ -162,7 +162,7 @@ async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stu
             assert "CREDHOOK_RATE" in str(refused)
 
 
-async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub) -> None:
+async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
         assert await one.breaker.admit(10) == 1
         assert await other.breaker.admit(10) == 0
@@ -174,7 +174,7 @@ async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub
 # Rare interleavings of the probe with other calls and with messages to the fleet.
 
 
-async def test_whoever_was_refused_because_another_tries_may_try_next(redis_url: str, stub: Stub) -> None:
+async def test_a_process_that_was_refused_during_a_probe_may_probe_next(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
         assert await one.breaker.admit(1) == 1
@@ -184,7 +184,7 @@ async def test_whoever_was_refused_because_another_tries_may_try_next(redis_url:
         assert await other.call() == "verified"
 
 
-async def test_a_probe_is_nobody_elses_for_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
+async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url) as (one, other):
         await paused_briefly([one, other], stub)
         assert await one.breaker.admit(1) == 1
@@ -200,7 +200,7 @@ async def test_a_probe_is_nobody_elses_for_as_long_as_its_call_may_take(redis_ur
         assert asked == [6.0]  # The time-out of a call, and a second.
 
 
-async def test_whoever_is_done_with_a_probe_that_has_lapsed_leaves_the_next_ones_alone(
+async def test_a_process_whose_probe_has_lapsed_leaves_the_next_probe_alone(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     async with members(1, redis_url, stub.url) as (one,):
@@ -229,7 +229,7 @@ async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
         assert len(stub.calls) == calls
 
 
-async def test_what_happens_while_the_others_are_told_is_told_next(
+async def test_failures_during_a_publication_are_published_next(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: DOWN
@@ -287,7 +287,7 @@ async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_
         assert redis_client.info("stats")["total_commands_processed"] - before == 1  # The question itself.
 
 
-async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+async def test_every_key_has_a_ttl(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, Answer(429, retry_after="1")])
     stub.answer = lambda _: next(answers)
     stub.takes = 0.1
@@ -319,7 +319,7 @@ async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, r
     assert all(key.startswith(b"credhook:credhook:platform:") for key in redis_client.scan_iter())
 
 
-async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_back(tmp_path: Path, stub: Stub) -> None:
+async def test_without_redis_each_process_goes_by_its_own_calls_and_publishes_later(tmp_path: Path, stub: Stub) -> None:
     with MortalRedis(tmp_path) as redis:
         async with members(2, redis.url, stub.url, redis_timeout=1.0) as (one, other):
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
@@ -342,7 +342,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
             assert one.breaker.pause() > 300
 
 
-async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
+async def test_a_pause_that_redis_forgot_is_kept_and_published_again(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: Answer(429, retry_after="600")
@@ -358,7 +358,7 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
             assert 300 < other.breaker.pause() < 660  # It is longer by what an answer of Redis takes.
 
 
-async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
+async def test_watching_ends_at_whichever_turn_it_is_cancelled(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
         async with open_redis(redis_url) as client:
             watching = asyncio.create_task(CircuitBreaker(store_on(client), api_url=stub.url).watch())

@@ -157,7 +157,7 @@ def at_rest(redis: Redis) -> str:
 
 
 def run(rig: FleetHarness, *command: str) -> str:
-    """What a command prints, on either stream."""
+    """Return what a command prints, on either stream."""
     # Stock RQ does not look for plugins where it was started.
     path = os.pathsep.join(filter(None, [str(rig.folder), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, **rig.environment}

@@ -1,4 +1,4 @@
-"""What we lean on in RQ without its leave: each test compares with RQ's own output, and breaks before a user does."""
+"""The parts of RQ that we rely on: each test compares with RQ's own output, and breaks before a user does."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -108,7 +108,7 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
 
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
-    """Those of a worker of ours."""
+    """Claims of a worker of ours."""
     return Claims(store_on(async_redis, "q"), lease=5.0, worker=Claimant("our-worker", "token"))
 
 

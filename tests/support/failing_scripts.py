@@ -42,7 +42,7 @@ OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of v
 
 @dataclass
 class Sabotage:
-    """What happens to a script the next time that it runs, and then no more.
+    """A plan for the next run of a script.
 
     Attributes:
         number: which of its commands is refused; 0 to note its commands.
@@ -62,7 +62,7 @@ class FailingStore(Store[Redis]):
         self._is_async = is_async
 
     def for_async_code(self) -> Any:
-        """The same store, and the same plans, for code that awaits its replies."""
+        """Return this store, with the same plans, for code that awaits its replies."""
         return FailingStore(self.redis, self.plans, is_async=True)
 
     def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:

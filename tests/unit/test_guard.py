@@ -26,7 +26,7 @@ class Book:
     """A guard that lets everything pass, unless it is shut, and writes down what it hears.
 
     Attributes:
-        is_shut: whether it refuses.
+        is_shut: True if it refuses.
         acquired: the operations that it let pass.
         heard: the first word of each permit.
     """

@@ -1,4 +1,4 @@
-"""What dramatiq does with an event: fetch its details with httpx, as fast as httpx can.
+"""The work of dramatiq: fetch the details of an event with httpx, as fast as httpx can.
 
 httpx's pool slows down with the square of its connections, so that each fetch under way has a client of its own, with
 one connection, and all clients share their trust for TLS, which is slow to load.
@@ -26,7 +26,7 @@ idle: deque[httpx.Client] = deque()
 
 
 def event_ids() -> list[str]:
-    """What is enqueued."""
+    """Return the ids to enqueue."""
     return [f"iss_{number:024x}" for number in range(EVENTS)]
 
 

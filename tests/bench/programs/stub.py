@@ -43,7 +43,7 @@ _ISSUANCE: Final = json.dumps(
 
 
 class Seen:
-    """How many requests came, of which resources, and how many were answered, from when to when."""
+    """Counts of requests, of their resources and of answers, and the times of the first and the last."""
 
     def __init__(self) -> None:
         self.requests = self.answered = 0
