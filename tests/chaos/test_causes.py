@@ -1,5 +1,6 @@
 """Causes stay right when workers are killed while handlers fail."""
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -36,18 +37,26 @@ def rig(rig: FleetHarness) -> FleetHarness:
     return rig
 
 
+def standing(redis: Any, cause_id: str) -> set[int]:
+    return {int(one[1:]) for one in redis.zrange(INDEX.standing(cause_id), 0, -1)}
+
+
+def begun(rig: FleetHarness, least: int) -> bool:
+    return len(rig.notes()) >= least
+
+
 def test_each_event_that_failed_stands_with_its_bug_and_no_other_does(rig: FleetHarness) -> None:
     rig.accept(*((f"m{number}", COMPLETED, f"r{number}") for number in range(COUNT)))
     for turn in range(3):
         with rig.worker(f"killed-{turn}", CREDHOOK_CONCURRENCY="10") as worker:
-            until(lambda turn=turn: len(rig.notes()) >= 30 * (turn + 1))  # type: ignore[misc]
+            until(partial(begun, rig, 30 * (turn + 1)))
             worker.kill()
     with rig.worker("last", CREDHOOK_CONCURRENCY="10"):
         rig.settles(within=120)
     found, redis = {}, cast(Any, rig.redis)
     for one in redis.zrange(INDEX.causes, 0, -1):
         cause = redis.hgetall(INDEX.cause(one.decode()))
-        events = {int(event[1:]) for event in redis.zrange(INDEX.standing(one.decode()), 0, -1)}
+        events = standing(redis, one.decode())
         found[cause[b"who"].decode(), cause[b"what"].decode()] = events
         assert int(cause[b"failures"]) >= len(events)
     died = found.pop(("worker", "WorkerDied"), set())

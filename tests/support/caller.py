@@ -7,4 +7,6 @@ from credhook.worker.api.token import ClientCredentials, Token
 
 def credentials() -> ClientCredentials:
     """Ours, with a token already."""
-    return ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret", token=Token("t", renew_at=math.inf))
+    credentials = ClientCredentials("http://127.0.0.1:1/token", "me", "s3cret")
+    credentials._token = Token("t", renew_at=math.inf)
+    return credentials
