@@ -24,10 +24,6 @@ from waiting import until_async
 Breaks = Callable[[], Awaitable[None]]
 
 
-def ids(count: int) -> list[str]:
-    return [f"msg_{number:06}" for number in range(count)]
-
-
 def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int, int]:
     """Every acknowledged delivery has one record and one job, and there is nothing else."""
     pipeline = redis.pipeline(transaction=False)
@@ -136,15 +132,14 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
 async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
     tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
+    ids = [f"msg_{number}" for number in range(60)]
     with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
         proxy.hold = True
         async with httpx.AsyncClient(timeout=60) as client:
-            sent = [
-                client.post(process.url, content=body(), headers=headers(webhook_id, body())) for webhook_id in ids(60)
-            ]
+            sent = [client.post(process.url, content=body(), headers=headers(one, body())) for one in ids]
             answers = await asyncio.gather(*sent)
             assert {response.status_code for response in answers} == {503}
             assert {response.headers["retry-after"] for response in answers} == {"5"}
         proxy.hold = False
-        await deliver_all(lambda: process.url, ids(60))
+        await deliver_all(lambda: process.url, ids)
     assert redis_client.zcard("credhook:credhook:open") == 60

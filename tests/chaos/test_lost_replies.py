@@ -30,8 +30,8 @@ def answers(redis: Redis) -> bool:
         return False
 
 
-def claims_of(redis: AsyncRedis, *, lease: float = 5.0) -> Claims:
-    return Claims(store_on(redis), lease=lease, worker=Claimant("w", "token"))
+def claims_of(redis: AsyncRedis) -> Claims:
+    return Claims(store_on(redis), lease=5.0, worker=Claimant("w", "token"))
 
 
 async def test_a_hand_back_whose_reply_is_lost_is_written_once(redis_url: str, redis_client: Redis) -> None:
