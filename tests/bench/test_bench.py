@@ -61,7 +61,7 @@ def test_a_server_that_does_not_do_the_work_is_found_out(tmp_path: Path) -> None
 
 
 def test_a_worker_that_fetches_an_event_twice_is_found_out(tmp_path: Path) -> None:
-    hasty = replace(OURS, arguments=("-c", FETCHES_TWICE))
+    hasty = replace(OURS, arguments=("-c", FETCHES_TWICE), unfinished=())
     with pytest.raises(RunFailed, match=r"credhook: 5 requests were made for 1 events"):
         measure(hasty, replace(PLAN, events=5), tmp_path)
 

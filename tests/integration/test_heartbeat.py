@@ -1,4 +1,4 @@
-"""Worker processes announce themselves, report different handlers, and take over from silent ones. Redis is real."""
+"""Worker processes announce themselves and take over from silent ones. Redis is real."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.claims import Claimant, Claims
 
-COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
+COMPLETED = "openid4vc.issuance.completed"
 LEASE, SILENCE = 15.0, 6.0
 
 
