@@ -70,7 +70,7 @@ fuzz: $(STAMP) ## mutated deliveries against the receiver's front, until Ctrl-C
 	@PYTHONPATH=tests/support $(BIN)/python -m fuzz --count 0
 
 # ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
-bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says what is missing, wrk or Node)
+bench: $(STAMP) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing

@@ -27,7 +27,7 @@ TARGETS: Final = ["figure", "to reach", "reached", "met"]
 #: One dict of figures for each round.
 Rounds: TypeAlias = Sequence[Mapping[str, Any]]
 
-#: How often a spoilt run is repeated: one stalled disk must not lose the figures of an hour.
+#: How often a spoilt run is repeated: one stalled disk must not lose all figures.
 _AGAIN: Final = 2
 
 OUT: Final = click.option(
