@@ -67,11 +67,11 @@ soak: $(STAMP) ## the long forms: thousands of deliveries, hundreds of kills; pr
 	@$(BIN)/pytest -m soak -s
 
 # ARGS goes to each of the two that measure: --rounds, --small. One alone: PYTHONPATH=tests .venv/bin/python -m bench.work --help
-bench: $(STAMP) ## measure receiver and worker beside their peers (an hour; says what is missing, wrk or Node)
+bench: $(STAMP) ## measure receiver and worker beside their peers (half an hour; says what is missing, wrk or Node)
 	@PYTHONPATH=tests $(BIN)/python -m bench.ingest $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.work $(ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m bench.sizing
-	@echo "python -m bench.readme puts these figures into tests/bench/README.md"
+	@echo "python -m bench.report puts these figures into tests/bench/README.md"
 
 browser: $(STAMP) ## the pages of the console in a real browser, which Debian brings (as root)
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver

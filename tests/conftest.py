@@ -1,10 +1,9 @@
 """Real parts for tests: a Redis per test process, and the receiver on a real socket."""
 
-import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from serving import Platform, platform
 
 from credhook.sandbox.local.environment import local_redis
 
-# Who runs the suite with nohup or in the background has them ignored, and so would all that it starts.
+# Under nohup or in the background, these signals are ignored, and every started process would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -27,25 +26,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A machine behind a proxy would have hosts that do not exist answered by it.
+# Behind a proxy, the proxy would answer for hosts that do not exist.
 for each in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
     os.environ.pop(each, None)
     os.environ.pop(each.lower(), None)
 
-# A busy machine is no bug: what a property says holds however long it takes.
+# A property holds however long a busy machine takes.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Spare the collector of garbage what is collected here: all of it stays, and would be walked again and again."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +52,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def module_redis(redis_server: str) -> str:
-    """The same, empty at the start of a file: another file may have left a queue that no receiver takes."""
+    """URL of that Redis, emptied at the start of a file: another file may have left a queue that no receiver takes."""
     with Redis.from_url(redis_server) as client:
         client.flushall()
     return redis_server
@@ -72,7 +60,7 @@ def module_redis(redis_server: str) -> str:
 
 @pytest.fixture
 def redis_url(redis_server: str) -> str:
-    """The same, empty."""
+    """URL of that Redis, emptied."""
     with Redis.from_url(redis_server) as client:
         client.flushall()
     return redis_server
@@ -92,7 +80,7 @@ async def async_redis(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 @pytest.fixture(scope="session")
 def authority() -> trustme.CA:
-    """Whom the sandbox trusts besides the system's."""
+    """The authority that the sandbox trusts besides the system's."""
     return trustme.CA()
 
 
@@ -105,7 +93,7 @@ def ca(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sandbox(ca: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One for all tests of this process: who switches faults on or registers endpoints leaves none behind."""
+    """The sandbox of all tests of this process. A test that sets faults or registers endpoints removes them."""
     with platform(tmp_path_factory.mktemp("platform"), "--ca", str(ca)) as process:
         yield process
 
@@ -121,7 +109,7 @@ def harness(tmp_path: Path, redis_url: str, sandbox: Platform) -> Iterator[Harne
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
-    """A platform that is told what to answer."""
+    """A platform that answers as the test says."""
     with Stub().running() as stub:
         yield stub
 

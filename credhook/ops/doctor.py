@@ -13,19 +13,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 from pydantic import ValidationError
 
-from credhook.certificate import SOON, valid_until
 from credhook.events import EVENT_TYPES
 from credhook.ops.attention import Finding, Verdict, fail, of_fleet, of_server, ok, skipped, split_remedy, warn
 from credhook.ops.fleet import read_fleet
 from credhook.receiver.settings import ReceiverSettings
-from credhook.settings import StoreSettings, settings_errors
+from credhook.settings import StoreSettings, settings_errors, valid_until
 from credhook.store.connection import BRIEFLY
 from credhook.store.errors import STORE_ERRORS, Forbidden
 from credhook.store.health import unanswered
@@ -86,6 +85,8 @@ TRIALS: Final = tuple(
 #: The ACL rules that grant access. Redis refuses a command that repeats a rule.
 _GRANTS: Final = {"keys": "~credhook:* ~rq:*", "channels": "&credhook:* &rq:*"}
 
+#: A certificate that expires within this time is a warning.
+SOON: Final = timedelta(days=14)
 _RENEW: Final = "renew the certificate of the proxy or receiver that ends TLS there"
 _OTHER_NAME: Final = "use a certificate for CREDHOOK_PUBLIC_URL's host, or correct that setting"
 #: OpenSSL's error number for a certificate → what to do.

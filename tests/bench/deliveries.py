@@ -1,7 +1,6 @@
 """Signed deliveries, no two alike, as requests that are ready to be sent: a file of records of one size.
 
-Receivers accept a signature for five minutes on either side of its timestamp. Ours lies in the near future, so that a
-file can be used for most of ten minutes.
+Receivers accept a signature for five minutes on either side of its timestamp.
 """
 
 import base64
@@ -14,9 +13,6 @@ from typing import Final
 
 _KEY: Final = bytes(range(32))
 SECRET: Final = "whsec_" + base64.b64encode(_KEY).decode()
-
-#: Seconds that a timestamp may be off in either direction, less 30 s for rounded clocks and slow processes.
-_TOLERANCE: Final = 270
 
 _BODY: Final = '{"eventType": "openid4vc.issuance.completed", "payload": {"openId4VcIssuanceId": "iss_%024x"}}'
 
@@ -49,14 +45,12 @@ class Deliveries:
         size: bytes of each request.
         first: the place of the first one in the file, counted in requests.
         count: how many.
-        timestamp: of their signatures, seconds since the epoch.
     """
 
     path: Path
     size: int
     first: int
     count: int
-    timestamp: int
 
     def split(self, count: int) -> tuple["Deliveries", "Deliveries"]:
         """Return the first `count` of them, and the others."""
@@ -68,18 +62,14 @@ class Deliveries:
             file.seek(self.first * self.size)
             return file.read(self.count * self.size)
 
-    def fresh_for(self, seconds: float) -> bool:
-        """Return True if every receiver will still accept them in that many seconds."""
-        return time.time() + seconds < self.timestamp + _TOLERANCE
-
 
 def sign(path: Path, count: int) -> Deliveries:
     """Write `count` deliveries to a file. The ids depend on the count alone, so each Redis sees a file only once."""
-    timestamp = int(time.time()) + _TOLERANCE
+    timestamp = int(time.time())
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
             file.write(b"".join(_request(number, timestamp) for number in range(start, min(start + _BLOCK, count))))
-    return Deliveries(path, path.stat().st_size // count, 0, count, timestamp)
+    return Deliveries(path, path.stat().st_size // count, 0, count)
 
 
 def _request(number: int, timestamp: int) -> bytes:

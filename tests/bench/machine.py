@@ -1,26 +1,34 @@
-"""The machine: which process runs on which core, what a process costs, and what the figures depend on. Linux only."""
+"""The machine: environments of the peers, which process runs on which core, and what a process costs. Linux only."""
 
 import http.client
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import venv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from bench.environments import ROOT
+import click
 from redis import Redis
 
-from credhook.sandbox.local.environment import find_server
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+PROGRAMS: Final = HERE / "programs"
 
-_OURS: Final = sorted(os.sched_getaffinity(0))
+#: Everything that the benchmark writes. Git ignores it.
+SCRATCH: Final = ROOT / ".credhook" / "bench"
 
 #: The server under test has one core to itself. The load and Redis share the others.
+_OURS: Final = sorted(os.sched_getaffinity(0))
 ALL: Final = frozenset(_OURS)
 SERVER: Final = frozenset(_OURS[:1])
 LOAD: Final = frozenset(_OURS[1:] or _OURS)
@@ -39,6 +47,56 @@ _PROC: Final = Path("/proc")
 
 class RunFailed(Exception):
     """A run gave no figures that mean anything. The message says why."""
+
+
+class Missing(Exception):
+    """A tool is missing that the benchmark does not install. The message says how to install it."""
+
+
+def say(line: str) -> None:
+    """Tell the user what happens. Figures go to standard output."""
+    click.echo(line, err=True)
+
+
+def python(lock: Path) -> Path:
+    """Return the interpreter of the environment that a lock file describes."""
+    interpreter = SCRATCH / lock.stem / "bin" / "python"
+
+    def install(folder: Path) -> list[str]:
+        venv.create(folder, with_pip=True, clear=True)
+        return [str(interpreter), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)]
+
+    _installed(SCRATCH / lock.stem, lock, install)
+    return interpreter
+
+
+def node(program: Path) -> Path:
+    """Return the program's copy beside its packages, where Node looks for them."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise Missing("node or npm is missing: install Node 20 or newer (Debian: apt install nodejs npm)")
+    lock = PROGRAMS / "package-lock.json"
+
+    def install(folder: Path) -> list[str]:
+        for name in ("package.json", lock.name):
+            shutil.copy(PROGRAMS / name, folder)
+        # Not `npm ci`: it refuses a lock that lacks the optional packages of other systems.
+        return ["npm", "install", "--loglevel", "error", "--no-audit", "--no-fund"]
+
+    _installed(SCRATCH / "node", lock, install)
+    return Path(shutil.copy(program, SCRATCH / "node"))
+
+
+def _installed(folder: Path, lock: Path, install: Callable[[Path], list[str]]) -> None:
+    """Prepare the folder and run the command that `install` returns, unless the lock was installed before."""
+    stamp, digest = folder / ".installed", sha256(lock.read_bytes() + sys.version.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    say(f"installing {folder.relative_to(ROOT)} (once)")
+    folder.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(install(folder), cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Missing(f"{folder.relative_to(ROOT)} could not be installed: {done.stderr.strip()[-500:]}")
+    stamp.write_text(digest)
 
 
 @contextmanager
@@ -120,7 +178,7 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
-    def _sum(self, figure: Any) -> int:
+    def _sum(self, figure: Callable[[int], int]) -> int:
         children: dict[int, list[int]] = {}
         for folder in _PROC.glob("[0-9]*"):
             with suppress(OSError):  # It has ended since it was listed.
@@ -139,8 +197,8 @@ def _stat(process: Path) -> list[str]:
 
 
 def _peak(pid: int) -> int:
-    status = (_PROC / str(pid) / "status").read_text().splitlines()
-    return next((int(line.split()[1]) for line in status if line.startswith("VmHWM:")), 0)
+    peak = re.search(r"^VmHWM:\s+(\d+)", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
+    return int(peak[1]) if peak else 0
 
 
 class Meter:
@@ -160,37 +218,19 @@ class Meter:
         return self._process.cpu_seconds(), float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def here(packages: Sequence[str], *others: str) -> dict[str, str]:
+def here(*packages: str) -> dict[str, str]:
     """Return what all figures depend on: a name and a line for people."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    processor = next(
-        (
-            line.partition(":")[2]
-            for line in (_PROC / "cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "",
-    )
-    node = f"Node {_said('node', '--version')}" if shutil.which("node") else "no Node"
-    redis = next((word[2:] for word in _said(find_server(), "--version").split() if word.startswith("v=")), "unknown")
-    load = ", ".join(map(str, sorted(LOAD)))
+
+    def said(*command: str) -> str:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    model = re.search(r"model name\s*: (.*)", (_PROC / "cpuinfo").read_text())
+    software = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    if shutil.which("node"):
+        software.append(f"Node {said('node', '--version')}")
     return {
-        "commit": _said("git", "describe", "--always", "--dirty=, and changes beside it") or "unknown",
-        "machine": f"{os.cpu_count()} cores of {processor.strip() or platform.machine()}, {memory:.0f} GiB",
+        "commit": said("git", "describe", "--always", "--dirty=, and changes beside it"),
+        "machine": f"{os.cpu_count()} cores of {model[1] if model else platform.machine()}; the server has one of them",
         "neighbours": f"load average {os.getloadavg()[0]:.1f} before the start; above 0.5, others are in the figures",
-        "cores": f"server pinned to core {_OURS[0]}, load generator and Redis to core {load}",
-        "software": ", ".join(
-            (
-                f"Python {platform.python_version()}",
-                *(f"{name} {version(name)}" for name in packages),
-                *others,
-                node,
-                f"Redis {redis}",
-            )
-        ),
-        "logs": "to a file: credhook's at its default level, which names every event; the others' at warning",
+        "software": ", ".join(software),
     }
-
-
-def _said(*command: str) -> str:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,8 +1,10 @@
-"""Results: rounds of figures in JSON, and their tables for a terminal and for the README."""
+"""Results: rounds of figures in JSON, and their tables for a terminal and for the README.
+
+`python -m bench.report` puts the tables of a run into tests/bench/README.md: what stands between `<!-- ingest -->` and
+`<!-- /ingest -->` is replaced by ingest.md, and so on for each part.
+"""
 
 import json
-import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +15,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import click
 from bench import machine
-from bench.environments import SCRATCH, say
-from bench.machine import RunFailed
-from rich.console import Console
-from rich.table import Table
+from bench.machine import HERE, SCRATCH, RunFailed, say
 
 T = TypeVar("T")
+
+#: The columns of a sheet of targets.
+TARGETS: Final = ["figure", "to reach", "reached", "met"]
 
 #: One dict of figures for each round.
 Rounds: TypeAlias = Sequence[Mapping[str, Any]]
 
-#: How often a spoilt run is repeated: one stalled disk must not lose the figures of an hour.
+#: How often a spoilt run is repeated: one stalled disk must not lose all figures.
 _AGAIN: Final = 2
 
 OUT: Final = click.option(
@@ -63,15 +65,9 @@ def at_most(what: str, reached: float, most: float, form: str = ".2f") -> list[s
     return [what, f"≤ {most:g}", f"{reached:{form}}", "yes" if reached <= most else "NO"]
 
 
-def targets(rows: Iterable[Sequence[str]]) -> Sheet:
-    return Sheet("Targets", ["figure", "to reach", "reached", "met"], list(rows))
-
-
 @contextmanager
 def measuring(name: str, out: Path, results: dict[str, Any]) -> Iterator[Path]:
     """Run the block on the load's cores, with a folder for its files, and write the results even if a run fails."""
-    if shutil.which("wrk") is None:
-        raise click.ClickException("wrk is missing: install it (Debian: apt install wrk)")
     out.mkdir(parents=True, exist_ok=True)
     with machine.on(machine.LOAD), TemporaryDirectory(prefix="runs-", dir=out) as folder:
         try:
@@ -105,21 +101,28 @@ def measured(folder: Path, measure: Callable[[Path], T]) -> T:
 
 def publish(name: str, out: Path, setting: Mapping[str, str], sheets: Iterable[Sheet]) -> None:
     """Print the tables, and write them to `name`.md for the README."""
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    lines = []
-    for key, line in setting.items():
-        console.print(f"[bold]{key}[/]: {line}", highlight=False)
-        lines.append(f"- {key}: {line}")
+    lines = [f"- {key}: {line}" for key, line in setting.items()]
     for sheet in sheets:
-        if not sheet.rows:
-            continue
-        table = Table(title=sheet.title, title_justify="left")
-        for number, column in enumerate(sheet.columns):
-            table.add_column(column, justify="right" if number else "left")
-        for row in sheet.rows:
-            table.add_row(*row)
-        console.print(table)
         rule = ["---", *["---:"] * (len(sheet.columns) - 1)]
         lines += ["", f"{sheet.title}:", "", *(f"| {' | '.join(row)} |" for row in (sheet.columns, rule, *sheet.rows))]
-    (out / f"{name}.md").write_text("\n".join(lines) + "\n")
-    say(f"results: {out}")
+    text = "\n".join(lines) + "\n"
+    click.echo(text)
+    (out / f"{name}.md").write_text(text)
+
+
+@click.command()
+@OUT
+def main(*, out: Path) -> None:
+    """Put the figures of a run into the README."""
+    readme = HERE / "README.md"
+    page = readme.read_text()
+    for part in ("ingest", "work", "sizing"):
+        if (out / f"{part}.md").exists():
+            before, begin, rest = page.partition(f"<!-- {part} -->\n")
+            _, end, after = rest.partition(f"<!-- /{part} -->")
+            page = before + begin + (out / f"{part}.md").read_text() + end + after
+    readme.write_text(page)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,6 @@
 """`python -m bench.sizing`: compute what a number of events a day needs from the measured cost of one event.
 
-Events do not come evenly. The busiest hour has several times the mean, and fills half of the processes, where the
-latencies of the other tables were judged.
+Events do not come evenly. The busiest hour has several times the mean, and fills half of the processes.
 """
 
 import json
@@ -45,22 +44,24 @@ def sheet(received: dict[str, float], handled: dict[str, float]) -> Sheet:
     return Sheet(title, [*columns, "Redis's memory"], rows)
 
 
-def _costs(path: Path, name: str, *figures: str) -> dict[str, float]:
-    """Return the medians of a competitor's figures."""
+def _costs(path: Path, *keys: str) -> dict[str, float]:
+    """Return the medians of a competitor's figures: its rounds are found by the keys."""
     if not path.exists():
         raise click.ClickException(f"{path} is missing: run bench.ingest and bench.work first")
-    rounds: list[dict[str, Any]] = json.loads(path.read_text())["throughput"].get(name, [])
-    if not rounds or any(one[figure] is None for one in rounds for figure in figures):
-        raise click.ClickException(f"{path} has no figures of {name}: measure it until all is settled (--limit)")
-    return {figure: middle(rounds, figure) for figure in figures}
+    rounds: Any = json.loads(path.read_text())
+    for key in keys:
+        rounds = rounds.get(key, {})
+    if not rounds or any(figure is None for one in rounds for figure in one.values()):
+        raise click.ClickException(f"{path} has no figures of {keys[-1]}: measure it until all is settled")
+    return {figure: middle(rounds, figure) for figure in rounds[0]}
 
 
 @click.command()
 @report.OUT
 def main(*, out: Path) -> None:
     """Print what an event costs and what a number of events a day needs; write it to sizing.md."""
-    received = _costs(out / "ingest.json", STRICT.name, "rate", "cpu", "redis")
-    handled = _costs(out / "work.json", OURS.name, "rate", "cpu", "redis", "kept")
+    received = _costs(out / "ingest.json", "throughput", STRICT.name)
+    handled = _costs(out / "work.json", "rounds", "50", OURS.name)
     redis = received["redis"] + handled["redis"]
     setting = {
         "from": f"{received['rate']:,.0f} deliveries/s for a receiver process, {handled['rate']:,.0f} events/s for a "

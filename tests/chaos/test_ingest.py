@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 from fleet_harness import SHORT, SIZES
-from pyreqwest.client import ClientBuilder
 from redis import Redis
 from redis_keys import job_id
 from redis_proxy import redis_proxy
-from redis_server import mortal_redis
+from redis_server import MortalRedis
 from repeating_sender import deliver_all
 from rq.utils import as_text
 from serving import Receiver, receiver
@@ -23,10 +22,6 @@ from signing import body, headers
 from waiting import until_async
 
 Breaks = Callable[[], Awaitable[None]]
-
-
-def ids(count: int) -> list[str]:
-    return [f"msg_{number:06}" for number in range(count)]
 
 
 def assert_each_is_kept_once(redis: Redis, acknowledged: list[str]) -> tuple[int, int]:
@@ -109,7 +104,7 @@ async def test_redis_killed_at_random_instants(tmp_path: Path, size: str) -> Non
         redis.kill()
         await asyncio.to_thread(redis.start)
 
-    with mortal_redis(tmp_path) as redis:
+    with MortalRedis(tmp_path) as redis:
         with receiver(tmp_path, redis.url) as process:
             await ingestion.run(lambda: process.url, kill)
             assert "Traceback" not in process.text
@@ -134,38 +129,17 @@ async def test_replies_to_the_script_are_lost(tmp_path: Path, redis_url: str, re
     ingestion.report("a reply of Redis lost", redis_client)
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_concurrent_deliveries_of_one_id_are_one_job(
-    tmp_path: Path, redis_url: str, redis_client: Redis, size: str
-) -> None:
-    count = 50 if size == SHORT else 1_000
-    statuses: Counter[str] = Counter()
-    with receiver(tmp_path, redis_url) as process:
-        # Not httpx: its own work for 32 requests would keep them apart by longer than the receiver takes.
-        async with ClientBuilder().no_proxy().build() as client:
-            for webhook_id in ids(count):
-                content = body(resource_id=f"iss_{webhook_id}")
-                signed = headers(webhook_id, content)
-                sent = [client.post(process.url).headers(signed).body_bytes(content).build().send() for _ in range(32)]
-                for response in await asyncio.gather(*sent):
-                    statuses[response.headers["credhook-outcome"]] += 1
-    assert statuses == {"accepted": count, "duplicate": 31 * count}
-    assert_each_is_kept_once(redis_client, ids(count))
-    print(f"\n32 deliveries each of {count} ids: {dict(statuses)}")
-
-
 async def test_a_stalled_redis_is_503_for_all_who_wait_and_recovers(
     tmp_path: Path, redis_url: str, redis_client: Redis
 ) -> None:
+    ids = [f"msg_{number}" for number in range(60)]
     with redis_proxy(redis_url) as proxy, receiver(tmp_path, proxy.url) as process:
         proxy.hold = True
         async with httpx.AsyncClient(timeout=60) as client:
-            sent = [
-                client.post(process.url, content=body(), headers=headers(webhook_id, body())) for webhook_id in ids(60)
-            ]
+            sent = [client.post(process.url, content=body(), headers=headers(one, body())) for one in ids]
             answers = await asyncio.gather(*sent)
             assert {response.status_code for response in answers} == {503}
             assert {response.headers["retry-after"] for response in answers} == {"5"}
         proxy.hold = False
-        await deliver_all(lambda: process.url, ids(60))
+        await deliver_all(lambda: process.url, ids)
     assert redis_client.zcard("credhook:credhook:open") == 60

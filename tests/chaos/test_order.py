@@ -1,4 +1,4 @@
-"""Many events of one resource, in any order, over many processes, beside those of others; and what a replay repeats."""
+"""Many events of one resource, in any order, over many processes, beside those of others."""
 # ruff: noqa: T201  The counts are what `make soak` is run for.
 
 import random
@@ -55,7 +55,7 @@ def assert_one_at_a_time(rig: FleetHarness) -> float:
 
 
 def assert_nothing_goes_back(rig: FleetHarness) -> tuple[str, str]:
-    """What is written is never older than what was written before; the last type and time."""
+    """Nothing written is older than what was written before. Return the last type and time."""
     written = [note.words[2:4] for note in rig.notes() if note.words[0] == "written"]
     assert written
     for before, after in pairwise(written):
@@ -130,32 +130,3 @@ def test_events_that_overtake_each_other_never_take_the_issuance_back(rig: Fleet
         f"\n50 events of one issuance as it changed: {stale} told that they were stale, in {took:.1f} s; "
         f"{beside} of the {len(rest)} others were done by then"
     )
-
-
-def test_over_five_retries_of_its_neighbour_a_handler_runs_once(rig: FleetHarness) -> None:
-    rig.plugin("""
-@handlers.on("*")
-async def good(event, context):
-    note("good", event.webhook_id, context.idempotency_key)
-
-@handlers.on("*")
-async def bad(event, context):
-    note("bad", event.webhook_id, context.idempotency_key)
-    if event.attempt <= 5:
-        raise Retry(after=0.05)
-
-@handlers.on("*")
-async def another(event, context):
-    note("another", event.webhook_id, context.idempotency_key)
-""")
-    ids = [f"m{number}" for number in range(20)]
-    rig.accept(*((one, LIFE[-1], f"iss_{one}") for one in ids))
-    with rig.worker("worker", "--processes", "2"):
-        rig.settles()
-    assert {rig.record(one)["attempts"] for one in ids} == {"6"}
-    runs = [note.words for note in rig.notes()]
-    for one in ids:
-        assert [words for words in runs if words[1] == one].count(("good", one, f"{one}:test.good")) == 1
-        assert [words for words in runs if words[1] == one].count(("another", one, f"{one}:test.another")) == 1
-        assert [words for words in runs if words[1] == one].count(("bad", one, f"{one}:test.bad")) == 6
-    assert len(runs) == 20 * 8

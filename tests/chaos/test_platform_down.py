@@ -40,17 +40,6 @@ def events(start: int, count: int) -> list[tuple[str, str, str]]:
     return [(f"m{number}", COMPLETED, f"iss_{number}") for number in range(start, start + count)]
 
 
-def beginning(calls: list[Call]) -> int:
-    """Calls within the first moments, from the first one on."""
-    return sum(call.at < calls[0].at + BEGINNING for call in calls)
-
-
-def said_at(log: str, event: str) -> float:
-    """When the first of the fleet said so."""
-    lines = [json.loads(line) for line in log.splitlines() if f'"{event}"' in line]
-    return min(datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines)
-
-
 def spent(rig: FleetHarness, count: int) -> int:
     """Attempts that all these events have taken beyond the one each that handled them."""
     records = rig.records(f"m{number}" for number in range(count)).values()
@@ -89,7 +78,7 @@ def test_an_outage_costs_few_attempts_and_ends_without_a_herd(rig: FleetHarness,
         log = worker.text
     lost = spent(rig, accepted)
     later = rig.stub.since(ended)
-    gentle = beginning(later)
+    gentle = sum(call.at < later[0].at + BEGINNING for call in later)
     first = later[0].at - ended
     took = max(note.at for note in rig.notes()) - ended
     print(
@@ -143,7 +132,8 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str
         begun = time.time()
         until(lambda: time.time() > begun + lasts, within=lasts + 60)
         calls = list(rig.stub.calls)
-        earliest = said_at(worker.text, "worker_started")
+        starts = [json.loads(line)["timestamp"] for line in worker.text.splitlines() if '"worker_started"' in line]
+    earliest = min(datetime.fromisoformat(start).timestamp() for start in starts)
     assert len(calls) < count  # There was always more to do.
     rate = sum(begun <= call.at < begun + lasts for call in calls) / lasts
     print(f"\nCREDHOOK_RATE=50 and 3 processes: {rate:.1f} calls a second over {lasts:.0f} s")
@@ -154,7 +144,7 @@ def test_the_fleet_keeps_to_the_rate_and_uses_it_up(rig: FleetHarness, size: str
 
 
 def test_idle_processes_do_not_use_the_rate_up(rig: FleetHarness) -> None:
-    """What was admitted and found nothing to do is given back: the bucket is full again, and its key lapses."""
+    """Admissions without an event are given back: the bucket is full again, and its key lapses."""
     with rig.worker("worker", "--processes", "3", CREDHOOK_RATE="5") as worker:
         rig.started(worker, each=3)
         for number in range(10):

@@ -1,15 +1,13 @@
-"""What a dead worker or a dead Redis has interrupted is under way again, and how soon."""
+"""How soon the events of a dead worker are under way again."""
 # ruff: noqa: T201  The seconds are what somebody looks for who changes a lease.
 
 import os
 import signal
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from fleet_harness import Answer, Call, FleetHarness, Stub, well
-from redis_server import mortal_redis
+from fleet_harness import FleetHarness
 from serving import children
 from waiting import until
 
@@ -25,7 +23,7 @@ async def held(event, context):
 
 
 @pytest.mark.parametrize(("whole", "promised"), [(False, 2.0), (True, 10.0)], ids=["one process", "with its host"])
-def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_lapse(
+def test_events_of_a_dead_worker_are_under_way_again_before_its_leases_lapse(
     rig: FleetHarness, whole: bool, promised: float
 ) -> None:
     """With the lease as shipped: one process dies, or with its supervisor, while another worker has nothing to do."""
@@ -60,30 +58,3 @@ def test_what_a_dead_worker_had_in_flight_is_under_way_again_before_its_leases_l
     assert '"worker_missed"' in told or not whole
     assert '"events_put_back"' not in told
     print(f"\nkill -9 with 100 events in flight: all under way again after {took:.1f} s ({promised:.0f} promised)")
-
-
-def test_an_attempt_that_meets_a_redis_that_is_gone_is_made_again(tmp_path: Path, stub: Stub) -> None:
-    """Redis dies while the details of a second attempt are on their way, and comes back."""
-    with mortal_redis(tmp_path) as redis:
-
-        def answer(call: Call) -> Answer:
-            if call.number == 2:
-                redis.kill()
-            return well(call)
-
-        stub.answer = answer
-        rig = FleetHarness(tmp_path, redis.url, stub)
-        rig.plugin("""
-@handlers.on("*")
-async def second_time(event, context):
-    note(event.attempt)
-    if event.attempt == 1:
-        raise Retry(after=0.1)
-""")
-        rig.accept(("m1", COMPLETED, "iss_1"))
-        with rig.worker() as worker:
-            until(lambda: len(stub.calls) == 2, what="the second attempt")
-            until(lambda: "redis_unusable" in worker.text, what="its end")
-            redis.start()
-            rig.reaches("m1", "done", within=60)
-        rig.redis.close()

@@ -63,12 +63,6 @@ def handled(rig: FleetHarness) -> Counter[tuple[str, ...]]:
     return Counter(note.words[:2] for note in rig.notes())
 
 
-def credhook(rig: FleetHarness, *arguments: str, **settings: str) -> str:
-    done = commands.credhook(*arguments, environment=rig.environment | settings, folder=rig.folder)
-    done.check_returncode()
-    return done.stdout
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_that_comes_later(
     rig: FleetHarness, size: str
@@ -102,10 +96,10 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         two_handlers = version(rig, "two", FIRST, SECOND, THIRD)
         running += fleet(rig, two_handlers)
         stop(new)
-        replayed = credhook(
-            rig, "events", "replay", "--handler", "test.second", "--since", "1h", CREDHOOK_HANDLERS=two_handlers
-        )
-        assert replayed == f"replayed {count}\n"
+        environment = rig.environment | {"CREDHOOK_HANDLERS": two_handlers}
+        replay = ("events", "replay", "--handler", "test.second", "--since", "1h")
+        replayed = commands.credhook(*replay, environment=environment, folder=rig.folder)
+        assert replayed.stdout == f"replayed {count}\n"
         until(lambda: states(rig, ids) == {"done": count}, what="the second handler's end", within=120)
         expected = {(name, one): 1 for name in ("first", "second") for one in ids}
         assert handled(rig) == expected
@@ -117,23 +111,3 @@ def test_each_event_is_handled_once_by_the_first_handler_and_once_by_a_second_th
         f"\n{count} events of a type whose first handler was being deployed: each handled once, {passed_on} taken by a "
         "worker without it while there was one with it; a second handler ran once for each, and no other again"
     )
-
-
-@pytest.mark.parametrize("isolation", ["loop", "fork"])
-def test_with_handlers_misspelt_nothing_is_taken_and_with_none_nothing_is_lost(
-    rig: FleetHarness, isolation: str
-) -> None:
-    right = version(rig, "right", FIRST)
-    (rig.folder / "empty.py").write_text('from credhook import Handlers\nhandlers = Handlers("test")\n')
-    ids = [f"m{number}" for number in range(10)]
-    rig.accept(*((one, COMPLETED, f"iss_{one}") for one in ids))
-    misspelt = rig.worker("misspelt", CREDHOOK_HANDLERS="rihgt")
-    assert misspelt.process.wait(60) == 2
-    with rig.worker("empty", "--isolation", isolation, CREDHOOK_HANDLERS="empty"):
-        until(lambda: states(rig, ids) == {"unhandled": len(ids)}, what="the end of what nobody handles")
-        with rig.worker("right", "--isolation", isolation, CREDHOOK_HANDLERS=right) as worker:
-            until(lambda: states(rig, ids) == {"done": len(ids)}, what="each event's handler")
-            assert rig.redis.hlen("credhook:credhook:handlers") == 2
-            assert worker.stop() == 0
-            assert rig.redis.hlen("credhook:credhook:handlers") == 1
-    assert handled(rig) == {("first", one): 1 for one in ids}

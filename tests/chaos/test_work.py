@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from fleet_harness import SHORT, SIZES, FleetHarness, Note, Stub
 from redis.exceptions import RedisError
-from redis_server import MortalRedis, mortal_redis
+from redis_server import MortalRedis
 from serving import Process, children
 
 from credhook.receiver.inbox import StoreUnavailable
@@ -147,14 +147,14 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Runs:
-    """What the notes say of all runs of both handlers.
+    """All runs of both handlers, read from the notes.
 
     Attributes:
         missing: handlers of an event that never ran to the end.
         too_late: runs that began after the mark of being done.
         repeated: runs that began after one of the same had ended well: when that one ended, and in which process.
         interrupted: how many runs neither ended nor asked for another attempt.
-        keys: whether every run had the idempotency key of its handler and event.
+        keys: True if every run had the idempotency key of its handler and event.
     """
 
     missing: int
@@ -191,7 +191,7 @@ class Runs:
 @pytest.mark.parametrize("size", SIZES)
 def test_workers_and_redis_killed_at_random_instants(tmp_path: Path, stub: Stub, size: str) -> None:
     stub.takes = 0.02
-    with mortal_redis(tmp_path) as redis:
+    with MortalRedis(tmp_path) as redis:
         rig = FleetHarness(tmp_path, redis.url, stub)
         rig.plugin(TWO_HANDLERS)
         deaths = Deaths(rig, redis, *((600, 6, 2) if size == SHORT else (20_000, 50, 10)))

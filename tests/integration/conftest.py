@@ -1,4 +1,4 @@
-"""The sandbox as a client sees it, and as whoever it delivers to; `credhook events` in this process."""
+"""The sandbox's API, a receiver of its deliveries, and `credhook events` in this process."""
 
 import os
 from collections.abc import Iterator
@@ -64,9 +64,8 @@ def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def in_memory(redis_client: Redis) -> Iterator[None]:
-    """A thousand small worlds, none of which has to be on a disk."""
+    """A Redis without an append-only file, for tests that empty it a thousand times."""
     redis_client.config_set("appendonly", "no")
     yield
-    redis_client.config_set("maxmemory", 0)
     redis_client.flushall()
     redis_client.config_set("appendonly", "yes")

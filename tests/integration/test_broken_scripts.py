@@ -1,4 +1,4 @@
-"""Every command of every script that moves events, refused in turn: nothing is lost, and nothing done is done again.
+"""Every command of every script on events, refused in turn: nothing is lost, and nothing done is done again.
 
 The scripts of worker/platform/ are left out: they touch no event, and where they fail each process goes on by itself.
 """
@@ -6,21 +6,20 @@ The scripts of worker/platform/ are left out: they touch no event, and where the
 import json
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 from accepting import everything
 from breakable_store import DONE, BreakableStore
 from claiming import INDEX
-from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, Sabotage, forbidding, full, misshapen
+from failing_scripts import FORBIDDEN, OF_ANOTHER_TYPE, Sabotage
 from redis import Redis
 from redis.exceptions import ResponseError
-from redis_keys import EVENT
+from redis_keys import EVENT, HISTORY, job_id
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from credhook.store import State
+from credhook.store import BLAMED, State
 from credhook.store.store import Script
 from credhook.worker.queue.claims import Claim, Settlement
 from credhook.worker.queue.failure import Failure, worker_died
@@ -29,8 +28,7 @@ pytestmark = pytest.mark.usefixtures("in_memory")
 
 COMPLETED, URGENT = "openid4vc.issuance.completed", "openid4vc.verification.data"
 
-Step = Callable[[BreakableStore], Coroutine[Any, Any, Script]]
-Run = Callable[[BreakableStore], Coroutine[Any, Any, None]]
+Step = Callable[[BreakableStore], Coroutine[Any, Any, None]]
 
 EVENTS = (("e1", COMPLETED, "r1"), ("u1", URGENT, "p1"), ("e2", COMPLETED, "r1"))
 
@@ -41,16 +39,14 @@ async def accepting(store: BreakableStore) -> None:
         raise ResponseError("503")
 
 
-async def delivered(store: BreakableStore) -> Script:
-    return "accept"
+async def nothing(store: BreakableStore) -> None: ...
 
 
-async def to_be_taken(store: BreakableStore) -> Script:
+async def to_be_taken(store: BreakableStore) -> None:
     """One of them a retry that is due."""
     store.deliver(*EVENTS)
     (claim,) = (await store.claims.take(1, urgent=1)).claims
     await store.claims.settle(claim, Settlement(State.WAITING, "no", wait=0.0))
-    return "take"
 
 
 async def taking(store: BreakableStore) -> None:
@@ -58,11 +54,10 @@ async def taking(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-async def isolated(store: BreakableStore) -> Script:
+async def isolated(store: BreakableStore) -> None:
     store.deliver(EVENTS[0])
     store.redis.hset(EVENT + "e1", "killed", 1)
     assert await store.take() == []
-    return "take"
 
 
 async def taking_alone(store: BreakableStore) -> None:
@@ -70,10 +65,9 @@ async def taking_alone(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-async def popped(store: BreakableStore) -> Script:
+async def popped(store: BreakableStore) -> None:
     store.deliver(EVENTS[0])
     store.redis.lpop(INDEX.jobs)
-    return "claim"
 
 
 async def claiming(store: BreakableStore) -> None:
@@ -82,20 +76,18 @@ async def claiming(store: BreakableStore) -> None:
         await store.handle(claim)
 
 
-async def planted(store: BreakableStore) -> Script:
+async def planted(store: BreakableStore) -> None:
     store.deliver(EVENTS[0])
     Queue("credhook", connection=store.redis, serializer=JSONSerializer).enqueue("os.getcwd", job_id="evil")
-    return "take"
 
 
-async def taken(store: BreakableStore) -> Script:
+async def taken(store: BreakableStore) -> None:
     store.deliver(*EVENTS)
     store.redis.set("test:claim", "")
     store.held = await store.take()
-    return "write"
 
 
-def settling(settlement: Settlement) -> Run:
+def settling(settlement: Settlement) -> Step:
     async def run(store: BreakableStore) -> None:
         for claim in store.held:
             with suppress(ResponseError):
@@ -118,41 +110,30 @@ async def renewing(store: BreakableStore) -> None:
     await store.claims.renew(store.held)
 
 
-async def lost_by_rq(store: BreakableStore) -> Script:
+async def lost_by_rq(store: BreakableStore) -> None:
     await taken(store)
     store.pass_time()
-    return "put_back"
 
 
 async def putting_back(store: BreakableStore) -> None:
     store.sweeper.run()
 
 
-async def died(store: BreakableStore) -> Script:
-    await taken(store)
-    return "reclaim"
-
-
 async def reclaiming(store: BreakableStore) -> None:
     store.store.run("reclaim", ["w", "1", json.dumps(worker_died().counted()), 3_600])
 
 
-async def unhandled(store: BreakableStore) -> Script:
-    store.deliver(*EVENTS[:2])
-    for claim in await store.take():
-        await store.claims.settle(claim, Settlement(State.UNHANDLED, "NoHandler", spend=False))
-    return "replay"
+def settled(settlement: Settlement) -> Step:
+    async def prepare(store: BreakableStore) -> None:
+        store.deliver(*EVENTS[:2])
+        for claim in await store.take():
+            await store.claims.settle(claim, settlement)
+
+    return prepare
 
 
 async def resuming(store: BreakableStore) -> None:
     store.sweeper.unhandled.put_back()
-
-
-async def given_up(store: BreakableStore) -> Script:
-    store.deliver(*EVENTS[:2])
-    for claim in await store.take():
-        await store.claims.settle(claim, Settlement(State.DEAD, "no"))
-    return "replay"
 
 
 async def replaying(store: BreakableStore) -> None:
@@ -160,64 +141,61 @@ async def replaying(store: BreakableStore) -> None:
         store.replay(one, "dead")
 
 
-async def showing(store: BreakableStore) -> Script:
-    await taken(store)
-    return "keep"
-
-
 async def keeping(store: BreakableStore) -> None:
     await store.snapshots.keep("e1", b"{}")
 
 
 FAILED = (Failure("test.first", "ValueError", "test first", "test.py:1 first"),)
-BLAMED: dict[str, Any] = {"failures": FAILED, "causes": {"test.first": FAILED[0].cause}, "history": {"attempt": 1}}
+WITH_FAILURES: dict[str, Any] = {
+    "failures": FAILED,
+    "causes": {"test.first": FAILED[0].cause},
+    "history": {"attempt": 1},
+}
 
-CASES: dict[str, tuple[Step, Run]] = {
-    "accept": (delivered, accepting),
-    "take": (to_be_taken, taking),
-    "take alone": (isolated, taking_alone),
-    "claim": (popped, claiming),
-    "refuse": (planted, taking),
-    "settle as done": (taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
-    "settle as waiting": (taken, settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **BLAMED))),
-    "settle as dead": (taken, settling(Settlement(State.DEAD, "no", **BLAMED))),
-    "settle as unhandled": (taken, settling(Settlement(State.UNHANDLED, "NoHandler", spend=False))),
-    "hand back": (taken, settling(Settlement(State.ACCEPTED, spend=False))),
-    "record": (taken, recording),
-    "renew": (taken, renewing),
-    "put back": (lost_by_rq, putting_back),
-    "reclaim": (died, reclaiming),
-    "replay": (given_up, replaying),
-    "put back unhandled": (unhandled, resuming),
-    "keep a snapshot": (showing, keeping),
+DEAD, UNHANDLED = Settlement(State.DEAD, "no"), Settlement(State.UNHANDLED, "NoHandler", spend=False)
+#: The script; what goes before; what runs it.
+CASES: dict[str, tuple[Script, Step, Step]] = {
+    "accept": ("accept", nothing, accepting),
+    "take": ("take", to_be_taken, taking),
+    "take alone": ("take", isolated, taking_alone),
+    "claim": ("claim", popped, claiming),
+    "refuse": ("take", planted, taking),
+    "settle as done": ("write", taken, settling(Settlement(State.DONE, records=DONE, sealed=True, latest=(3, 1)))),
+    "settle as waiting": (
+        "write",
+        taken,
+        settling(Settlement(State.WAITING, "no", wait=5.0, records=DONE, **WITH_FAILURES)),
+    ),
+    "settle as dead": ("write", taken, settling(Settlement(State.DEAD, "no", **WITH_FAILURES))),
+    "settle as unhandled": ("write", taken, settling(UNHANDLED)),
+    "hand back": ("write", taken, settling(Settlement(State.ACCEPTED, spend=False))),
+    "record": ("write", taken, recording),
+    "renew": ("write", taken, renewing),
+    "put back": ("put_back", lost_by_rq, putting_back),
+    "reclaim": ("reclaim", taken, reclaiming),
+    "replay": ("replay", settled(DEAD), replaying),
+    "put back unhandled": ("replay", settled(UNHANDLED), resuming),
+    "keep a snapshot": ("keep", taken, keeping),
 }
 
 
-async def looked_at(redis: Redis, prepare: Step, run: Run) -> tuple[list[bytes], set[bytes]]:
-    """The commands that the script runs, and the keys that they name."""
+async def run_case(redis: Redis, name: str, sabotage: Sabotage) -> BreakableStore:
     redis.flushall()
     store = BreakableStore(redis)
-    store.store.plans[await prepare(store)] = Sabotage(0)
-    await run(store)
-    commands: Any = redis.lrange("test:commands", 0, -1)
-    keys: Any = redis.smembers("test:keys")
-    assert commands
-    return commands, keys
-
-
-async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Sabotage) -> None:
-    """Promises 1 and 4, whatever has happened to the script once."""
-    redis.flushall()
-    store = BreakableStore(redis)
-    store.store.plans[await prepare(store)] = sabotage
+    script, prepare, run = CASES[name]
+    await prepare(store)
+    store.store.plans[script] = sabotage
     try:
         await run(store)
     except ResponseError:
-        acknowledged = False
-    else:
-        acknowledged = True
-    if name == "accept" and not acknowledged:  # They were answered with 503, and come again.
-        await accepting(store)
+        if name == "accept":  # They were answered with 503, and come again.
+            await accepting(store)
+    return store
+
+
+async def survives(redis: Any, name: str, sabotage: Sabotage) -> None:
+    """Promises 1 and 4, whatever has happened to the script once."""
+    store = await run_case(redis, name, sabotage)
     if name == "replay":  # So does the operator.
         await replaying(store)
     await store.recover()
@@ -233,19 +211,16 @@ async def survives(redis: Any, prepare: Step, run: Run, name: str, sabotage: Sab
             continue
         assert state == State.DONE, record
         assert webhook_id in store.handled
-    expected = EXPECTED.get(name, {"e1"})
+    expected = {"e1", "u1", "e2", "q1"} if name == "accept" else {"e1"}
     assert expected <= {key.decode().removeprefix(EVENT) for key in redis.scan_iter(EVENT + "*")}
     if name != "claim":  # There RQ itself sees to its job.
         assert not [key for key in redis.scan_iter("rq:job:e-*") if redis.ttl(key) < 0], everything(redis)
 
 
-EXPECTED = {"accept": {"e1", "u1", "e2", "q1"}}
-LEAN = ("accept", "take", "settle as done", "put back", "replay")
 REFUSALS = [
     pytest.param(FORBIDDEN, id="forbidden"),
     pytest.param(OF_ANOTHER_TYPE, id="of another type", marks=pytest.mark.soak),
 ]
-BY_REDIS = [name if name in LEAN else pytest.param(name, marks=pytest.mark.soak) for name in CASES]
 
 
 @pytest.mark.parametrize("error", REFUSALS)
@@ -253,29 +228,36 @@ BY_REDIS = [name if name in LEAN else pytest.param(name, marks=pytest.mark.soak)
 async def test_whichever_command_is_refused_nothing_is_lost_and_nothing_done_is_done_again(
     redis_client: Redis, name: str, error: str
 ) -> None:
-    prepare, run = CASES[name]
-    commands, _ = await looked_at(redis_client, prepare, run)
+    await run_case(redis_client, name, Sabotage(0))
+    commands: Any = redis_client.lrange("test:commands", 0, -1)
+    assert commands
     for number, command in enumerate(commands, 1):
         try:
-            await survives(redis_client, prepare, run, name, Sabotage(number, error))
+            await survives(redis_client, name, Sabotage(number, error))
         except Exception as failure:
             failure.add_note(f"{name}: {error} at {number}, {command!r}")
             raise
 
 
-@pytest.mark.parametrize("name", BY_REDIS)
-async def test_whatever_is_forbidden_full_or_of_another_type_meanwhile_nothing_is_lost(
-    redis_client: Redis, name: str
-) -> None:
-    """The same by Redis itself, once for each command and each key of the script."""
-    prepare, run = CASES[name]
-    commands, keys = await looked_at(redis_client, prepare, run)
-    trials: dict[str, Callable[[], Any]] = {"full": partial(full, redis_client)}
-    trials |= {f"-{name.decode()}": partial(forbidding, redis_client, name.decode()) for name in set(commands)}
-    trials |= {f"{key!r} of another type": partial(misshapen, redis_client, key) for key in keys}
-    for what, around in trials.items():
-        try:
-            await survives(redis_client, prepare, run, name, Sabotage(around=around))
-        except Exception as failure:
-            failure.add_note(f"{name}: {what}")
-            raise
+async def test_an_erasure_that_was_broken_off_can_be_asked_for_again(redis_client: Redis) -> None:
+    of_events = [INDEX.open, INDEX.open_by_received, INDEX.dead]
+    arguments = [len(of_events), "doomed", job_id("doomed"), ""]
+
+    async def erase(number: int, times: int) -> None:
+        redis_client.flushall()
+        store = BreakableStore(redis_client)
+        store.deliver(("doomed", COMPLETED, "r1"))
+        await store.take()
+        redis_client.hset(EVENT + "doomed", BLAMED + "a.bad", "c0ffee00")
+        redis_client.zadd(INDEX.standing("c0ffee00"), {"doomed": 1})
+        redis_client.rpush(HISTORY + "doomed", "1 {}")
+        store.store.plans["erase"] = Sabotage(number)
+        for _ in range(times):
+            with suppress(ResponseError):
+                store.store.run("erase", arguments, keys=[INDEX.prefix, *of_events, INDEX.scheduled])
+
+    await erase(0, times=1)
+    for number in range(1, redis_client.llen("test:commands") + 1):
+        await erase(number, times=2)
+        redis_client.delete("rq:job:" + job_id("doomed"))  # It lives for as long as the worker may notice.
+        assert "doomed" not in everything(redis_client), number

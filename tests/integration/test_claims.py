@@ -50,17 +50,6 @@ def queue(async_redis: AsyncRedis, redis_client: Redis) -> EventQueue:
 # fences
 
 
-async def test_a_lapsed_claim_is_not_renewed_over_the_next_holder(queue: EventQueue) -> None:
-    await queue.accept("e1/r", "e2/r")
-    first = await queue.take_one("stalled")
-    queue.lapse()
-    second = await queue.take_one("other")
-    assert second.event_id == "e2"
-    assert await queue.worker("stalled").renew([first]) == [first]
-    assert queue.holder_of("r") == "e2"
-    assert await queue.worker("other").renew([second]) == []
-
-
 async def test_a_claim_from_before_an_erasure_cannot_settle_the_event_that_came_again(queue: EventQueue) -> None:
     await queue.accept("m1/r")
     old = await queue.take_one("stalled")
@@ -97,7 +86,10 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     first = await queue.take_one("stalled")
     queue.lapse()
     other = queue.worker("other")
-    assert await other.settle(await take_one(other), DONE) == (True, None)
+    second = await take_one(other)
+    assert await queue.worker("stalled").renew([first]) == [first]
+    assert queue.holder_of("r") == second.event_id == "e2"
+    assert await other.settle(second, DONE) == (True, None)
     assert queue.sweep() == 1
     again = await take_one(other)
     assert (again.event_id, again.attempt, again.first, again.seen) == ("e1", 2, False, False)
@@ -106,31 +98,6 @@ async def test_a_claim_that_lapsed_before_the_next_event_was_taken_is_remembered
     assert await queue.worker("stalled").settle(first, DONE) == (False, None)
     assert await other.settle(again, DONE) == (True, None)
     assert not queue.redis.exists(INDEX.locks, INDEX.leases, INDEX.open)
-
-
-async def test_a_worker_whose_lock_was_lost_learns_it_when_it_settles(queue: EventQueue) -> None:
-    await queue.accept("e1/r")
-    claim = await queue.take_one()
-    queue.redis.delete(INDEX.locks)
-    queue.redis.zadd(INDEX.open, {"e1": 1})
-    assert queue.sweep() == 0  # Its lease keeps the event from others.
-    assert await queue.worker().settle(claim, DONE._replace(records={"a.b": "done"})) == (False, None)
-    queue.lapse()
-    assert queue.sweep() == 1
-    assert (await queue.take_one()).ended == {"a.b": "done"}
-
-
-async def test_a_fence_that_was_lost_with_its_lock_is_not_given_out_again(queue: EventQueue) -> None:
-    await queue.accept("e1/r")
-    stalled = queue.worker("stalled")
-    await stalled.settle(await take_one(stalled), Settlement(State.ACCEPTED))
-    lost = await take_one(stalled)
-    queue.redis.delete(INDEX.locks)
-    queue.lapse("e1")
-    assert queue.sweep() == 1
-    assert (await queue.take_one()).fence > lost.fence
-    assert await stalled.renew([lost]) == [lost]
-    assert await stalled.settle(lost, DONE) == (False, None)
 
 
 async def test_a_fence_rises_even_if_the_clock_has_gone_back(queue: EventQueue) -> None:
@@ -151,9 +118,7 @@ async def test_a_settlement_after_the_lease_leaves_the_resource_to_its_holder(qu
     (second,) = await queue.take("second")
     assert second.event_id == "e2"
     assert await queue.worker("stalled").settle(first, DONE, follow=True) == (True, None)
-    _, following = await queue.worker("second").settle(second, DONE, follow=True)
-    assert following
-    assert following.event_id == "e3"
+    assert await queue.follow(second, "second") == "e3"
 
 
 async def test_two_events_of_a_resource_that_are_settled_together_let_the_next_begin(queue: EventQueue) -> None:
@@ -176,9 +141,7 @@ async def test_an_erasure_leaves_the_resource_to_the_event_that_has_it(queue: Ev
     queue.erase("e2")
     assert queue.holder_of("r") == "e1"
     assert not await queue.take()
-    _, following = await queue.worker().settle(first, DONE, follow=True)
-    assert following
-    assert following.event_id == "e3"
+    assert await queue.follow(first) == "e3"
 
 
 async def test_an_erasure_finds_the_locks_of_events_without_a_record(queue: EventQueue) -> None:
@@ -199,11 +162,14 @@ async def test_an_event_that_is_handed_back_goes_to_the_head_of_the_queue(queue:
     assert (again.event_id, again.attempt) == ("m1", 1)
 
 
-async def test_concurrent_takes_get_different_events(queue: EventQueue) -> None:
-    await queue.accept(*(f"e{number}" for number in range(6)))
-    claims = queue.worker()
-    takes = await asyncio.gather(*(claims.take(number, urgent=0) for number in (2, 1, 2, 1)))
-    assert sorted(claim.event_id for taken in takes for claim in taken.claims) == [f"e{n}" for n in range(6)]
+async def test_a_second_job_of_an_event_that_is_under_way_or_settled_claims_nothing(queue: EventQueue) -> None:
+    await queue.accept("e1")
+    claim = await queue.take_one()
+    queue.push_job("e1")
+    assert await queue.take("other") == []
+    await queue.worker().settle(claim, DONE)
+    queue.push_job("e1")
+    assert await queue.take("other") == []
 
 
 async def test_an_event_that_came_twice_before_its_first_claim_is_a_first_one(queue: EventQueue) -> None:
@@ -525,9 +491,7 @@ async def test_an_event_that_killed_its_worker_comes_before_later_ones(queue: Ev
     assert not await queue.take("busy")
     (first,) = await queue.take("idle", idle=True)
     assert (first.event_id, first.killed, first.attempt) == ("e1", 1, 2)
-    _, following = await queue.worker("idle").settle(first, DONE, follow=True)
-    assert following
-    assert following.event_id == "e2"
+    assert await queue.follow(first, "idle") == "e2"
 
 
 async def test_a_lock_is_kept_for_a_dead_worker_no_longer_than_its_lease(queue: EventQueue) -> None:
@@ -604,17 +568,3 @@ async def test_a_broken_erasure_beside_a_worker_leaves_the_event_to_be_put_back(
     queue.lapse("e1")
     assert queue.sweep() == 1
     assert (await queue.take_one()).event_id == "e1"
-
-
-async def test_a_mended_event_that_waited_for_handlers_can_be_replayed(queue: EventQueue) -> None:
-    await queue.accept("e1")
-    claim = await queue.take_one()
-    await queue.worker().settle(claim, Settlement(State.WAITING, "no", pending=("a.b",)))
-    queue.redis.hset(EVENT + "e1", "received", "soon")
-    queue.redis.delete(INDEX.scheduled)
-    queue.lapse()
-    assert queue.sweep() == 0
-    queue.redis.hset(EVENT + "e1", "received", 1)
-    replay = Replay(store_on(queue.redis))
-    assert replay([Settled("e1", State.UNREADABLE)]) == [b"replayed"]
-    assert (await queue.take_one()).pending == {"a.b"}

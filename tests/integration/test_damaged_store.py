@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from accepting import everything, inbox_on
 from claiming import COMPLETED, INDEX, EventQueue
-from click.testing import CliRunner
+from events_command import Run
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import CONFLICT, EVENT
@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome, StoreUnavailable
-from credhook.worker.commands.events import events as command
 
 NO_TEXT = b"\xff\xfe"
 
@@ -54,38 +53,23 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-async def test_an_unreadable_record_is_set_aside_and_the_other_events_go_on(queue: EventQueue, how: str) -> None:
-    good = sorted(f"m{number}" for number in range(10))
-    await queue.accept("bad", *good)
-    damage(queue.redis, "bad", how)
-    assert await take(queue) == good
-    with capture_logs() as logs:
-        for _ in range(2):
-            lose_all(queue)
-            assert queue.sweep() == 10
-    (line,) = [line for line in logs if line["event"] == "events_unreadable"]
-    assert list(line["events"]) == ["bad"]
-    assert await take(queue) == good
-    assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
-    assert queue.redis.zscore(INDEX.open, "bad") is None
-    assert 0 < queue.redis.ttl(EVENT + "bad") <= 3_600
-
-
-@pytest.fixture
-def events(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("REDIS_URL", redis_url)
-    return lambda *arguments: CliRunner().invoke(command, arguments, catch_exceptions=False)
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-async def test_an_unreadable_event_is_shown_replayed_once_it_is_mended_and_erased(
-    queue: EventQueue, events: Any, how: str
+async def test_an_unreadable_event_is_set_aside_alone_shown_replayed_once_it_is_mended_and_erased(
+    queue: EventQueue, events: Run, how: str
 ) -> None:
     await queue.accept("bad", "good")
     whole: Any = queue.redis.hgetall(EVENT + "bad")
     damage(queue.redis, "bad", how)
-    lose_all(queue)
-    queue.sweep()
+    assert await take(queue) == ["good"]
+    with capture_logs() as logs:
+        for _ in range(2):
+            lose_all(queue)
+            assert queue.sweep() == 1
+    (line,) = [line for line in logs if line["event"] == "events_unreadable"]
+    assert list(line["events"]) == ["bad"]
+    assert await take(queue) == ["good"]
+    assert queue.redis.zrange(INDEX.unreadable, 0, -1) == [b"bad"]
+    assert queue.redis.zscore(INDEX.open, "bad") is None
+    assert 0 < queue.redis.ttl(EVENT + "bad") <= 3_600
     listed = [json.loads(line) for line in events("list", "--json").stdout.splitlines()]
     assert sorted(one["webhook_id"] for one in listed) == ["bad", "good"]
     assert "bad" in events("list").stdout

@@ -1,4 +1,4 @@
-"""What `CREDHOOK_DURABILITY` means on each kind of Redis, and what readiness says of it."""
+"""`CREDHOOK_DURABILITY` on each kind of Redis, and what readiness says."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ import httpx
 import plain
 import pytest
 from redis import Redis
-from redis.exceptions import BusyLoadingError
 from redis_proxy import redis_proxy
 from serving import Receiver, receiver
 from signing import body, headers
@@ -67,13 +66,6 @@ def test_standard_wants_an_fsync_each_second_where_redis_tells_of_it(unsafe: dic
     assert not any(check.failed for check in checks(Facts(**facts), strict=False))
     assert not any(check.failed for check in checks(Facts(**facts | {"fsync": ""}), strict=False))
     assert [check.name for check in checks(Facts(**facts | unsafe), strict=False) if check.failed] == ["fsync"]
-
-
-def test_memory_without_a_bound_is_a_warning_and_no_failure() -> None:
-    facts = Facts(**{field: getattr(SAFE, field) for field in Facts.__slots__} | {"unbounded": True})
-    (warning,) = [check for check in checks(facts, strict=True) if not check.passed]
-    assert not warning.failed
-    assert warning.verdict.startswith("warning: maxmemory is 0")
 
 
 @pytest.mark.parametrize("facts", [SAFE, Facts((7, 2), True, "everysec", "noeviction", False)])
@@ -146,40 +138,6 @@ def test_memory_without_a_bound_leaves_it_ready_and_is_said_once(tmp_path: Path,
         (line,) = [one for one in process.text.splitlines() if '"redis_warning"' in one]
         assert '"check":"maxmemory"' in line
         assert '"redis_unsafe"' not in process.text
-
-
-def test_an_evicting_redis_without_a_file_is_named_at_start(tmp_path: Path) -> None:
-    options = ("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")
-    with (
-        local_redis(tmp_path, options=options) as url,
-        receiver(tmp_path, url, CREDHOOK_DURABILITY="standard") as process,
-    ):
-        until(lambda: '"check":"append_only_file"' in process.text and '"check":"noeviction"' in process.text)
-
-
-def promoted(replica: Redis) -> bool:
-    """Have it be a master again; it takes no command while it loads what it got from its own."""
-    try:
-        return bool(replica.replicaof("NO", "ONE"))
-    except BusyLoadingError:
-        return False
-
-
-def test_a_full_redis_and_a_replica_are_503(tmp_path: Path, redis_url: str) -> None:
-    with local_redis(tmp_path) as url, Redis.from_url(url) as redis, receiver(tmp_path, url) as process:
-        redis.config_set("maxmemory", "1")
-        assert post(process) == 503
-        redis.config_set("maxmemory", "0")
-        assert post(process) == 202
-        redis.replicaof("127.0.0.1", redis_url.rpartition(":")[2].partition("/")[0])
-        assert post(process, "n") == 503
-        until(lambda: promoted(redis), what="the end of its loading")
-        until(lambda: post(process, "n") == 202)
-        redis.config_set("min-replicas-to-write", "1")
-        assert post(process, "o") == 503
-        redis.config_set("min-replicas-to-write", "0")
-        redis.script_flush()
-        assert post(process, "o") == 202
 
 
 def test_metrics_count_outcomes_refusals_and_what_the_store_holds(tmp_path: Path, redis_url: str) -> None:

@@ -1,4 +1,4 @@
-"""What `credhook events` costs, counted in what Redis is asked for, and what it lists, whoever has written."""
+"""The cost of `credhook events`, counted in records and scripts, and the events that it lists."""
 
 import json
 from collections import Counter

@@ -1,11 +1,10 @@
-"""Worker processes announce themselves, report different handlers, and take over from silent ones. Redis is real."""
+"""Worker processes announce themselves and take over from silent ones. Redis is real."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from accepting import record
+from accepting import inbox_on, record
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ConnectionError  # noqa: A004  Redis's own.
@@ -16,14 +15,13 @@ from stores import store_on
 from structlog.testing import capture_logs
 
 from credhook.events import Event
-from credhook.receiver.inbox import Inbox
 from credhook.store.announcements import announced
 from credhook.worker.commands.history import records
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.process.heartbeat import Heartbeat
 from credhook.worker.queue.claims import Claimant, Claims
 
-COMPLETED, FAILED = "openid4vc.issuance.completed", "openid4vc.issuance.failed"
+COMPLETED = "openid4vc.issuance.completed"
 LEASE, SILENCE = 15.0, 6.0
 
 
@@ -53,13 +51,6 @@ class Member:
         self.redis.zincrby(INDEX.workers, -1_000 * seconds, self.token)
 
 
-@pytest.fixture
-async def inbox(async_redis: AsyncRedis) -> AsyncIterator[Inbox]:
-    inbox = Inbox(store_on(async_redis))
-    yield inbox
-    await inbox.aclose()
-
-
 async def hold(async_redis: AsyncRedis, token: str, number: int) -> list[str]:
     claims = Claims(store_on(async_redis), lease=LEASE, worker=Claimant(token, token))
     return [claim.event_id for claim in (await claims.take(number, urgent=0)).claims]
@@ -77,10 +68,11 @@ def test_a_process_announces_itself_for_a_minute(redis_client: Redis) -> None:
 
 
 async def test_the_events_of_a_silent_process_go_first_and_count_no_failure(
-    async_redis: AsyncRedis, redis_client: Redis, inbox: Inbox
+    async_redis: AsyncRedis, redis_client: Redis
 ) -> None:
-    for event_id in ("m1", "m2", "later"):
-        await inbox.accept(event_id, Event(COMPLETED, f"iss_{event_id}"))
+    async with inbox_on(async_redis) as inbox:
+        for event_id in ("m1", "m2", "later"):
+            await inbox.accept(event_id, Event(COMPLETED, f"iss_{event_id}"))
     gone, here = Member(redis_client, "gone"), Member(redis_client, "here")
     gone.beats()
     assert await hold(async_redis, "gone", 2) == ["m1", "m2"]

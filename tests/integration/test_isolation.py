@@ -112,7 +112,7 @@ def test_sigterm_ends_an_idle_worker(harness: Harness) -> None:
 
 
 def _waits(harness: Harness) -> bool:
-    """Whether a worker blocks on the queue."""
+    """Return True if a worker blocks on the queue."""
     return any(client["cmd"] in {"blmove", "brpoplpush"} for client in harness.redis.client_list())
 
 

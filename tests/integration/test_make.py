@@ -1,5 +1,4 @@
-"""What `make` does to an environment that is there already, with a pip that only writes down what it is told
-and no uv, as where that finds no index."""
+"""`make` with an environment that exists already. pip only writes down its arguments, and uv finds no index."""
 
 import os
 import shutil
@@ -31,37 +30,26 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def packages(checkout: Path) -> Path:
-    return checkout / ".venv" / "lib" / f"python{VERSION}" / "site-packages"
-
-
 def make(checkout: Path, python: str = sys.executable) -> str:
     """Install what is to be installed; what `make` says."""
-    done = subprocess.run(
-        ["make", f".venv/.installed-{VERSION}", f"PYTHON={python}"],
-        cwd=checkout, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    command = ["make", f".venv/.installed-{VERSION}", f"PYTHON={python}"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def installed(checkout: Path) -> None:
-    """An environment with ours and a package of the user's in it, older than pyproject.toml."""
+def test_a_changed_project_is_installed_again_and_what_the_user_has_installed_stays(checkout: Path) -> None:
     venv.create(checkout / ".venv")
-    (packages(checkout) / "pip").mkdir()
-    (packages(checkout) / "pip" / "__init__.py").touch()
-    (packages(checkout) / "pip" / "__main__.py").write_text(PIP)
-    (packages(checkout) / "ours_beside.py").touch()
+    packages = checkout / ".venv" / "lib" / f"python{VERSION}" / "site-packages"
+    (packages / "pip").mkdir()
+    (packages / "pip" / "__init__.py").touch()
+    (packages / "pip" / "__main__.py").write_text(PIP)
+    (packages / "ours_beside.py").touch()
     stamp = checkout / ".venv" / f".installed-{VERSION}"
     stamp.touch()
-    os.utime(stamp, (0, 0))
-
-
-def test_a_changed_project_is_installed_again_and_what_the_user_has_installed_stays(checkout: Path) -> None:
-    installed(checkout)
-    said = make(checkout)
-    assert "stays" in said
-    assert (packages(checkout) / "ours_beside.py").exists()
+    os.utime(stamp, (0, 0))  # Older than pyproject.toml.
+    assert "stays" in make(checkout)
+    assert (packages / "ours_beside.py").exists()
     installer, requirements, project = (checkout / "told").read_text().splitlines()
     assert "--require-hashes -r deploy/requirements-uv.txt" in installer
     assert "--require-hashes -r deploy/requirements-dev.txt" in requirements

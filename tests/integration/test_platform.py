@@ -7,23 +7,17 @@ from pathlib import Path
 
 import pytest
 from fleet_harness import Answer, Stub
-from fleet_members import (
-    DOWN,
-    WELL,
-    fetching,
-    member,
-    members,
-    paused_briefly,
-)
+from fleet_members import DOWN, WELL, Member, member, members, paused_briefly
 from redis import Redis
-from redis_server import mortal_redis
+from redis.exceptions import RedisError
+from redis_server import MortalRedis
 from stores import store_on
 from structlog.testing import capture_logs
 from waiting import until_async
 
 from credhook.store.connection import open_redis
 from credhook.worker.api.errors import Unavailable
-from credhook.worker.platform.circuit import THRESHOLD, PlatformPaused
+from credhook.worker.platform.circuit import THRESHOLD, Circuit, PlatformPaused
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.platform.shared_circuit import circuit_key
 
@@ -38,7 +32,7 @@ def stub(stub: Stub) -> Stub:
 # Pauses that the platform asks for.
 
 
-async def test_the_others_know_without_asking(redis_url: str, stub: Stub) -> None:
+async def test_a_pause_reaches_the_other_processes(redis_url: str, stub: Stub) -> None:
     stub.answer = lambda _: Answer(503, retry_after="600")
     async with members(4, redis_url, stub.url) as fleet:
         await asyncio.gather(*(one.breaker.admit(1) for one in fleet))
@@ -86,19 +80,7 @@ async def test_a_longer_pause_prolongs_and_a_shorter_one_does_not(redis_url: str
 # The breaker.
 
 
-async def test_all_failures_of_a_fleet_count_together(redis_url: str, stub: Stub) -> None:
-    stub.answer = lambda _: DOWN
-    async with members(THRESHOLD, redis_url, stub.url) as fleet:
-        for one in fleet:
-            await one.breaker.admit(1)
-        for one in fleet:
-            assert not one.breaker.pause()
-            await one.fetch()
-            await one.breaker.aclose()
-        await until_async(lambda: all(one.breaker.pause() for one in fleet), what="the breaker")
-
-
-async def test_failures_that_are_told_at_the_same_moment_all_count(
+async def test_failures_that_are_published_at_the_same_moment_all_count(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: DOWN
@@ -170,7 +152,7 @@ async def test_handlers_calls_wait_for_their_turn_from_loop_and_thread(redis_url
         assert 30 + admitted <= 20 * (1 + time.monotonic() - began)  # Fetches come after calls that wait.
 
 
-async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stub: Stub) -> None:
+async def test_a_turn_beyond_the_timeout_is_refused_at_once(redis_url: str, stub: Stub) -> None:
     async with member(redis_url, stub.url, rate=0.01) as one:
         assert await one.call() == "verified"
         for refused in (await one.call(), await one.call_in_thread()):
@@ -180,7 +162,7 @@ async def test_a_turn_that_comes_too_late_is_refused_at_once(redis_url: str, stu
             assert "CREDHOOK_RATE" in str(refused)
 
 
-async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub) -> None:
+async def test_turns_that_are_given_back_serve_others(redis_url: str, stub: Stub) -> None:
     async with members(2, redis_url, stub.url, rate=0.01) as (one, other):
         assert await one.breaker.admit(10) == 1
         assert await other.breaker.admit(10) == 0
@@ -189,7 +171,108 @@ async def test_what_is_given_back_is_there_for_others(redis_url: str, stub: Stub
         assert await other.breaker.admit(10) == 1
 
 
+# Rare interleavings of the probe with other calls and with messages to the fleet.
+
+
+async def test_a_process_that_was_refused_during_a_probe_may_probe_next(redis_url: str, stub: Stub) -> None:
+    async with members(2, redis_url, stub.url) as (one, other):
+        await paused_briefly([one, other], stub)
+        assert await one.breaker.admit(1) == 1
+        assert isinstance(await other.call(), PlatformPaused)
+        assert await other.breaker.admit(1) == 0
+        await one.breaker.give_back(1)
+        assert await other.call() == "verified"
+
+
+async def test_a_probe_lasts_as_long_as_its_call_may_take(redis_url: str, stub: Stub) -> None:
+    async with members(2, redis_url, stub.url) as (one, other):
+        await paused_briefly([one, other], stub)
+        assert await one.breaker.admit(1) == 1
+        circuit_store, asked = one.breaker._store, list[float]()
+        takes = circuit_store.take_probe
+
+        async def noting(seconds: float) -> bool | None:
+            asked.append(seconds)
+            return await takes(seconds)
+
+        circuit_store.take_probe = noting  # type: ignore[method-assign]  # How long is not seen where time has passed.
+        assert await one.fetch() == "verified"
+        assert asked == [6.0]  # The time-out of a call, and a second.
+
+
+async def test_a_process_whose_probe_has_lapsed_leaves_the_next_probe_alone(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(1, redis_url, stub.url) as (one,):
+        await paused_briefly([one], stub)
+        assert await one.breaker.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
+        stub.takes = 0.5
+        call = asyncio.create_task(one.fetch())
+        await until_async(lambda: stub.under_way, what="the call")
+        redis_client.set(probe, "another's", px=60_000)
+        await call
+        await one.breaker.aclose()
+        assert redis_client.get(probe) == b"another's"
+
+
+async def test_a_probe_that_lapsed_before_its_call_began_is_not_made(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    async with members(1, redis_url, stub.url) as (one,):
+        await paused_briefly([one], stub)
+        calls = len(stub.calls)
+        assert await one.breaker.admit(1) == 1
+        (probe,) = redis_client.keys("credhook:credhook:platform:*:probe")
+        redis_client.set(probe, "another's", px=60_000)
+        assert isinstance(await one.fetch(), PlatformPaused)
+        assert len(stub.calls) == calls
+
+
+async def test_failures_during_a_publication_are_published_next(
+    redis_url: str, redis_client: Redis, stub: Stub
+) -> None:
+    stub.answer = lambda _: DOWN
+    async with member(redis_url, stub.url, watches=False) as one:
+        await one.breaker.admit(1)
+        circuit_store = one.breaker._store
+        tells, told, goes_on = circuit_store.compare_and_set, asyncio.Event(), asyncio.Event()
+
+        async def slowly(*words: object, **more: object) -> object:
+            reply = await tells(*words, **more)  # type: ignore[arg-type]
+            told.set()
+            await goes_on.wait()
+            return reply
+
+        circuit_store.compare_and_set = slowly  # type: ignore[method-assign,assignment]  # A reply that is late.
+        await one.fetch()
+        await told.wait()
+        await one.fetch()
+        await one.fetch()
+        goes_on.set()
+        await one.breaker.aclose()
+        assert one.breaker._circuit == Circuit(score=3)
+        assert redis_client.hget(circuit_key(stub.url, "credhook"), "score") == b"3"
+
+
 # Redis.
+
+
+async def test_without_redis_only_what_was_admitted_is_called_for(tmp_path: Path, stub: Stub) -> None:
+    with MortalRedis(tmp_path) as redis:
+        async with members(2, redis.url, stub.url, rate=1_000) as (one, other):
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
+            redis.kill()
+            for each in (one, other):
+                with pytest.raises((RedisError, OSError)):
+                    await each.breaker.admit(2)
+                for refused in (await each.call(), await each.call_in_thread()):
+                    assert isinstance(refused, PlatformPaused)
+                assert [await each.fetch() for _ in range(2)] == ["verified"] * 2
+            assert len(stub.calls) == 4
+            redis.start()
+            assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
+            assert await one.call() == await other.call_in_thread() == "verified"
 
 
 async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_client: Redis, stub: Stub) -> None:
@@ -204,7 +287,7 @@ async def test_while_all_is_well_calls_cost_no_round_trip(redis_url: str, redis_
         assert redis_client.info("stats")["total_commands_processed"] - before == 1  # The question itself.
 
 
-async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, redis_client: Redis, stub: Stub) -> None:
+async def test_every_key_has_a_ttl(redis_url: str, redis_client: Redis, stub: Stub) -> None:
     answers = itertools.cycle([DOWN, *[WELL] * 2, *[DOWN] * 2, Answer(429, retry_after="1")])
     stub.answer = lambda _: next(answers)
     stub.takes = 0.1
@@ -220,14 +303,24 @@ async def test_every_key_has_a_ttl_and_says_nothing_of_anybody(redis_url: str, r
             seen.add(key.decode().rpartition(":")[2])
         return len(seen) == 3
 
-    async with members(2, redis_url, stub.url, rate=50) as fleet, fetching(fleet, at_once=1):
+    async def works(one: Member) -> None:
+        while True:
+            if await one.breaker.admit(1):
+                await one.fetch()
+            await asyncio.sleep(0.005)
+
+    async with members(2, redis_url, stub.url, rate=50) as fleet:
+        working = [asyncio.create_task(works(one)) for one in fleet]
         await until_async(all_are_seen, what="the circuit, the probe and the bucket")
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
     assert {"bucket", "probe"} < seen
     assert all(key.startswith(b"credhook:credhook:platform:") for key in redis_client.scan_iter())
 
 
-async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_back(tmp_path: Path, stub: Stub) -> None:
-    with mortal_redis(tmp_path) as redis:
+async def test_without_redis_each_process_goes_by_its_own_calls_and_publishes_later(tmp_path: Path, stub: Stub) -> None:
+    with MortalRedis(tmp_path) as redis:
         async with members(2, redis.url, stub.url, redis_timeout=1.0) as (one, other):
             assert [await each.breaker.admit(2) for each in (one, other)] == [2, 2]
             redis.kill()
@@ -249,7 +342,7 @@ async def test_without_redis_each_goes_by_what_it_meets_and_tells_when_it_is_bac
             assert one.breaker.pause() > 300
 
 
-async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
+async def test_a_pause_that_redis_forgot_is_kept_and_published_again(
     redis_url: str, redis_client: Redis, stub: Stub
 ) -> None:
     stub.answer = lambda _: Answer(429, retry_after="600")
@@ -265,7 +358,7 @@ async def test_a_pause_that_redis_forgot_is_kept_and_told_again(
             assert 300 < other.breaker.pause() < 660  # It is longer by what an answer of Redis takes.
 
 
-async def test_watching_ends_when_it_is_cancelled_at_whatever_moment(redis_url: str, stub: Stub) -> None:
+async def test_watching_ends_at_whichever_turn_it_is_cancelled(redis_url: str, stub: Stub) -> None:
     async def ends(after: int) -> None:
         async with open_redis(redis_url) as client:
             watching = asyncio.create_task(CircuitBreaker(store_on(client), api_url=stub.url).watch())

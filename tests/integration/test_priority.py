@@ -1,17 +1,13 @@
 """Urgent events before all others: presented data may be readable once, or for minutes."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from accepting import inbox_on, record
+from accepting import inbox_on
 from harness import COMPLETED, DATA, Harness
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis_keys import job_id
-from rq import Queue
-from rq.serializers import JSONSerializer
 from stores import store_on
 from waiting import until
 
@@ -93,29 +89,3 @@ async def test_an_urgent_event_that_comes_back_is_urgent_still_and_its_hint_expi
     assert [claim.event_id for claim in (await claims.take(1, urgent=1)).claims] == ["u0"]
     assert redis_client.llen(INDEX.urgent) == 2
     assert 0 < redis_client.ttl(INDEX.urgent) <= 3_600
-
-
-def test_stale_hints_do_no_harm(harness: Harness) -> None:
-    """Of events that are settled, that never were, that another worker holds; and of jobs that are none of ours."""
-    redis = harness.redis
-    planted = harness.folder / "planted"
-    queue = Queue("elsewhere", connection=redis, serializer=JSONSerializer)
-    queue.enqueue("pathlib.Path.touch", args=(str(planted),), job_id="evil")
-    harness.happens("done", DATA)
-    whole: Any = redis.dump("rq:job:" + job_id("done"))
-    with harness.worker("first"):
-        harness.reaches("done", "done")
-    redis.restore("rq:job:" + job_id("done"), 0, whole)
-    resource = harness.happens("held", DATA)
-    redis.zadd(INDEX.leases, {"held": int(redis.time()[0]) * 1_000 + 300_000})
-    redis.hset(INDEX.locks, resource, "held 1 1 another")
-    harness.happens("m1")
-    redis.rpush(INDEX.urgent, "evil", job_id("never"), job_id("done"), job_id("m1"), job_id("m1"))
-    with harness.worker("second") as worker:
-        harness.reaches("m1", "done")
-        until(lambda: not redis.exists(INDEX.urgent), what="the end of the hints")
-        assert worker.stop() == 0
-    assert [line.split()[1] for line in harness.notes()] == ["done", "m1"]
-    assert record(redis, "held")["state"] == "accepted"
-    assert not planted.exists()
-    assert not Path("evil").exists()

@@ -1,4 +1,4 @@
-"""What we lean on in RQ without its leave: each test compares with RQ's own output, and breaks before a user does."""
+"""The parts of RQ that we rely on: each test compares with RQ's own output, and breaks before a user does."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,17 +9,16 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from rq import Queue
 from rq import Worker as StockWorker
-from rq.job import Job, JobStatus
-from rq.registry import FailedJobRegistry, ScheduledJobRegistry, StartedJobRegistry
+from rq.job import Job
+from rq.registry import ScheduledJobRegistry, StartedJobRegistry
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from scraping import worker_settings
-from stock_rq import rq
 from stores import store_on
 
 from credhook.events import Event
 from credhook.receiver.inbox import Outcome
-from credhook.store import Keys, State
+from credhook.store import State
 from credhook.store.connection import REDIS_TIMEOUT, open_redis_sync
 from credhook.store.job import FAILURE_TTL, JOB_FUNCTION, JOB_TIMEOUT, event_of, job_id
 from credhook.worker.handlers.registry import Registry
@@ -109,7 +108,7 @@ def test_job_ids_are_of_rqs_alphabet_and_never_meet() -> None:
 
 @pytest.fixture
 def claims(async_redis: AsyncRedis) -> Claims:
-    """Those of a worker of ours."""
+    """Claims of a worker of ours."""
     return Claims(store_on(async_redis, "q"), lease=5.0, worker=Claimant("our-worker", "token"))
 
 
@@ -121,18 +120,11 @@ def our_job(redis: Redis, event_id: str = "msg_1") -> Job:
     return Job.fetch(job_id("q", event_id), connection=redis, serializer=JSONSerializer)
 
 
-async def test_rq_counts_what_is_under_way(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
-    await written_by_us(async_redis, "msg_1")
-    await taken(claims)
-    job = our_job(redis_client)
-    assert job.started_job_registry.get_job_ids() == [job.id]
-    assert job.started_job_registry.count == 1
-    assert Queue("q", connection=redis_client).count == 0
-
-
 async def test_a_renewal_is_a_heartbeat_of_rqs(redis_client: Redis, async_redis: AsyncRedis, claims: Claims) -> None:
     await written_by_us(async_redis, "msg_1")
     (claim,) = await taken(claims)
+    assert our_job(redis_client).started_job_registry.get_job_ids() == [claim.job]
+    assert Queue("q", connection=redis_client).count == 0
     redis_client.zadd("rq:wip:q", {f"{claim.job}:{claim.fence}": 1})
     assert await claims.renew([claim]) == []
     job = our_job(redis_client)
@@ -161,32 +153,6 @@ async def test_once_an_event_is_settled_rq_knows_nothing_of_it(
     (claim,) = await taken(claims)
     await claims.settle(claim, Settlement(state))
     assert list(redis_client.scan_iter("rq:*")) == [b"rq:queues"]
-
-
-async def test_a_job_that_rq_has_saved_anew_is_ours_still(
-    redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    before = redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data")
-    our_job(redis_client).save()
-    assert redis_client.hget("rq:job:" + job_id("q", "msg_1"), "data") != before
-    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Keys("q").intermediate)
-
-
-async def test_a_job_that_rq_requeue_has_brought_back_is_ours_still(
-    redis_url: str, redis_client: Redis, async_redis: AsyncRedis, claims: Claims
-) -> None:
-    await written_by_us(async_redis, "msg_1")
-    redis_client.lpop("rq:queue:q")
-    job = our_job(redis_client)
-    with redis_client.pipeline() as pipeline:
-        job.set_status(JobStatus.FAILED, pipeline=pipeline)
-        FailedJobRegistry("q", connection=redis_client).add(job, ttl=60, pipeline=pipeline)
-        pipeline.execute()
-    rq("requeue", "--url", redis_url, "--serializer", "json", "--queue", "q", job.id)
-    assert [claim.event_id for claim in await taken(claims)] == ["msg_1"]
-    assert not redis_client.exists(Keys("q").intermediate)
 
 
 async def test_a_job_that_rqs_scheduler_has_moved_is_ours_still(

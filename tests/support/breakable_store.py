@@ -55,7 +55,7 @@ class BreakableStore:
         return bool(self.redis.hget(EVENT + webhook_id, "h:test.first") == b"done")
 
     def pass_time(self) -> None:
-        """As if all leases had lapsed, and all that is in transit had had its time."""
+        """Let all leases lapse, and let events have been in transit for long."""
         lapse(self.redis)
         for member in self.redis.zrange(INDEX.scheduled, 0, -1):
             self.redis.zadd(INDEX.scheduled, {member: 1})

@@ -31,7 +31,7 @@ class TurningLoop(asyncio.SelectorEventLoop):
 
 
 def on_turning_loop(work: Callable[[TurningLoop], Coroutine[Any, Any, T]]) -> T:
-    """What comes of the work on such a loop."""
+    """Run the work on such a loop, and return its result."""
     loops: list[TurningLoop] = []
 
     def make() -> TurningLoop:
@@ -46,7 +46,7 @@ def on_turning_loop(work: Callable[[TurningLoop], Coroutine[Any, Any, T]]) -> T:
 async def cancelled_after(
     turns: int, work: Coroutine[Any, Any, T], loop: TurningLoop
 ) -> "tuple[asyncio.Task[T], bool]":
-    """Cancel the work after so many turns of the loop; its task once that has ended, and whether it was in time."""
+    """Cancel the work after so many turns. Return its task, which has ended, and True if it was cancelled in time."""
     asked: list[bool] = []
     task = loop.create_task(work)
     loop.after(turns, lambda: asked.append(task.cancel()))

@@ -10,10 +10,10 @@ from redis_keys import EVENT, job_id
 from stores import store_on
 
 from credhook.events import Event
-from credhook.store import Keys
+from credhook.store import Keys, State
 from credhook.worker.commands import bulk
 from credhook.worker.commands.search import EventSummary, Selection
-from credhook.worker.queue.claims import Claim, Claimant, Claims
+from credhook.worker.queue.claims import Claim, Claimant, Claims, Settlement
 from credhook.worker.queue.failure import worker_died
 from credhook.worker.queue.sweeper import Sweeper
 
@@ -43,6 +43,11 @@ class EventQueue:
 
     async def take_one(self, name: str = "w") -> Claim:
         return await take_one(self.worker(name))
+
+    async def follow(self, claim: Claim, name: str = "w") -> str | None:
+        """Settle the claim as done, and return the event that follows."""
+        _, following = await self.worker(name).settle(claim, Settlement(State.DONE), follow=True)
+        return following.event_id if following else None
 
     async def claim(self, event_id: str) -> Claim:
         """Claim that event for the worker `w`, although its retry is not due."""

@@ -1,10 +1,9 @@
 """Scripts that break off at any of their commands: Redis runs all before it, keeps what they wrote, and refuses one.
 
-The commands, and the keys that they name, are found by running the script, so that a new one is tried by itself.
+The commands are found by running the script, so that a new one is tried by itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +12,15 @@ from redis import Redis
 from credhook.store import lua
 from credhook.store.store import Script, Store
 
-#: Stands before a script, whose last two arguments it takes away: with 0 it notes the script's commands and their first
-#: keys, with another number it refuses the command of that number. Its text never changes: Redis compiles it once.
+#: Stands before a script, whose last two arguments it takes away: with 0 it notes the script's commands, with
+#: another number it refuses the command of that number. Its text never changes: Redis compiles it once.
 _PRELUDE = """
 local refusal, refused = table.remove(ARGV), tonumber(table.remove(ARGV))
 local real, count = redis, 0
 local function numbered(run, refuse)
     return function(name, key, ...)
         count = count + 1
-        if refused == 0 then
-            real.call('RPUSH', 'test:commands', name)
-            if key then real.call('SADD', 'test:keys', key) end
-        end
+        if refused == 0 then real.call('RPUSH', 'test:commands', name) end
         if count == refused then return refuse() end
         if key then return run(name, key, ...) end
         return run(name)
@@ -46,17 +42,15 @@ OF_ANOTHER_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of v
 
 @dataclass
 class Sabotage:
-    """What happens to a script the next time that it runs, and then no more.
+    """A plan for the next run of a script.
 
     Attributes:
-        number: which of its commands is refused; 0 to note its commands and keys.
+        number: which of its commands is refused; 0 to note its commands.
         error: how.
-        around: what is done to Redis meanwhile, and undone.
     """
 
     number: int = _NONE
     error: str = FORBIDDEN
-    around: Callable[[], AbstractContextManager[Redis]] | None = None
 
 
 class FailingStore(Store[Redis]):
@@ -68,7 +62,7 @@ class FailingStore(Store[Redis]):
         self._is_async = is_async
 
     def for_async_code(self) -> Any:
-        """The same store, and the same plans, for code that awaits its replies."""
+        """Return this store, with the same plans, for code that awaits its replies."""
         return FailingStore(self.redis, self.plans, is_async=True)
 
     def run(self, script: Script, arguments: Sequence[Any], *, keys: Sequence[str] = ()) -> Any:
@@ -76,51 +70,9 @@ class FailingStore(Store[Redis]):
         registered = self.redis.register_script(_PRELUDE + lua.load(script))
 
         def run() -> Any:
-            with plan.around() if plan.around else nullcontext(self.redis) as redis:
-                return registered(keys or [self.keys.prefix], [*arguments, plan.number, plan.error], redis)
+            return registered(keys or [self.keys.prefix], [*arguments, plan.number, plan.error])
 
         async def later() -> Any:
             return run()
 
         return later() if self._is_async else run()
-
-
-@contextmanager
-def full(redis: Redis) -> Iterator[Redis]:
-    """Its memory is used up."""
-    redis.config_set("maxmemory", 1)
-    try:
-        yield redis
-    finally:
-        redis.config_set("maxmemory", 0)
-
-
-@contextmanager
-def forbidding(redis: Any, command: str) -> Iterator[Redis]:
-    """Our user may do everything but that."""
-    redis.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "&*", "+@all", f"-{command}")
-    address = redis.connection_pool.connection_kwargs
-    try:
-        with Redis(host=address["host"], port=address["port"], username="narrow", password="any") as narrow:
-            yield narrow
-    finally:
-        redis.execute_command("ACL", "DELUSER", "narrow")
-
-
-@contextmanager
-def misshapen(redis: Redis, key: bytes) -> Iterator[Redis]:
-    """Somebody has put something else in its place; later they put it back."""
-    whole, left = redis.dump(key), redis.pttl(key)
-    kind = redis.type(key)
-    redis.delete(key)
-    if kind == b"set":
-        redis.set(key, "of another kind")
-    else:
-        redis.sadd(key, "of another kind")
-    try:
-        yield redis
-    finally:
-        if redis.type(key) == (b"string" if kind == b"set" else b"set"):
-            redis.delete(key)
-            if whole is not None:
-                redis.restore(key, max(0, left), whole)

@@ -1,7 +1,7 @@
-"""A harness for fleets: workers in great need, beside a platform that counts and times each thing that it is asked.
+"""A harness for fleets: workers beside a stub of the platform that counts and times each request.
 
-The sandbox plays the platform by the book, at some hundred requests a second; this one is told what to answer, to each
-request if need be, and answers thousands.
+The sandbox follows the specification, at some hundred requests a second. The stub answers as the test says, thousands
+of times a second.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What it is answered."""
+    """The answer to a request."""
 
     status: int = 200
     body: object = None
@@ -187,7 +187,7 @@ class _Connection(asyncio.Protocol):
 
     def _send(self, answer: Answer) -> None:
         if self._transport.is_closing():
-            return  # Whoever asked was killed.
+            return  # The client was killed.
         content = json.dumps(answer.body or {"errors": [{"status": str(answer.status)}]}).encode()
         retry = f"retry-after: {answer.retry_after}\r\n" if answer.retry_after else ""
         head = f"HTTP/1.1 {answer.status} So\r\ncontent-type: application/json\r\n{retry}"
@@ -195,7 +195,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Note(NamedTuple):
-    """What a handler has noted."""
+    """A note of a handler."""
 
     at: float
     words: tuple[str, ...]
@@ -238,7 +238,7 @@ class FleetHarness(Workers):
             until(lambda process=process: process.text.count('"worker_started"') >= each, what="the workers")  # type: ignore[misc]
 
     def records(self, webhook_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-        """What the store says of each."""
+        """Return the store's record of each event."""
         ids = list(webhook_ids)
         pipeline = self.redis.pipeline(transaction=False)
         for webhook_id in ids:

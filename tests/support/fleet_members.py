@@ -1,14 +1,11 @@
 """A fleet within one process. Members share only what is in Redis."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from caller import credentials, fetch_for_ever
+from caller import credentials
 from fleet_harness import Answer, Stub
-from serving import Process
 from stores import store_on
 from waiting import until_async
 
@@ -16,8 +13,6 @@ from credhook.store.connection import open_redis
 from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import ApiError
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
-
-CALLER = Path(__file__).parent / "caller.py"
 
 WELL = Answer(body={"data": {"id": "p", "status": "verified"}})
 DOWN = Answer(500)
@@ -87,34 +82,6 @@ async def members(
             await stack.enter_async_context(member(redis_url, url, rate=rate, redis_timeout=redis_timeout))
             for _ in range(count)
         ]
-
-
-@asynccontextmanager
-async def fetching(fleet: list[Member], at_once: int) -> AsyncIterator[Counter[str]]:
-    """Each member has so many calls under way, as far as it is let; yields how many `calls` have not ended."""
-    under_way: Counter[str] = Counter()
-    tasks = [
-        asyncio.create_task(fetch_for_ever(one.breaker, one.fetching, under_way))
-        for one in fleet
-        for _ in range(at_once)
-    ]
-    try:
-        yield under_way
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextmanager
-def callers(tmp_path: Path, redis_url: str, url: str, *, rate: float = 0, at_once: int = 8) -> Iterator[list[Process]]:
-    """Four real processes that call as much as they are let."""
-    arguments = (str(CALLER), redis_url, url, str(rate), str(at_once))
-    with ExitStack() as stack:
-        processes = [Process(tmp_path / f"caller{number}.log", *arguments, environment={}) for number in range(4)]
-        for process in processes:
-            stack.callback(process.kill)
-        yield processes
 
 
 async def paused_briefly(fleet: list[Member], stub: Stub) -> None:

@@ -1,4 +1,4 @@
-"""What has become of events: who has begun them and handled them, once; and a handler that holds them meanwhile."""
+"""A handler that holds events until it may go on, and the events that it has begun and ended."""
 
 from harness import Harness
 from redis import Redis
@@ -21,7 +21,7 @@ INDEX = Keys("credhook")
 
 
 def handled(harness: Harness) -> list[str]:
-    """The webhook-id of each run that ended well."""
+    """Return the webhook-id of each run that ended well."""
     return sorted(line.split()[1] for line in harness.notes() if line.startswith("first"))
 
 
@@ -30,7 +30,7 @@ def begun(harness: Harness) -> list[str]:
 
 
 def left_of_rq(redis: Redis) -> set[str]:
-    """RQ's keys that are about jobs, but for what its workers leave behind to expire."""
+    """Return RQ's keys of jobs, without those that its workers leave to expire."""
     about_workers = (b"rq:queues", b"rq:worker", b"rq:clean_registries", b"rq:scheduler")
     keys = {key for key in redis.scan_iter("rq:*") if not key.startswith(about_workers)}
     expire = {key for key in keys if key.startswith((b"rq:results:", b"rq:execution:")) and redis.ttl(key) > 0}
@@ -38,7 +38,7 @@ def left_of_rq(redis: Redis) -> set[str]:
 
 
 def handled_once(harness: Harness, *ids: str) -> None:
-    """Each of these events, and nothing is left of any of them but its record."""
+    """Assert that each of these events was handled once, and that only its record is left."""
     for one in ids:
         harness.reaches(one, "done")
     until(lambda: not left_of_rq(harness.redis), within=60, what=f"the end of {left_of_rq(harness.redis)}")

@@ -1,4 +1,4 @@
-"""What a test needs to run workers against the sandbox: a harness, with a plugin to write into."""
+"""A harness that runs workers with a plugin of the test's own against the sandbox."""
 
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from waiting import until
 COMPLETED = "openid4vc.issuance.completed"
 DATA = "openid4vc.verification.data"
 
-#: Seconds: what a dead worker held comes back soon, and a live one on a busy machine renews it in time.
+#: Seconds: a dead worker's events come back soon, and a live worker on a busy machine renews in time.
 LEASE = "3"
 
 PLUGIN = """
@@ -38,7 +38,7 @@ async def first(event, context):
 
 
 class Workers:
-    """A folder, a store and a platform, and the workers that are started with them."""
+    """A folder, a Redis and a platform, and workers that use them."""
 
     header = PLUGIN
 
@@ -72,7 +72,7 @@ class Harness(Workers):
         return whole_lines(self.folder / "notes")
 
     def happens(self, webhook_id: str, event_type: str = COMPLETED, **more: object) -> str:
-        """Let it happen on the platform, and let the receiver have accepted it."""
+        """Let the event happen on the platform, and accept it as the receiver does."""
         resource_id = self.sandbox.make(event_type, **more)
         accept(self.redis_url, webhook_id, event_type, resource_id)
         return resource_id

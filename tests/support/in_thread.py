@@ -16,7 +16,7 @@ S = TypeVar("S", bound=socketserver.BaseServer)
 def in_thread(server: S) -> Iterator[S]:
     """Let the server answer until the end of the block."""
     with server:
-        # It looks so often, in seconds, whether it is to end.
+        # It checks every 0.02 s whether to end.
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:

@@ -1,6 +1,5 @@
 """A Redis that dies and comes back."""
 
-import signal
 from pathlib import Path
 from typing import Self
 
@@ -19,9 +18,6 @@ class MortalRedis:
     def start(self) -> None:
         self._server = start_server(self._folder, self._port)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        self._server.send_signal(number)
-
     def kill(self) -> None:
         self._server.kill()
         self._server.wait()
@@ -31,6 +27,3 @@ class MortalRedis:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-
-mortal_redis = MortalRedis

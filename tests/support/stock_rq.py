@@ -11,7 +11,7 @@ RQ = str(Path(sys.executable).parent / "rq")
 
 
 def rq(*arguments: str) -> str:
-    """What `rq …` prints."""
+    """Return what `rq …` prints."""
     done = forked_process.run(RQ, *arguments)
     done.check_returncode()
     return done.stdout

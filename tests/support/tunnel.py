@@ -11,7 +11,7 @@ import trustme
 
 @contextmanager
 def tunnel(certificate: trustme.LeafCert, port: int) -> Iterator[str]:
-    """The https URL that leads to a port on loopback, whether or not anybody listens there yet."""
+    """Yield the https URL of a port on loopback. Nothing need listen there yet."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     certificate.configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listener:

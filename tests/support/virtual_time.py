@@ -1,7 +1,7 @@
-"""An event loop on a clock of its own: when nothing is left to do at a moment, it is the next moment at once.
+"""An event loop on a clock of its own: when nothing is left to do, the clock jumps to the next timer.
 
-What sleeps, waits with a time-out or calls later does so in no time, and always in the same order. There is nothing to
-wait for but timers: no socket, no process, no thread.
+Sleeps and time-outs take no time and come in the same order each time. Only timers can be waited for: no socket, no
+process, no thread.
 """
 
 import asyncio
@@ -41,6 +41,6 @@ class OwnTimeLoop(asyncio.SelectorEventLoop):
 
 
 def in_own_time(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of the work on such a loop."""
+    """Run the work on such a loop, and return its result."""
     with asyncio.Runner(loop_factory=OwnTimeLoop) as runner:
         return runner.run(work)

@@ -6,7 +6,6 @@ from credhook.store.address import RedisAddress
 from credhook.store.connection import open_redis, open_redis_sync
 
 GOOD = {
-    "redis://": None,
     "redis://127.0.0.1": RedisAddress((("127.0.0.1", 6379),)),
     "redis://127.0.0.1:6380/3": RedisAddress((("127.0.0.1", 6380),), db=3),
     "rediss://user:p%2Fw%40@h:1": RedisAddress((("h", 1),), tls=True, username="user", password="p/w@"),
@@ -17,7 +16,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(("url", "address"), [(u, a) for u, a in GOOD.items() if a], ids=str)
+@pytest.mark.parametrize(("url", "address"), GOOD.items(), ids=str)
 def test_each_form_is_read(url: str, address: RedisAddress) -> None:
     assert RedisAddress.parse(url) == address
     open_redis(url)

@@ -17,6 +17,7 @@ from credhook.worker.api.token import ClientCredentials
 API_URL = "https://platform.example"
 TOKEN_PATH = "/me-creds/token"
 GOOD = {"data": {"id": "p", "status": "verified"}}
+TOKEN = {"access_token": "t", "expires_in": 300, "token_type": "Bearer"}
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -25,7 +26,7 @@ class Book:
     """A guard that lets everything pass, unless it is shut, and writes down what it hears.
 
     Attributes:
-        is_shut: whether it refuses.
+        is_shut: True if it refuses.
         acquired: the operations that it let pass.
         heard: the first word of each permit.
     """
@@ -78,7 +79,7 @@ class Body(httpx.AsyncByteStream):
 def with_tokens(answer: Answer) -> httpx.MockTransport:
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path == TOKEN_PATH:
-            return httpx.Response(200, json={"access_token": "t", "expires_in": 300, "token_type": "Bearer"})
+            return httpx.Response(200, json=TOKEN)
         return answer(request)
 
     return httpx.MockTransport(handle)
@@ -148,7 +149,7 @@ async def test_the_401_of_a_stale_token_is_not_told_and_its_retry_goes_by_the_sa
 
 
 async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
-    tokens = iter([httpx.Response(200, json={"access_token": "t", "expires_in": 300}), httpx.Response(400)])
+    tokens = iter([httpx.Response(200, json=TOKEN), httpx.Response(400)])
     book = Book()
     transport = httpx.MockTransport(lambda r: next(tokens) if r.url.path == TOKEN_PATH else httpx.Response(401))
     async with guarded(transport, book) as api:
@@ -158,68 +159,43 @@ async def test_a_401_after_which_no_token_was_to_be_had_says_nothing() -> None:
     assert book.heard == [("cancelled",)]
 
 
-async def cancelled_once(reached: asyncio.Event, api: AsyncApi) -> None:
-    """Cancel a call when it has come that far."""
-    call = asyncio.create_task(api.presentations.get("p"))
-    await reached.wait()
-    await asyncio.sleep(0)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-
-async def test_a_call_that_is_cancelled_in_the_middle_of_its_answer_says_nothing() -> None:
-    book, reading = Book(), asyncio.Event()
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        reading.set()
-        return httpx.Response(200, stream=Body())
-
-    async with guarded(with_tokens(answer), book) as api:
-        await cancelled_once(reading, api)
-    assert book.heard == [("cancelled",)]
-
-
-async def test_a_call_that_is_cancelled_while_it_waits_for_a_fresh_token_says_nothing() -> None:
-    book, waiting = Book(), asyncio.Event()
-    tokens = iter([httpx.Response(200, json={"access_token": "t", "expires_in": 300})])
+@pytest.mark.parametrize("waits_for", ["the rest of its answer", "a fresh token"])
+async def test_a_call_that_is_cancelled_says_nothing(waits_for: str) -> None:
+    book, reached, tokens = Book(), asyncio.Event(), iter([TOKEN])
 
     async def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path != TOKEN_PATH:
+        if request.url.path == TOKEN_PATH and (token := next(tokens, None)):
+            return httpx.Response(200, json=token)
+        if request.url.path != TOKEN_PATH and waits_for == "a fresh token":
             return httpx.Response(401)
-        if (first := next(tokens, None)) is None:
-            waiting.set()
-            await asyncio.Event().wait()
-        assert first is not None
-        return first
+        reached.set()
+        return httpx.Response(200, stream=Body())
 
-    auth = ClientCredentials(API_URL + TOKEN_PATH, "me", "s3cret")
-    async with AsyncApi(API_URL, auth, transport=httpx.MockTransport(answer), guard=book) as api:
-        await cancelled_once(waiting, api)
-        await auth.aclose()
+    async with guarded(httpx.MockTransport(answer), book) as api:
+        call = asyncio.create_task(api.presentations.get("p"))
+        await reached.wait()
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await api._auth.aclose()
     assert book.heard == [("cancelled",)]
 
 
-async def test_what_a_shut_guard_raises_is_what_the_caller_gets_and_nothing_is_sent() -> None:
+async def test_what_a_shut_guard_raises_is_what_the_caller_gets_and_nothing_is_sent_from_loop_and_thread() -> None:
     book, sent = Book(), []
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request)
         return httpx.Response(200, json=GOOD)
 
-    book.is_shut = True
     async with guarded(with_tokens(answer), book) as api:
-        with pytest.raises(Unavailable) as refusal:
-            await api.presentations.get("p")
-        assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
-        with pytest.raises(Unavailable) as refusal:
-            await asyncio.to_thread(SyncApi(api).presentations.get, "p")
-        assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
-    assert not sent
-
-
-async def test_calls_from_threads_pass_the_same_guard() -> None:
-    book = Book()
-    async with guarded(with_tokens(lambda _: httpx.Response(200, json=GOOD)), book) as api:
+        book.is_shut = True
+        for call in (api.presentations.get("p"), asyncio.to_thread(SyncApi(api).presentations.get, "p")):
+            with pytest.raises(Unavailable) as refusal:
+                await call
+            assert (refusal.value.operation, refusal.value.retry_after) == ("presentations.get", 1.0)
+        assert not sent
+        book.is_shut = False
         await asyncio.to_thread(SyncApi(api).presentations.get, "p")
     assert (book.acquired, book.heard) == (["presentations.get"], [(200, None)])

@@ -1,7 +1,6 @@
-"""credhook: handlers that do nothing, or note when they ran. Run as a program, it accepts events."""
+"""credhook: a handler that does nothing. Run as a program, it accepts events."""
 
 import os
-import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -17,24 +16,11 @@ from credhook.worker.handlers.registry import AsyncContext, FetchedEvent, Handle
 AHEAD = 8
 
 nothing = Handlers("nothing")
-noting = Handlers("noting")
 
 
 @nothing.on("*")
 async def handle(event: FetchedEvent, context: AsyncContext) -> None:
     """Take part in everything else that an event costs."""
-
-
-@noting.on("*")
-async def note(event: FetchedEvent, context: AsyncContext) -> None:
-    """Write down the event's number and the time, by the clock that the generator uses."""
-    os.write(_notes(), f"{event.webhook_id} {time.perf_counter():.6f}\n".encode())
-
-
-def _notes(opened: list[int] = []) -> int:  # noqa: B006  It is opened once.
-    if not opened:
-        opened.append(os.open(os.environ["NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT))
-    return opened[0]
 
 
 def fill() -> None:

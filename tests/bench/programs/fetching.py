@@ -1,4 +1,4 @@
-"""What every competitor but credhook does with an event: fetch its details with httpx, as fast as httpx can.
+"""The work of dramatiq: fetch the details of an event with httpx, as fast as httpx can.
 
 httpx's pool slows down with the square of its connections, so that each fetch under way has a client of its own, with
 one connection, and all clients share their trust for TLS, which is slow to load.
@@ -21,13 +21,12 @@ OPTIONS: dict[str, Any] = {
     "verify": httpx.create_ssl_context(),
 }
 
-#: Clients that nobody uses just now; threads, greenlets and tasks may share it.
+#: Clients that no thread uses just now.
 idle: deque[httpx.Client] = deque()
-async_idle: deque[httpx.AsyncClient] = deque()
 
 
 def event_ids() -> list[str]:
-    """What is enqueued."""
+    """Return the ids to enqueue."""
     return [f"iss_{number:024x}" for number in range(EVENTS)]
 
 
@@ -40,11 +39,3 @@ def fetch(event_id: str) -> Any:
         return client.get(URL + event_id).raise_for_status().json()
     finally:
         idle.append(client)
-
-
-async def fetch_async(event_id: str) -> Any:
-    client = async_idle.pop() if async_idle else httpx.AsyncClient(**OPTIONS)
-    try:
-        return (await client.get(URL + event_id)).raise_for_status().json()
-    finally:
-        async_idle.append(client)

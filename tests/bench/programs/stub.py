@@ -43,26 +43,14 @@ _ISSUANCE: Final = json.dumps(
 
 
 class Seen:
-    """What was asked: how many requests, of how many resources, and how many are answered, from when to when."""
+    """Counts of requests, of their resources and of answers, and the times of the first and the last."""
 
     def __init__(self) -> None:
         self.requests = self.answered = 0
         self.resources = set[bytes]()
         self.first = self.last = 0.0
 
-    def ask(self, resource: bytes) -> None:
-        """A request has come."""
-        self.first = self.first or time.monotonic()
-        self.requests += 1
-        self.resources.add(resource)
-
-    def answer(self) -> None:
-        """One has been answered."""
-        self.answered += 1
-        self.last = time.monotonic()
-
     def report(self) -> bytes:
-        """For the benchmark."""
         counts = {"requests": self.requests, "resources": len(self.resources), "answered": self.answered}
         return json.dumps(counts | {"seconds": self.last - self.first}).encode()
 
@@ -70,33 +58,29 @@ class Seen:
 class Api(asyncio.Protocol):
     """One connection. Answers keep the order of their requests, since each waits for as long as any other."""
 
-    def __init__(self, seen: Seen, latency: float, loop: asyncio.AbstractEventLoop) -> None:
-        self._seen = seen
-        self._latency = latency
-        self._loop = loop
+    def __init__(self, seen: Seen, latency: float) -> None:
+        self._seen, self._latency = seen, latency
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
 
     def connection_made(self, transport: Any) -> None:
-        """Keep what is written to."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand the bytes to the parser, which calls the methods below."""
         self._parser.feed_data(data)
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the path."""
         self._url += url
 
     def on_message_complete(self) -> None:
-        """Answer."""
         url, self._url = self._url, b""
         if url.startswith(DETAILS):
             resource = url[len(DETAILS) :]
-            self._seen.ask(resource)
+            self._seen.first = self._seen.first or time.monotonic()
+            self._seen.requests += 1
+            self._seen.resources.add(resource)
             if self._latency:
-                self._loop.call_later(self._latency, self._describe, resource)
+                asyncio.get_running_loop().call_later(self._latency, self._describe, resource)
             else:
                 self._describe(resource)
         elif url == SEEN:
@@ -108,16 +92,18 @@ class Api(asyncio.Protocol):
 
     def _describe(self, resource: bytes) -> None:
         self._send(b"200 OK", _ISSUANCE % resource)
-        self._seen.answer()
+        self._seen.answered += 1
+        self._seen.last = time.monotonic()
 
     def _send(self, status: bytes, body: bytes) -> None:
         self._transport.write(_HEAD % (status, len(body)) + body)
 
 
 async def serve(port: int, latency: float) -> None:
-    """Answer until killed."""
-    loop, seen = asyncio.get_running_loop(), Seen()
-    server = await loop.create_server(lambda: Api(seen, latency, loop), "127.0.0.1", port, backlog=1_024)
+    seen = Seen()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Api(seen, latency), "127.0.0.1", port, backlog=1_024
+    )
     await server.serve_forever()
 
 
