@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import ssl
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -96,18 +95,6 @@ def test_a_stop_answers_what_was_begun_and_lets_nobody_in(
         assert {connection.recv(64)[:12] for connection in begun} == {b"HTTP/1.1 202"}
         assert process.process.wait(60) == 0
     assert redis_client.zcard("credhook:credhook:open") == 20
-
-
-def test_a_hangup_that_nohup_ignores_stays_ignored(tmp_path: Path, redis_url: str) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Children inherit that, as from nohup.
-    try:
-        with receiver(tmp_path, redis_url) as process:
-            process.process.send_signal(signal.SIGHUP)
-            time.sleep(0.3)
-            assert plain.get(process.url.replace("/webhooks", "/healthz")).is_success
-            assert process.stop() == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_slow_question_to_the_admin_listener_does_not_hold_the_end_up(tmp_path: Path, redis_url: str) -> None:
