@@ -24,7 +24,7 @@ from credhook.backoff import Backoff, Waits
 from credhook.certificate import remark_on_expiry
 from credhook.listener.admin import AdminListener, Examine, bind, create_admin
 from credhook.listener.server import Connections, Server
-from credhook.metrics.counting import flush, flush_on_and_on, forget, gathered
+from credhook.metrics.counting import forget, gathered
 from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
@@ -119,7 +119,7 @@ def _serve(
     async def serve() -> int:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(redis, settings, inbox, refusals)
-        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
+        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep())]
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, redis, inbox.examine, REGISTRY)))
         if lifeline is not None:
@@ -128,7 +128,6 @@ def _serve(
         for task in beside:
             task.cancel()
         await announcer.leave()
-        flush()
         return 0 if server.started else 1
 
     # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.

@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 from waiting import until, until_async
 
 from credhook.events import Event
-from credhook.metrics.counting import flush
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import find_server, free_port, local_redis
 from credhook.store.health import examine
@@ -203,7 +202,6 @@ async def test_what_is_under_way_is_finished_before_the_inbox_closes(redis_url: 
 
 async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) -> None:
     def groups(up_to: str) -> float:
-        flush()
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 
     async with inbox_on(async_redis) as inbox:

@@ -19,7 +19,6 @@ from redis.exceptions import RedisError
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
 from credhook.store import Keys
 from credhook.store.connection import check_schema, open_redis_sync
@@ -96,7 +95,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
     _sweep(settings, redis, registry, name)
-    _every(FLUSH_EACH, flush, "counts")
     concurrent = None
     if isolation == "loop":
         concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=redis)
@@ -115,7 +113,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         _work_isolated(settings, name, burst=burst)
     heartbeat.leave()
     log.info("worker_stopped", name=name)
-    flush()
     tracing.flush()
     return code
 
