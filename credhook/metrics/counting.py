@@ -37,7 +37,6 @@ if FOLDER in os.environ and PLACE in os.environ:
     values = prometheus_client.values
     values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
 
-
 #: Held while a count is written, so that no thread forks meanwhile. In the child, prometheus_client's own locks would
 #: stay locked for ever.
 _WRITING: Final = threading.Lock()
@@ -65,14 +64,7 @@ class Count:
 class Distribution:
     """A histogram."""
 
-    def __init__(
-        self,
-        name: str,
-        meaning: str,
-        labels: Sequence[str] = (),
-        *,
-        buckets: Sequence[float],
-    ) -> None:
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
         """Start empty. `buckets` are upper bounds, ascending."""
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
 
