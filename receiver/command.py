@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from credhook import tracing
 from credhook.listener.admin import Examine, bind_setting, create_admin, serve_admin
 from credhook.listener.server import Listener, Server
-from credhook.metrics.counting import flush, flush_on_and_on, forget, gathered
+from credhook.metrics.counting import forget, gathered
 from credhook.metrics.figures import TargetFigures
 from credhook.receiver import metrics
 from credhook.receiver.announcement import Announcer
@@ -100,7 +100,7 @@ def _serve(
     async def serve() -> None:
         # Start without waiting for Redis: until it answers, deliveries get 503.
         announcer = Announcer(store, settings, inbox, refusals)
-        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep(), flush_on_and_on())]
+        beside = [asyncio.create_task(each) for each in (_watch(inbox), announcer.keep())]
         if admin:
             beside.append(asyncio.create_task(_administrate(settings, admin, store, inbox.examine, REGISTRY)))
         if lifeline is not None:
@@ -110,7 +110,6 @@ def _serve(
             task.cancel()
         await announcer.leave()
         await inbox.aclose()
-        flush()
 
     # A full collection of all imported objects would stop the process for 16 to 38 ms, measured.
     gc.collect()

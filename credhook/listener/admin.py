@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from credhook.listener.server import Listener, Server
-from credhook.metrics.counting import exposition, flush
+from credhook.metrics.counting import exposition
 from credhook.metrics.figures import QueueFigures
 from credhook.store.health import Check
 from credhook.store.lease import ExporterLease
@@ -49,7 +49,6 @@ def create_admin(
         return JSONResponse({"ready": ready, "checks": shown}, 200 if ready else 503)
 
     async def metrics(_: Request) -> Response:
-        flush()
         # At the same time: each may wait for Redis as long as Prometheus waits for the whole scrape.
         found = await asyncio.gather(*(ask() for ask in figures))
         return Response(exposition(registry, chain.from_iterable(found)), media_type=CONTENT_TYPE_LATEST)

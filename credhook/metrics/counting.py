@@ -1,18 +1,12 @@
-"""Counters, histograms and gauges. Counts are collected in memory and written to prometheus_client in batches.
-
-Written one by one, each would cost 3 to 5 microseconds where several processes share a registry; a delivery takes 50.
-`flush` writes them four times a second and before a scrape of this process. A process that is killed loses the counts
-of the last quarter of a second.
+"""Counters, histograms and gauges that threads, forks and several processes can share.
 
 Several processes share files in one folder. prometheus_client names the files after the pid, so their number would
 grow with every process that dies, and each scrape reads them all. Ours are named after the process's place among the
 supervisor's children: the next process in that place counts on.
 """
 
-import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -22,9 +16,6 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.registry import Collector
 
 from credhook.supervisor import FOLDER, PLACE
-
-#: Seconds between two writes of the pending counts.
-FLUSH_EACH: Final = 0.25
 
 #: Values of a metric's labels, in their order.
 Labels = tuple[str, ...]
@@ -46,17 +37,14 @@ if FOLDER in os.environ and PLACE in os.environ:
     values = prometheus_client.values
     values.ValueClass = values.MultiProcessValue(identity(os.environ[PLACE]))  # type: ignore[no-untyped-call]  # As above.
 
-
-#: Counts that are not written yet: the metric, the values of its labels, and the amount. Appending needs no lock.
-_PENDING: Final[deque[tuple[Counter | Histogram, Labels, float]]] = deque()
-_LEVELS: Final[list["Level"]] = []
-#: Held while counts are written, so that no thread forks meanwhile. In the child, prometheus_client's own lock would
+#: Held while a count is written, so that no thread forks meanwhile. In the child, prometheus_client's own locks would
 #: stay locked for ever.
 _WRITING: Final = threading.Lock()
+os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_WRITING.release)
 
 
 class Count:
-    """A counter. Any thread may count."""
+    """A counter."""
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, known: Iterable[Labels] = ()) -> None:
         """Start at 0; `name` is without `_total`.
@@ -69,26 +57,21 @@ class Count:
 
     def add(self, *labels: str, by: float = 1) -> None:
         """Add to the count."""
-        _PENDING.append((self.metric, labels, by))
+        with _WRITING:
+            (self.metric.labels(*labels) if labels else self.metric).inc(by)
 
 
 class Distribution:
-    """A histogram. Any thread may count."""
+    """A histogram."""
 
-    def __init__(
-        self,
-        name: str,
-        meaning: str,
-        labels: Sequence[str] = (),
-        *,
-        buckets: Sequence[float],
-    ) -> None:
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float]) -> None:
         """Start empty. `buckets` are upper bounds, ascending."""
         self.metric = Histogram(name, meaning, labels, buckets=buckets)
 
     def observe(self, value: float, *labels: str) -> None:
         """Observe one value."""
-        _PENDING.append((self.metric, labels, value))
+        with _WRITING:
+            (self.metric.labels(*labels) if labels else self.metric).observe(value)
 
 
 class Level:
@@ -97,48 +80,17 @@ class Level:
     def __init__(self, name: str, meaning: str) -> None:
         """Start at 0."""
         self.metric = Gauge(name, meaning, multiprocess_mode="livesum")
-        self.value = 0.0
-        _LEVELS.append(self)
+        self._value = 0.0
 
     def add(self, by: float) -> None:
         """Add to the value; from one thread only."""
-        self.value += by
+        self.set(self._value + by)
 
     def set(self, value: float) -> None:
         """Set the value."""
-        self.value = value
-
-
-def flush() -> None:
-    """Write all pending counts of this process."""
-    with _WRITING:
-        for _ in range(len(_PENDING)):
-            metric, labels, value = _PENDING.popleft()
-            series = metric.labels(*labels) if labels else metric
-            if isinstance(series, Histogram):
-                series.observe(value)
-            else:
-                series.inc(value)
-        for level in _LEVELS:
-            level.metric.set(level.value)
-
-
-async def flush_on_and_on() -> None:
-    """Write pending counts regularly, until cancelled."""
-    while True:
-        flush()
-        await asyncio.sleep(FLUSH_EACH)
-
-
-def _begin_as_fork() -> None:
-    """Leave pending counts to the parent."""
-    _WRITING.release()
-    _PENDING.clear()
-    for level in _LEVELS:
-        level.value = 0.0
-
-
-os.register_at_fork(before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_begin_as_fork)
+        self._value = value
+        with _WRITING:
+            self.metric.set(value)
 
 
 def gathered(folder: str) -> CollectorRegistry:

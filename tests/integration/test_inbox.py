@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 from waiting import until, until_async
 
 from credhook.events import Event
-from credhook.metrics.counting import flush
 from credhook.receiver.inbox import Outcome, StoreUnavailable
 from credhook.sandbox.local.environment import find_server, free_port, local_redis
 from credhook.store.health import examine
@@ -199,7 +198,6 @@ async def test_the_inbox_finishes_its_groups_before_it_closes(redis_url: str) ->
 
 async def test_no_script_writes_more_than_500_events(async_redis: AsyncRedis) -> None:
     def groups(up_to: str) -> float:
-        flush()
         return REGISTRY.get_sample_value("credhook_group_size_bucket", {"le": up_to}) or 0.0
 
     async with inbox_on(async_redis) as inbox:

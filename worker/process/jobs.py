@@ -23,7 +23,6 @@ from rq.worker import WorkerStatus
 
 from credhook import tracing
 from credhook.logs import configure_logs
-from credhook.metrics.counting import flush
 from credhook.store import Keys, State
 from credhook.store.job import FAILURE_TTL, event_of
 from credhook.supervisor import stop_on
@@ -60,8 +59,7 @@ async def process(event_id: str | None = None) -> rq.Retry | None:
                 return None
             settlement, _ = await parts.processor.handle(Attempt(claim), nullcontext(parts.new_slot()))
         finally:
-            flush()  # A fork ends with its job.
-            tracing.flush()
+            tracing.flush()  # A fork ends with its job.
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside, timeout=1.0)

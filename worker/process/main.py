@@ -17,7 +17,6 @@ import structlog
 
 from credhook import tracing
 from credhook.backoff import Backoff, Waits
-from credhook.metrics.counting import FLUSH_EACH, flush
 from credhook.settings import in_force
 from credhook.store.errors import STORE_ERRORS, hint
 from credhook.store.store import SyncStore
@@ -92,7 +91,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         "worker_started", name=name, queue=settings.queue, handlers=handlers, **starting, settings=in_force(settings)
     )
     _sweep(settings, store, registry, name)
-    _every(FLUSH_EACH, flush, "counts")
     concurrent = None
     if isolation == "loop":
         concurrent = ConcurrentWorker(settings, registry, name=name, token=pipes.token, connection=store.redis)
@@ -109,7 +107,6 @@ def _work(settings: WorkerSettings, pipes: Pipes, isolation: str, *, burst: bool
         _work_isolated(settings, name, burst=burst)
     heartbeat.leave()
     log.info("worker_stopped", name=name)
-    flush()
     tracing.flush()
     return code
 
