@@ -154,15 +154,15 @@ class StoreSettings(Settings):
         description="`host:port` of the listener for health, readiness by name, and metrics. Default: off.",
     )
 
-    @field_serializer("redis_url")
-    def _without_password(self, value: SecretStr) -> str:
-        address = str(RedisAddress.parse(value.get_secret_value()))
-        return str(value) if "@" in address else address  # A password was not encoded.
-
     @property
     def redis_address(self) -> str:
         """Return the address of Redis as it may be shown, without a password."""
-        return str(RedisAddress.parse(self.redis_url.get_secret_value()))
+        address = str(RedisAddress.parse(self.redis_url.get_secret_value()))
+        return str(self.redis_url) if "@" in address else address  # A password was not encoded.
+
+    @field_serializer("redis_url")
+    def _without_password(self, _: SecretStr) -> str:
+        return self.redis_address
 
     def open_store(self) -> "AsyncStore":
         """Return the store, which connects at its first command."""

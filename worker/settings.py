@@ -15,7 +15,7 @@ def _http_url(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port == 0:
         raise ValueError("should be an http:// or https:// URL")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if "@" in value or parts.query or parts.fragment:
         raise ValueError("should be a plain URL, without credentials, query or fragment")
     return value.rstrip("/")
 
