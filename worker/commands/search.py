@@ -407,16 +407,14 @@ def _entries(
 def _select(store: SyncStore, selection: Selection, batch: Iterable[Candidate]) -> Iterator[EventSummary]:
     """Read the candidates' records in one script, and yield the events that match."""
     start, end = selection.span
-    wanted = {
-        "types": dict.fromkeys(selection.types, True) or None,
-        "states": dict.fromkeys(selection.states, True) or None,
+    wanted: dict[str, Any] = {
+        "types": dict.fromkeys(selection.types, True),
+        "states": dict.fromkeys(selection.states, True),
         "resource": selection.resource,
         "handler": selection.handler,
-        "from": start,
-        "until": end,
     }
+    filter_ = {"from": start, "until": end, **{name: value for name, value in wanted.items() if value}}
     arguments = [part for one in batch for part in one]
-    reply = store.run("select", [json.dumps(wanted), *arguments])
-    parts = [part.decode(errors="backslashreplace") for part in reply]
-    for webhook_id, kind, state, received in zip(*(parts[n::4] for n in range(4)), strict=True):
+    for parts in store.run("select", [json.dumps(filter_), *arguments]):
+        webhook_id, kind, state, received = (part.decode(errors="backslashreplace") for part in parts)
         yield EventSummary(webhook_id, sys.intern(kind), sys.intern(state), int(received))

@@ -87,7 +87,7 @@ for i = first, #ARGV, each do
             moved[#moved + 1] = now_text
             moved[#moved + 1] = id
             if concerned then received = note(id, type, resource, math.floor((#ARGV - i) / each)) end
-            if is_urgent(type) and not is_backfill then urgent_jobs[#urgent_jobs + 1] = job end
+            if urgent_types[type] and not is_backfill then urgent_jobs[#urgent_jobs + 1] = job end
         end
         local record = {key, 'state', state, 'type', type, 'resource', resource, 'received', received}
         record.index, record.id, record.received = index_of(type, resource), id, received

@@ -22,8 +22,8 @@ local outcomes = {}
 
 local function erase(id, job, selected)
     local key = EVENT .. id
-    local there = redis.call('EXISTS', key) == 1
     local fields = if_hash('HGETALL', key)
+    local there = not fields or #fields > 0
     local record = by_field(fields or {})
     local state, type, resource = fields and record.state, record.type, record.resource
     if there and selected ~= '' and (state or $UNREADABLE) ~= selected then return 'changed' end
@@ -42,8 +42,7 @@ local function erase(id, job, selected)
         redis.call('ZREM', index_of('', resource), id)
     end
     if fields then resolve(id, true) end
-    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id)
-    redis.call('DEL', 'rq:results:' .. job, key)
+    redis.call('DEL', CONFLICT .. id, SNAPSHOT .. id, HISTORY .. id, 'rq:results:' .. job, key)
     if not there then return 'missing' end
     return lease > now and 'held' or 'erased'
 end

@@ -1,7 +1,6 @@
 -- The keys of a queue, as `Keys` in credhook/store has them, and the ids of its jobs, as credhook/store/job.py has them.
--- The first key of each script is the prefix of all keys.
---
--- A cluster would want each key declared; it is refused at start (credhook/store/health.py).
+-- The first key of each script is the prefix of all keys. A cluster would
+-- want each key declared; it is refused at start (credhook/store/health.py).
 
 local prefix = KEYS[1]
 local queue = string.sub(prefix, #$PREFIX + 1, -2)

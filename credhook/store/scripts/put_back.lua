@@ -82,5 +82,5 @@ call('DEL', rq_job)
 call('HSET', rq_job, unpack(ARGV, 7))
 call('SADD', 'rq:queues', jobs)
 call(push, jobs, job)
-if is_urgent(record.type) then hint(urgent, job) end
+if urgent_types[record.type] then hint(urgent, job) end
 return 1

@@ -2,15 +2,13 @@
 --
 -- KEYS: as in keys.lua.
 -- ARGV: the filter, as JSON; then each event's webhook-id, and the time in ms that counts if its record says none.
---   The filter: `types`, `states`: sets, `resource`, `handler`: all or null; `from` and `until`, in ms.
+--   The filter: `from` and `until`, in ms; and if they matter `types` and `states`, sets, `resource` and `handler`.
 -- Reply: of each event webhook-id, type, state and time.
 
 --! include record.lua
 
 local filter = cjson.decode(ARGV[1])
-local function given(value) return value ~= cjson.null and value or nil end
-local types, states, resource, handler =
-    given(filter.types), given(filter.states), given(filter.resource), given(filter.handler)
+local types, states, resource, handler = filter.types, filter.states, filter.resource, filter.handler
 local reply = {}
 
 local function has_word(words, word)
@@ -34,8 +32,6 @@ end
 
 for i = 2, #ARGV, 2 do
     local type, state, received = matched(ARGV[i], ARGV[i + 1])
-    if type then
-        for _, part in ipairs({ARGV[i], type, state, string.format('%.0f', received)}) do reply[#reply + 1] = part end
-    end
+    if type then reply[#reply + 1] = {ARGV[i], type, state, string.format('%.0f', received)} end
 end
 return reply

@@ -28,7 +28,7 @@ local function queue_due_retries()
             redis.call('ZADD', open, 'XX', now, id)
             -- It has been due: if the clock goes back, nothing else would let the event be claimed.
             redis.pcall('HDEL', EVENT .. id, 'due')
-            if is_urgent(redis.pcall('HGET', EVENT .. id, 'type')) then hint(urgent, job) end
+            if urgent_types[redis.pcall('HGET', EVENT .. id, 'type')] then hint(urgent, job) end
         end
     end
 end

@@ -7,10 +7,6 @@ local MOST_URGENT = 10000  -- Jobs that the list holds at most.
 local URGENT_LASTS = 3600  -- Seconds that the list lives after the last job was added.
 local urgent_types = $URGENT_TYPES
 
-local function is_urgent(type)
-    return urgent_types[type]
-end
-
 -- Add jobs to the list.
 local function hint(urgent, ...)
     local trimmed = redis.pcall('LTRIM', urgent, select('#', ...) - MOST_URGENT, -1)
