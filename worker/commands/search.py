@@ -47,7 +47,7 @@ Candidate = tuple[bytes, int]
 class Cursor(NamedTuple):
     """A place in a list of events, which is ordered by time of receipt, then by a digest of the id.
 
-    It depends only on the event, so it stays valid if the next page is found through another store.keys.
+    It depends only on the event, so it stays valid if the next page is found through another index.
     """
 
     received: int

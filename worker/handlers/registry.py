@@ -239,7 +239,7 @@ class Handlers(Generic[State]):
     def on(self, *types: str, **options: Unpack[Options]) -> Any:
         """Run the decorated function, `async def` or `def`, for these event types. `"*"` stands for all ten.
 
-        `handler.Options` explains the options.
+        `Options` explains the options.
 
         Raises:
             ValueError: a type is unknown, an option or the function is wrong, or the plugin has a handler of that name.

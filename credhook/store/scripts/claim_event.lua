@@ -24,7 +24,7 @@ local claimed = {}
 -- Fences start at the clock: if an event is erased and its id comes again, they do not repeat the earlier ones.
 local FIRST_FENCE = string.format('%.0f', now + 1)
 
--- Return the claim, or the reason why there is none, as `NotClaimed` in worker/queue/claim.py names it.
+-- Return the claim, or the reason why there is none, as `NotClaimed` in worker/queue/claims.py names it.
 local function claim(id, job, worker)
     local record, fields = record_of(id)
     if not record then return fields and 'unreadable' or 'missing' end
