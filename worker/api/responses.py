@@ -30,7 +30,7 @@ from credhook.worker.api.http.exchange import (
     Unsendable,
     has_more_than,
 )
-from credhook.worker.api.operations import Envelope, Operation, Page, following
+from credhook.worker.api.operations import Operation, Page, following
 from credhook.worker.api.wire import mismatch
 
 R = TypeVar("R")
@@ -70,8 +70,7 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
     elif operation.each is not None:
         result = cast("R", parse_each(operation.name, operation.each, response))
     elif operation.result is not None:
-        found = None if operation.whole is None else _at_once(operation.whole, response.body)
-        result = parse(operation.name, operation.result, response) if found is None else found
+        result = parse(operation.name, operation.result, response)
     else:
         return cast("R", None)
     if asked_for is not None:
@@ -82,16 +81,6 @@ def read(operation: Operation[R], response: Response, now: datetime, *, asked_fo
 def is_long(operation: Operation[Any], response: Response) -> bool:
     """Return True for a list that is so long that it should be read beside the event loop."""
     return operation.each is not None and response.is_success and has_more_than(MANY, response.body)
-
-
-def _at_once(whole: TypeAdapter[Envelope[R]], body: bytes) -> R | None:
-    """Return the content of the envelope, or None if only `parse` can read the body or name its mistake."""
-    if has_more_than(MOST_VALUES, body) or b"NaN" in body or b"Infinity" in body:  # These are not JSON.
-        return None
-    try:
-        return cast("R", whole.validator.validate_json(body, by_alias=True, by_name=False)["data"])
-    except ValidationError:
-        return None
 
 
 def parse(operation: str, result: TypeAdapter[R], response: Response) -> R:
@@ -257,7 +246,7 @@ def _reference(errors: tuple[ErrorObject, ...]) -> str:
 def error_of(operation: str, failure: Unanswered | Unsendable | BodyRefused) -> ApiError:
     """Return the error for an exception of the transport; the operation is `token` for the token endpoint."""
     if isinstance(failure, BodyRefused):
-        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause=failure.cause)
+        return InvalidResponse(f"{operation}: {failure}", operation=operation, cause="too_large")
     if isinstance(failure, Unsendable):
         return InvalidRequest(f"{operation}: the request cannot be sent: {failure}", operation=operation)
     why = f"{failure.kind}, {failure.cause}" if failure.cause else failure.kind

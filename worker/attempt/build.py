@@ -17,8 +17,7 @@ from credhook.worker.api.client import AsyncApi, SyncApi, transport_from
 from credhook.worker.api.http.exchange import Transport
 from credhook.worker.api.token import ClientCredentials
 from credhook.worker.attempt.details import Snapshots
-from credhook.worker.attempt.processor import Processor
-from credhook.worker.attempt.slots import MAX_CALLS, Slot
+from credhook.worker.attempt.processor import Clients, Processor
 from credhook.worker.handlers.registry import Handlers, Registry
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
 from credhook.worker.queue.claims import Claimant, Claims
@@ -115,7 +114,6 @@ class Parts:
         breaker: the circuit breaker and rate limit of the fleet.
         lifespan: the plugins. The caller starts them; they are stopped at the end.
         processor: makes the attempts.
-        new_slot: makes the platform clients for one event at a time.
     """
 
     redis: Redis
@@ -123,7 +121,6 @@ class Parts:
     breaker: CircuitBreaker
     lifespan: Lifespan
     processor: Processor
-    new_slot: Callable[[], Slot]
 
 
 @asynccontextmanager
@@ -160,26 +157,23 @@ async def build_worker(
 
         attempt_tracer = AttemptTracer(tracer, queue=settings.queue)
         transport = TracedTransport(tracer, transport)
-    fetching = AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=breaker.fetches)
-
-    def new_slot() -> Slot:
-        calling = AsyncApi.from_settings(
-            settings, auth=auth, transport=transport, guard=breaker.calls, at_once=MAX_CALLS
-        )
-        return Slot(fetching, calling, SyncApi(calling))
-
+    fetching, calling = (
+        AsyncApi.from_settings(settings, auth=auth, transport=transport, guard=guard)
+        for guard in (breaker.fetches, breaker.calls)
+    )
     lifespan = Lifespan(registry.plugins)
     processor = Processor(
         settings,
         claims,
         registry,
         breaker,
+        clients=Clients(fetching, calling, SyncApi(calling)),
         snapshots=Snapshots(redis, settings.queue, settings.snapshot_key),
         states=lifespan.states,
         tracer=attempt_tracer,
     )
     try:
-        yield Parts(redis, claims, breaker, lifespan, processor, new_slot)
+        yield Parts(redis, claims, breaker, lifespan, processor)
     finally:
         await lifespan.stop()
         await auth.aclose()

@@ -3,14 +3,15 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, Optional
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Optional
 
 import structlog
 from redis.exceptions import RedisError
 
 from credhook.store import GAVE_UP, TOOK, State
 from credhook.worker import metrics
+from credhook.worker.api.client import AsyncApi, SyncApi
 from credhook.worker.api.errors import hint
 from credhook.worker.attempt.attempt import (
     DONE,
@@ -33,7 +34,6 @@ from credhook.worker.attempt.retry import (
     error_text,
 )
 from credhook.worker.attempt.running import HandlerTimeout, Runs, StillRunning, ThreadRunner, run
-from credhook.worker.attempt.slots import Slot
 from credhook.worker.handlers.registry import Handler, Registry
 from credhook.worker.handlers.types import Context, FetchedEvent
 from credhook.worker.platform.circuit_breaker import CircuitBreaker
@@ -52,8 +52,22 @@ MAX_KILLED: Final = 2
 _TIMEOUT_HINT: Final = "Give its calls time-outs, or raise CREDHOOK_HANDLER_TIMEOUT or the handler's own timeout="
 
 
+class Clients(NamedTuple):
+    """The platform's clients. They share connections and credentials.
+
+    Attributes:
+        fetching: fetches details. The rate limit has counted the call already.
+        calling: for coroutine handlers, and for fetches that the rate limit has not counted.
+        in_thread: for plain functions.
+    """
+
+    fetching: AsyncApi
+    calling: AsyncApi
+    in_thread: SyncApi
+
+
 class Processor:
-    """Makes the attempts of one process. Many may be in progress at a time."""
+    """Makes the attempts of one process, up to `CREDHOOK_CONCURRENCY` at a time."""
 
     def __init__(
         self,
@@ -62,6 +76,7 @@ class Processor:
         registry: Registry,
         breaker: CircuitBreaker,
         *,
+        clients: Clients,
         snapshots: Snapshots,
         states: Mapping[str, Any],
         tracer: Optional["AttemptTracer"] = None,
@@ -70,47 +85,48 @@ class Processor:
         self.leases = Leases(claims)
         self.runs = Runs(settings.concurrency)
         self._threads = ThreadRunner(settings.concurrency)
+        self._places = asyncio.Semaphore(settings.concurrency)
         self._claims = claims
         self._registry = registry
         self._breaker = breaker
+        self._clients = clients
         self._snapshots = snapshots
         self._states = states
         self._tracer = tracer
         self._timeout = settings.handler_timeout
         self._max_attempts = settings.max_attempts
 
-    def keep(self, attempt: Attempt) -> None:
-        """Renew the attempt's lease from now on. Losing the lease interrupts the attempt."""
-        self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
-
     async def handle(
         self,
         attempt: Attempt,
-        slot: AbstractAsyncContextManager[Slot],
         *,
+        handled: Callable[[Attempt], None] = lambda _: None,
         may_follow: Callable[[], bool] = lambda: False,
     ) -> tuple[Settlement | None, Claim | None]:
         """Make the attempt and settle the event.
 
-        `slot` is held until the handlers have ended. `may_follow` is asked when the event is settled: claim the next
-        event of the resource as well, if one waits for this event?
+        Args:
+            attempt: the attempt.
+            handled: called when the handlers have ended, before the event is settled.
+            may_follow: asked then: claim the next event of the resource as well, if one waits for this event?
 
         Returns:
             The settlement, or None if the lease was lost; and the next claim.
         """
         with self._tracer.attempt(attempt.claim) if self._tracer else nullcontext() as span:
-            self.keep(attempt)
+            self.leases.hold(attempt.claim, lambda: attempt.interrupt(Interruption.LEASE_LOST))
             try:
                 try:
-                    async with slot as held:
+                    attempt.begin()
+                    async with self._places:  # Only an event that follows another one may have to wait.
                         attempt.began = time.monotonic()
-                        attempt.begin()
-                        await self._try(attempt, held)
+                        await self._try(attempt)
                 except asyncio.CancelledError:
                     if attempt.interruption is None:
                         raise
                 finally:
                     may_settle = attempt.end()
+                    handled(attempt)
                 if not may_settle:
                     raise asyncio.CancelledError
                 if attempt.admitted and not attempt.calls_platform:
@@ -123,7 +139,7 @@ class Processor:
                 span.settled(settlement, attempt.failures)
             return settlement, following
 
-    async def _try(self, attempt: Attempt, slot: Slot) -> None:
+    async def _try(self, attempt: Attempt) -> None:
         """Fetch the details and run every handler that has not ended yet."""
         claim = attempt.claim
         matching = self._registry.matching(claim.type)
@@ -156,7 +172,7 @@ class Processor:
             return
         attempt.calls_platform = True
         try:
-            api = slot.fetching if attempt.admitted else slot.calling
+            api = self._clients.fetching if attempt.admitted else self._clients.calling
             attempt.fetched = fetched = await fetch(claim, api, self._snapshots, attempt.known)
         except Exception as error:  # The retry policy judges all errors.
             cause_id = attempt.add_failure(fetch_failure(error))
@@ -170,7 +186,7 @@ class Processor:
         details = fetched.details
         event = FetchedEvent(claim.type, claim.resource_id, claim.event_id, claim.received_at, claim.attempt, details)
         attempt.version = version(claim.type, details.updated_at)
-        await self.run_handlers(attempt, slot, event, handlers, {*claim.ended, *(one.name for one in wanted)})
+        await self.run_handlers(attempt, event, handlers, {*claim.ended, *(one.name for one in wanted)})
 
     async def _full_handler(self, claim: Claim, handlers: Sequence[Handler]) -> str:
         """Return a handler whose concurrency limit is reached, or "". If Redis fails, the event waits too."""
@@ -184,7 +200,7 @@ class Processor:
             return next(iter(limits))
 
     async def run_handlers(
-        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handlers: Sequence[Handler], matching: Collection[str]
+        self, attempt: Attempt, event: FetchedEvent, handlers: Sequence[Handler], matching: Collection[str]
     ) -> None:
         """Run the handlers concurrently, but those with `after=` once the other has ended. Record each as it ends.
 
@@ -192,7 +208,7 @@ class Processor:
         """
         attempt.dispatched = tuple(handler.name for handler in handlers)
         if len(handlers) == 1:  # Most events: no task beside this one.
-            await self._run_handler(attempt, slot, event, handlers[0], matching)
+            await self._run_handler(attempt, event, handlers[0], matching)
             return
         running = len(handlers)
         tasks: dict[str, asyncio.Task[None]] = {}
@@ -201,7 +217,7 @@ class Processor:
             nonlocal running
             if before is not None:
                 await asyncio.wait({before})
-            await self._run_handler(attempt, slot, event, handler, matching)
+            await self._run_handler(attempt, event, handler, matching)
             running -= 1
             if running:  # The last status is written with the event's settlement.
                 await self._record(attempt, handler.name)
@@ -220,7 +236,7 @@ class Processor:
             task.result()
 
     async def _run_handler(
-        self, attempt: Attempt, slot: Slot, event: FetchedEvent, handler: Handler, matching: Collection[str]
+        self, attempt: Attempt, event: FetchedEvent, handler: Handler, matching: Collection[str]
     ) -> None:
         """Run one handler and note its status or failure in the attempt."""
         claim = attempt.claim
@@ -235,7 +251,7 @@ class Processor:
         if not self._may_run(attempt, event, handler, matching):
             return
         context: Context[Any, Any] = Context(
-            slot.calling if handler.is_async else slot.in_thread,
+            self._clients.calling if handler.is_async else self._clients.in_thread,
             log.bind(**attempt.ids, handler=handler.name),
             f"{event.webhook_id}:{handler.name}",
             is_stale(attempt.version or (0, 0), claim.latest),

@@ -6,12 +6,11 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
 import httpx
 
-from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable, read
+from credhook.worker.api.http.exchange import Request, Response, Unanswered, Unsendable
 
 #: Our own doing: nothing was sent.
 _UNSENDABLE: Final = (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError)
@@ -54,7 +53,7 @@ class HttpxTransport:
 
     async def send(self, request: Request) -> Response:
         """See `Transport`."""
-        refused: Response | None = None
+        body = bytearray()
         try:
             sent = httpx.Request(
                 request.method,
@@ -64,20 +63,19 @@ class HttpxTransport:
                 extensions={"timeout": httpx.Timeout(self._timeout).as_dict()},
             )
             async with asyncio.timeout(self._timeout):
-                response = await self._inner.handle_async_request(sent)
-                answer = Response(response.status_code, response.headers, b"")
-                refused = None if answer.is_success else answer
+                received = await self._inner.handle_async_request(sent)
+                response = Response(received.status_code, received.headers, b"")
                 try:
-                    # As it comes: of a response that was made by hand, httpx has read the body already.
-                    chunks = aiter(cast("httpx.AsyncByteStream", response.stream))
-                    return replace(answer, body=await read(answer.status, answer.headers, chunks, self._longest))
+                    async for chunk in received.aiter_bytes():
+                        body += chunk
+                        if len(body) > response.limit(self._longest):
+                            break
                 finally:
-                    await response.aclose()
+                    await received.aclose()
+            return response.with_body(bytes(body), self._longest)
         except _UNSENDABLE as error:
             raise Unsendable(type(error).__name__) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            if refused is not None:
-                return refused
             raise Unanswered(type(error).__name__, cause_of(error)) from error
 
     async def aclose(self) -> None:
